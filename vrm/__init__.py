@@ -1,0 +1,6 @@
+"""vrm: your own cluster inside somebody else's.
+
+A batch job that runs your queue on its nodes with your scheduling and your placement.
+"""
+
+__version__ = "0.1.0"

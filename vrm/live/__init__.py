@@ -1,0 +1,1 @@
+"""The manager on the wall clock: allocation, launching, markers, journal, the loop."""

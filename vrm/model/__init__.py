@@ -1,0 +1,15 @@
+"""Plain data of the manager: jobs, nodes, the cluster's booking of cores, placements, heatmaps.
+
+Nothing here reads a clock, a file, the environment or a process table.
+"""
+
+from vrm.model.cluster import Booking, Cluster, Pool
+from vrm.model.heatmap import Heatmap
+from vrm.model.job import Infeasible, Job, JobState
+from vrm.model.node import Node, Socket
+from vrm.model.placement import Placement, RankSlot
+
+__all__ = [
+    "Booking", "Cluster", "Heatmap", "Infeasible", "Job", "JobState", "Node", "Placement",
+    "Pool", "RankSlot", "Socket",
+]

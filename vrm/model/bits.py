@@ -1,0 +1,44 @@
+"""Sets of nodes as integers: bit i stands for node i.
+
+An `&` over five thousand nodes takes nanoseconds, which is what lets a scheduling step ask
+"which of all nodes" without walking over them.
+"""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+if hasattr(int, "bit_count"):
+    count = int.bit_count
+else:  # Python 3.9
+    def count(bits: int) -> int:
+        """How many nodes are in the set."""
+        return bin(bits).count("1")
+
+
+def members(bits: int) -> Iterator[int]:
+    """The nodes of the set, lowest number first."""
+    while bits:
+        low = bits & -bits
+        yield low.bit_length() - 1
+        bits ^= low
+
+
+def lowest(bits: int, wanted: int) -> int:
+    """The subset of the `wanted` lowest-numbered nodes (all of them when there are fewer)."""
+    if wanted <= 0:
+        return 0
+    if wanted <= 12:
+        rest = bits
+        while wanted and rest:
+            rest &= rest - 1
+            wanted -= 1
+        return bits ^ rest
+    below, above = 0, bits.bit_length()  # the answer is `bits` cut to a length in (below, above]
+    while above - below > 1:
+        middle = (below + above) // 2
+        if count(bits & ((1 << middle) - 1)) < wanted:
+            below = middle
+        else:
+            above = middle
+    return bits & ((1 << above) - 1)

@@ -1,0 +1,179 @@
+"""The cluster: which lanes of which nodes are taken, by whom and until when."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+
+from vrm.model import bits
+from vrm.model.job import Job
+from vrm.model.node import Node, Socket
+from vrm.model.placement import Placement
+
+
+@dataclass(frozen=True)
+class Booking:
+    """A running job: its placement, start, and expected end (start + estimate), in seconds."""
+
+    job: Job
+    placement: Placement
+    start: float
+    expected_end: float
+
+
+class Pool:
+    """Free and taken lanes of the nodes, as two sets of nodes; cheap to copy.
+
+    A copy answers "what if these jobs had ended and those had started" without touching the
+    cluster. Amounts of countable resources are kept only where the cluster has any.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+        self.up = (1 << len(nodes)) - 1
+        self.busy0 = 0
+        self.busy1 = 0
+        names = sorted({name for node in nodes for name in node.resources})
+        self.amounts: Dict[str, List[float]] = {
+            name: [node.resources.get(name, 0.0) for node in nodes] for name in names}
+
+    def copy(self) -> "Pool":
+        """An independent copy of the free and taken state."""
+        twin = Pool.__new__(Pool)
+        twin.nodes = self.nodes
+        twin.up, twin.busy0, twin.busy1 = self.up, self.busy0, self.busy1
+        twin.amounts = {name: list(left) for name, left in self.amounts.items()}
+        return twin
+
+    @property
+    def free0(self) -> int:
+        """Nodes that are up and whose lane 0 is free."""
+        return self.up & ~self.busy0
+
+    @property
+    def free1(self) -> int:
+        """Nodes that are up and whose lane 1 is free."""
+        return self.up & ~self.busy1
+
+    @property
+    def empty(self) -> int:
+        """Nodes that are up and hold no job."""
+        return self.up & ~(self.busy0 | self.busy1)
+
+    def take(self, job: Job, placement: Placement) -> None:
+        """Mark the placement's lanes and amounts as taken."""
+        lane0, lane1 = placement.claims
+        self.busy0 |= lane0
+        self.busy1 |= lane1
+        if job.resources:
+            self._change_amounts(job, placement, -1)
+
+    def give(self, job: Job, placement: Placement) -> None:
+        """Undo `take`."""
+        lane0, lane1 = placement.claims
+        self.busy0 &= ~lane0
+        self.busy1 &= ~lane1
+        if job.resources:
+            self._change_amounts(job, placement, +1)
+
+    def _change_amounts(self, job: Job, placement: Placement, sign: int) -> None:
+        for node, ranks in placement.ranks_by_node(self.nodes):
+            for name, amount in job.resources.items():
+                self.amounts[name][node] += sign * ranks * amount
+
+
+class Cluster(Pool):
+    """The nodes of the allocation and the jobs that run on them.
+
+    `generation` counts the changes, so that answers derived from the state can be kept until
+    it changes. `ends` lists (expected end, job id) of the running jobs, earliest first.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        super().__init__(tuple(nodes))
+        if not self.nodes:
+            raise ValueError("a cluster needs at least one node")
+        self.generation = 0
+        self.bookings: Dict[int, Booking] = {}
+        self.ends: List[Tuple[float, int]] = []
+        self.tenants: Dict[str, List[int]] = {}
+        self.taken_cores = 0
+        self.uniform = (not self.amounts and len({n.sockets for n in self.nodes}) == 1)
+
+    @classmethod
+    def regular(cls, nodes: int, sockets: int, cores: int, prefix: str = "n") -> "Cluster":
+        """A cluster of equal nodes named n0, n1, ..."""
+        return cls(Node(f"{prefix}{i}", (cores,) * sockets) for i in range(nodes))
+
+    @property
+    def cores(self) -> int:
+        """Cores of all nodes, up or down."""
+        return sum(node.cores for node in self.nodes)
+
+    def book(self, job: Job, placement: Placement, now: float) -> Booking:
+        """Give the placement's cores to the job until `now` plus its estimate.
+
+        Raises ValueError when one of them is not free: a policy has erred.
+        """
+        lane0, lane1 = placement.claims
+        if lane0 & self.busy0 or lane1 & self.busy1 or (lane0 | lane1) & ~self.up:
+            raise ValueError(f"job {job.id}: {placement} takes cores that are not free")
+        if job.id in self.bookings:
+            raise ValueError(f"job {job.id} runs already")
+        booking = Booking(job, placement, now, now + job.estimate)
+        self.take(job, placement)
+        self.bookings[job.id] = booking
+        bisect.insort(self.ends, (booking.expected_end, job.id))
+        tenant = self.tenants.setdefault(job.kind, [0, 0])
+        tenant[0] |= lane0
+        tenant[1] |= lane1
+        self.taken_cores += placement.cores
+        self.generation += 1
+        return booking
+
+    def release(self, job_id: int) -> Booking:
+        """Free the cores of a running job; KeyError when it does not run."""
+        booking = self.bookings.pop(job_id)
+        placement = booking.placement
+        self.give(booking.job, placement)
+        del self.ends[bisect.bisect_left(self.ends, (booking.expected_end, job_id))]
+        tenant = self.tenants[booking.job.kind]
+        tenant[0] &= ~placement.claims[0]
+        tenant[1] &= ~placement.claims[1]
+        self.taken_cores -= placement.cores
+        self.generation += 1
+        return booking
+
+    def set_up(self, node: int, up: bool) -> None:
+        """Bring a node into use or take it out (jobs on it keep their cores until released)."""
+        self.up = self.up | (1 << node) if up else self.up & ~(1 << node)
+        self.generation += 1
+
+    def jobs_on(self, node: int) -> List[int]:
+        """Ids of the jobs on a node, lowest first."""
+        return sorted(i for i, b in self.bookings.items()
+                      if (b.placement.claims[0] | b.placement.claims[1]) >> node & 1)
+
+    def view(self) -> List[List[Socket]]:
+        """Who holds which core: for every node its sockets with the job id on each core."""
+        sockets = [[Socket(i, [None] * cores) for i, cores in enumerate(node.sockets)]
+                   for node in self.nodes]
+        for job_id, booking in self.bookings.items():
+            for slot in booking.placement.slots(self.nodes):
+                for core in slot.cores:
+                    sockets[slot.node][slot.socket].slots[core] = job_id
+        return sockets
+
+    def remaining(self, node: int, now: float) -> Optional[float]:
+        """Seconds until the first job on the node is expected to end; None when it has none."""
+        ends = [self.bookings[i].expected_end for i in self.jobs_on(node)]
+        return max(0.0, min(ends) - now) if ends else None
+
+    def running(self) -> Iterator[Booking]:
+        """The running jobs, earliest expected end first."""
+        return (self.bookings[job_id] for _, job_id in self.ends)
+
+    def up_nodes(self) -> int:
+        """How many nodes are in use."""
+        return bits.count(self.up)

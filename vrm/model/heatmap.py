@@ -1,0 +1,64 @@
+"""The co-run heatmap: how well two applications share sockets, as ranks (lower is better)."""
+
+from __future__ import annotations
+
+from typing import Dict, Iterable, List, Mapping, Sequence
+
+from vrm.model.job import application_kind
+
+
+class Heatmap:
+    """Rank of every ordered pair of applications: 1 is the best partner of the row's own.
+
+    Pairs that are not known get the neutral rank, the middle of the row or, for an unknown
+    application, of the whole map.
+    """
+
+    def __init__(self, ranks: Mapping[str, Mapping[str, float]]) -> None:
+        self.ranks: Dict[str, Dict[str, float]] = {app: dict(row) for app, row in ranks.items()}
+        largest = max((len(row) for row in self.ranks.values()), default=1)
+        self._neutral = (largest + 1) / 2
+
+    @classmethod
+    def parse(cls, lines: Iterable[str]) -> "Heatmap":
+        """Read the rank form: each line an application, then all from best to worst partner.
+
+        Blank lines and `#` comments are passed over. Raises ValueError with the line's number.
+        """
+        ranks: Dict[str, Dict[str, float]] = {}
+        for number, line in enumerate(lines, 1):
+            words = line.partition("#")[0].split()
+            if not words:
+                continue
+            row = application_kind(words[0]).lower()
+            partners = [application_kind(word).lower() for word in words[1:]]
+            if not partners:
+                raise ValueError(f"line {number}: `{row}` has no partners after it")
+            if row in ranks:
+                raise ValueError(f"line {number}: `{row}` has a line already")
+            repeated = _first_repeated(partners)
+            if repeated:
+                raise ValueError(f"line {number}: `{repeated}` stands twice in the row of `{row}`")
+            ranks[row] = {partner: float(rank) for rank, partner in enumerate(partners, 1)}
+        return cls(ranks)
+
+    def rank(self, app: str, partner: str) -> float:
+        """The rank of running `app` beside `partner` (executables or bare names)."""
+        row = self.ranks.get(application_kind(app).lower())
+        if row is None:
+            return self._neutral
+        known = row.get(application_kind(partner).lower())
+        return (len(row) + 1) / 2 if known is None else known
+
+    def missing(self, apps: Iterable[str]) -> List[str]:
+        """The applications of `apps` that have no row."""
+        return sorted({application_kind(a).lower() for a in apps} - set(self.ranks))
+
+
+def _first_repeated(words: Sequence[str]) -> str:
+    seen = set()
+    for word in words:
+        if word in seen:
+            return word
+        seen.add(word)
+    return ""

@@ -1,0 +1,67 @@
+"""A job: what the user asked for, and the states it goes through."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import FrozenSet, Mapping
+
+
+class JobState(str, enum.Enum):
+    """Where a job is in its life; the value is the word that files and tables use."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    REFUSED = "refused"
+
+    @property
+    def ended(self) -> bool:
+        """Whether a job in this state will never run (again)."""
+        return self not in (JobState.QUEUED, JobState.RUNNING)
+
+
+class Infeasible(Exception):
+    """A job that can never run on this cluster under this policy; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request for `procs` ranks of an application.
+
+    `estimate` is the user's wall-time estimate and `submit` the submission time, both in
+    seconds. `cores` and `resources` are wanted by each rank (a rank's cores lie in one
+    socket); `features` must be offered by every node the job uses. An `exclusive` job
+    shares no node with another.
+    """
+
+    id: int
+    app: str
+    procs: int
+    estimate: float
+    submit: float = 0.0
+    exclusive: bool = False
+    cores: int = 1
+    resources: Mapping[str, float] = field(default_factory=dict)
+    features: FrozenSet[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.procs < 1:
+            raise ValueError(f"a job needs at least 1 rank, not {self.procs}")
+        if not self.estimate > 0:
+            raise ValueError(f"the estimate must be above 0 seconds, not {self.estimate:g}")
+        if self.cores < 1:
+            raise ValueError(f"a rank needs at least 1 core, not {self.cores}")
+
+    @property
+    def kind(self) -> str:
+        """The application without its class: the executable's name up to the first dot."""
+        return application_kind(self.app)
+
+
+def application_kind(app: str) -> str:
+    """The name a heatmap knows an executable by: `ft` for `ft.B.x`."""
+    return app.partition(".")[0]

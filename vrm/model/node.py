@@ -1,0 +1,72 @@
+"""A node and its sockets: what there is, and (in a view) who holds which core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import FrozenSet, List, Mapping, Optional, Tuple
+
+WHOLE, HALF = "whole", "half"
+Lane = Tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Node:
+    """The facts of one node: the cores of each socket, countable resources, features."""
+
+    name: str
+    sockets: Tuple[int, ...]
+    resources: Mapping[str, float] = field(default_factory=dict)
+    features: FrozenSet[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.sockets or min(self.sockets) < 1:
+            raise ValueError(f"node {self.name}: every socket needs at least 1 core")
+
+    @property
+    def cores(self) -> int:
+        """Cores of the node."""
+        return sum(self.sockets)
+
+    def capacity(self, share: str, lane: int, width: int) -> int:
+        """Ranks of `width` cores that fit on this node's lane (see `lane_of_socket`)."""
+        return _capacity(self.sockets, share, lane, width)
+
+
+@lru_cache(maxsize=None)
+def lane_of_socket(cores: int, share: str, lane: int) -> Lane:
+    """First core and number of cores that a lane has in a socket of `cores` cores.
+
+    A whole share is all of the socket. A half share is one of two lanes of C/2 cores,
+    rounded down but never to 0; on a socket of one core only lane 0 has it.
+    """
+    if share == WHOLE:
+        return 0, cores
+    half = max(1, cores // 2)
+    first = lane * half
+    return first, min(half, cores - first)
+
+
+@lru_cache(maxsize=None)
+def _capacity(sockets: Tuple[int, ...], share: str, lane: int, width: int) -> int:
+    return sum(lane_of_socket(cores, share, lane)[1] // width for cores in sockets)
+
+
+@dataclass
+class Socket:
+    """A socket in a view of the cluster: `slots[core]` is the id of the job there, or None."""
+
+    number: int
+    slots: List[Optional[int]]
+
+    @property
+    def taken(self) -> int:
+        """Cores in use."""
+        return sum(slot is not None for slot in self.slots)
+
+    @property
+    def status(self) -> str:
+        """`Empty`, `Full`, or `Slots` when some cores are taken."""
+        if not self.taken:
+            return "Empty"
+        return "Full" if self.taken == len(self.slots) else "Slots"

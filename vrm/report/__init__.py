@@ -1,0 +1,1 @@
+"""What people read: state tables, metrics, per-job records."""

@@ -1,0 +1,15 @@
+"""The policies: what starts next (ordering, backfilling) and where (placement).
+
+Deterministic and without I/O: `now` is an argument, so the same code runs live, in simulation
+and as a forecast.
+"""
+
+from vrm.scheduling.backfilling import make_backfilling
+from vrm.scheduling.ordering import make_ordering
+from vrm.scheduling.placement import make_policy
+from vrm.scheduling.queue import JobQueue
+from vrm.scheduling.registry import PolicyError
+from vrm.scheduling.scheduler import Scheduler, Start
+
+__all__ = ["JobQueue", "PolicyError", "Scheduler", "Start", "make_backfilling", "make_ordering",
+           "make_policy"]

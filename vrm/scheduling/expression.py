@@ -1,0 +1,117 @@
+"""Arithmetic of a user's utility function, read by a parser of its own grammar's whitelist.
+
+The text is parsed to Python's syntax tree, every node is checked, and the result is a chain of
+closures over numbers: nothing of the text is ever run as Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from typing import Callable, Dict, FrozenSet, Sequence, Tuple
+
+Values = Sequence[float]
+Formula = Callable[[Values], float]
+
+LONGEST = 1000
+_DEEPEST = 50
+
+
+class ExpressionError(ValueError):
+    """A text that is not an expression of this grammar; says what is wrong and where."""
+
+
+def _divide(a: float, b: float) -> float:
+    if b:
+        return a / b
+    return math.copysign(math.inf, a) if a else 0.0
+
+
+def _power(a: float, b: float) -> float:
+    try:
+        result = a ** b
+    except ZeroDivisionError:
+        return math.inf
+    except OverflowError:
+        return math.inf if a > 0 or b % 2 == 0 else -math.inf
+    return math.nan if isinstance(result, complex) else result
+
+
+def _log(function: Callable[[float], float]) -> Callable[[float], float]:
+    def log(x: float) -> float:
+        if x > 0:
+            return function(x)
+        return -math.inf if x == 0 else math.nan
+    return log
+
+
+def _sqrt(x: float) -> float:
+    return math.sqrt(x) if x >= 0 else math.nan
+
+
+_BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+           ast.Div: _divide, ast.Pow: _power}
+_UNARY = {ast.USub: operator.neg, ast.UAdd: operator.pos}
+_FUNCTIONS: Dict[str, Tuple[Callable[..., float], int]] = {
+    "log": (_log(math.log), 1), "log2": (_log(math.log2), 1), "log10": (_log(math.log10), 1),
+    "sqrt": (_sqrt, 1), "min": (min, 2), "max": (max, 2)}
+
+
+def compile_expression(text: str, names: Sequence[str]) -> Tuple[Formula, FrozenSet[str]]:
+    """A function of the values of `names`, in that order, and the names the text uses.
+
+    Allowed are numbers, the names, + - * / ** and parentheses, log, log2, log10, sqrt, min and
+    max. Nothing raises when it is computed: x/0 is an infinity of x's sign (0/0 is 0), log(0)
+    is minus infinity, what has no real value is NaN. Raises ExpressionError.
+    """
+    if len(text) > LONGEST:
+        raise ExpressionError(f"the expression is longer than {LONGEST} characters")
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        at = f" at character {error.offset}" if isinstance(error, SyntaxError) else ""
+        raise ExpressionError(f"`{text}` is not an arithmetic expression{at}") from error
+    used = set()
+
+    def build(node: ast.AST, depth: int) -> Formula:
+        if depth > _DEEPEST:
+            raise ExpressionError(f"`{text}` is nested more than {_DEEPEST} deep")
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            value = float(node.value) if abs(node.value) < 1e300 else math.inf
+            return lambda v: value
+        if isinstance(node, ast.Name):
+            if node.id not in names:
+                raise ExpressionError(
+                    f"`{node.id}` in `{text}` is not known; there are {', '.join(names)} and "
+                    f"the functions {', '.join(_FUNCTIONS)}")
+            used.add(node.id)
+            return operator.itemgetter(list(names).index(node.id))
+        if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+            function = _BINARY[type(node.op)]
+            left, right = build(node.left, depth + 1), build(node.right, depth + 1)
+            return lambda v: function(left(v), right(v))
+        if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
+            sign, operand = _UNARY[type(node.op)], build(node.operand, depth + 1)
+            return lambda v: sign(operand(v))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return call(node, depth)
+        raise ExpressionError(f"`{ast.unparse(node)}` in `{text}` is not arithmetic; allowed are "
+                              f"numbers, {', '.join(names)}, + - * / ** and "
+                              f"{', '.join(_FUNCTIONS)}")
+
+    def call(node: ast.Call, depth: int) -> Formula:
+        name = node.func.id  # type: ignore[attr-defined]
+        if name not in _FUNCTIONS or node.keywords:
+            raise ExpressionError(f"`{name}` in `{text}` is not one of {', '.join(_FUNCTIONS)}")
+        function, fewest = _FUNCTIONS[name]
+        if len(node.args) < fewest or (fewest == 1 and len(node.args) > 1):
+            wanted = "1 argument" if fewest == 1 else "2 or more arguments"
+            raise ExpressionError(f"`{name}` in `{text}` takes {wanted}, not {len(node.args)}")
+        arguments = [build(argument, depth + 1) for argument in node.args]
+        if fewest == 1:
+            only = arguments[0]
+            return lambda v: function(only(v))
+        return lambda v: function(argument(v) for argument in arguments)
+
+    return build(tree.body, 0), frozenset(used)

@@ -1,0 +1,69 @@
+"""Orderings: a utility function decides which waiting job comes first, highest first.
+
+With t the wall-time estimate, q the time waited and n the nodes a job needs: FCFS q, FCSJ q/t,
+WFP1 (q/t) n, WFP3 (q/t)^3 n (Tang et al., 2009), SJF -t, LJF t. Ties: submit time, then id.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Callable, Tuple
+
+from vrm.model.job import Job
+from vrm.scheduling.expression import ExpressionError, compile_expression
+from vrm.scheduling.registry import PolicyError, Registry, is_dotted, load_dotted
+
+Utility = Callable[[Job, float, int], float]
+"""Utility of a job at `now` (seconds) that needs `nodes` nodes."""
+
+ORDERINGS = Registry("ordering")
+NAMES = ("q", "t", "n", "procs", "s", "id")
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """A named utility; `static` when the order of two jobs never changes while they wait."""
+
+    name: str
+    utility: Utility
+    static: bool
+
+    def key(self, job: Job, now: float, nodes: int) -> Tuple[float, float, int]:
+        """Sort key, smallest first; a utility that is not a number comes last."""
+        value = self.utility(job, now, nodes)
+        return (math.inf if value != value else -value, job.submit, job.id)
+
+
+def _builtin(name: str, utility: Utility, static: bool = False) -> None:
+    ORDERINGS.register(name)(Ordering(name, utility, static))
+
+
+# Who waits longer was submitted earlier, so FCFS needs no clock.
+_builtin("FCFS", lambda job, now, nodes: -job.submit, static=True)
+_builtin("FCSJ", lambda job, now, nodes: (now - job.submit) / job.estimate)
+_builtin("WFP1", lambda job, now, nodes: (now - job.submit) / job.estimate * nodes)
+_builtin("WFP3", lambda job, now, nodes: ((now - job.submit) / job.estimate) ** 3 * nodes)
+_builtin("SJF", lambda job, now, nodes: -job.estimate, static=True)
+_builtin("LJF", lambda job, now, nodes: job.estimate, static=True)
+
+
+def make_ordering(text: str) -> Ordering:
+    """The ordering of that name, expression over q t n procs s id, or dotted path.
+
+    A function given by dotted path is called as `utility(job, now, nodes)`. Raises PolicyError.
+    """
+    known = ORDERINGS.get(text)
+    if known is not None:
+        return known
+    if is_dotted(text):
+        return Ordering(text.strip(), load_dotted(text), static=False)
+    if text.strip().isidentifier() and text.strip() not in NAMES:
+        raise PolicyError(ORDERINGS.unknown(text) + f"; or an expression of {' '.join(NAMES)}")
+    try:
+        formula, used = compile_expression(text, NAMES)
+    except ExpressionError as error:
+        raise PolicyError(str(error)) from error
+    return Ordering(text.strip(), lambda job, now, nodes: formula(
+        (now - job.submit, job.estimate, nodes, job.procs, job.submit, job.id)),
+        static="q" not in used)

@@ -1,0 +1,237 @@
+"""Placement policies: on which nodes a job may run, in what order, and on what share of each.
+
+| policy | eligible nodes | share of a socket | afterwards the node is |
+|---|---|---|---|
+| compact | empty | all C cores | full |
+| spare | empty | C/2 cores | closed to others |
+| strip | at most one job, not exclusive | C/2 cores | open to one more job |
+
+Under strip an exclusive job is placed as under spare, and eligible nodes are taken in the order
+of the co-run heatmap: empty ones first, then those whose job is the better partner.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Dict, Hashable, List, Optional, Sequence, Tuple
+
+from vrm.model import bits
+from vrm.model.cluster import Cluster, Pool
+from vrm.model.heatmap import Heatmap
+from vrm.model.job import Infeasible, Job
+from vrm.model.node import HALF, WHOLE, lane_of_socket
+from vrm.model.placement import Placement
+from vrm.scheduling.registry import Registry
+
+POLICIES = Registry("placement policy")
+
+
+class LanePolicy:
+    """Placement by lanes (see `vrm.model.node`): the common part of compact, spare and strip.
+
+    `share` is what a job takes of a node; `alone(job)` tells whether it must have the node for
+    itself. Equal nodes are counted; different nodes, countable resources and features are
+    walked node by node, with the same result where both apply.
+    """
+
+    def __init__(self, name: str, share: str, alone: Callable[[Job], bool], cluster: Cluster,
+                 heatmap: Optional[Heatmap] = None) -> None:
+        self.name = name
+        self.share = share
+        self.alone = alone
+        self.cluster = cluster
+        self.heatmap = heatmap
+        self._needs: Dict[Tuple[int, int], int] = {}
+        self._room: Tuple[int, int] = (0, 0)
+        self._room_generation = -1
+        first = cluster.nodes[0]
+        second_lane = first.capacity(share, 1, 1) if share == HALF else 0
+        self._two_lanes = second_lane > 0
+        # On sockets of one core, lane 1 has nothing; on a mix of such sockets and larger ones
+        # the lanes differ, and counting nodes will not do.
+        self._countable = cluster.uniform and second_lane in (0, first.capacity(share, 0, 1))
+        self._empty_pool = Pool(cluster.nodes)
+
+    # What a job needs.
+
+    def nodes(self, job: Job) -> int:
+        """Nodes the job takes on the empty cluster; raises Infeasible when it can never run."""
+        if not self._counted(job):
+            return self._walked_nodes(job)
+        key = (job.procs, job.cores)
+        need = self._needs.get(key)
+        if need is None:
+            each = self.cluster.nodes[0].capacity(self.share, 0, job.cores)
+            need = -(-job.procs // each) if each else len(self.cluster.nodes) + 1
+            self._needs[key] = need
+        if need > len(self.cluster.nodes):
+            raise Infeasible(self._why_never(job))
+        return need
+
+    def _walked_nodes(self, job: Job) -> int:
+        picked = self._walk(job, self._empty_pool, [self._empty_pool.up])
+        if picked is None:
+            raise Infeasible(self._why_never(job))
+        return sum(map(bits.count, picked))
+
+    def _why_never(self, job: Job) -> str:
+        nodes = self.cluster.nodes
+        lacking = job.features - frozenset().union(*(node.features for node in nodes))
+        if lacking:
+            return f"no node offers {', '.join(sorted(lacking))}"
+        for name, amount in sorted(job.resources.items()):
+            most = max(node.resources.get(name, 0) for node in nodes)
+            if amount > most:
+                return f"a rank wants {amount:g} of {name}, a node has at most {most:g}"
+        lanes = [lane_of_socket(c, self.share, 0)[1] for node in nodes for c in node.sockets]
+        if job.cores > max(lanes):
+            return (f"a rank wants {job.cores} cores of one socket, {self.name} gives a job at "
+                    f"most {max(lanes)}")
+        fitting = [self._ranks_on(job, self._empty_pool, i) for i in range(len(nodes))]
+        return (f"{job.procs} ranks do not fit on {len(nodes)} node(s) under {self.name}, which "
+                f"holds at most {sum(fitting)} of them")
+
+    # Whether and where it fits.
+
+    def fits(self, job: Job, pool: Pool) -> bool:
+        """Whether the job could start on the pool as it is."""
+        if not self._counted(job):
+            return self._walk(job, pool, [self._eligible(job, pool)]) is not None
+        if pool is self.cluster:
+            if self._room_generation != self.cluster.generation:
+                self._room = self._count_room(pool)
+                self._room_generation = self.cluster.generation
+            room = self._room
+        else:
+            room = self._count_room(pool)
+        return self.nodes(job) <= room[self.alone(job)]
+
+    def place(self, job: Job, cluster: Cluster) -> Optional[Placement]:
+        """Where the job would start now, or None when it does not fit; books nothing."""
+        if self._counted(job):
+            if not self.fits(job, cluster):
+                return None
+            picked = _take(self._groups(job, cluster), self.nodes(job))
+        else:
+            walked = self._walk(job, cluster, self._groups(job, cluster))
+            if walked is None:
+                return None
+            picked = walked
+        chosen = 0
+        for group in picked:
+            chosen |= group
+        if self.share == WHOLE or self.alone(job):
+            claims = (chosen, chosen)
+        else:
+            claims = (chosen & cluster.free0, chosen & ~cluster.free0)
+        return Placement(self.share, claims, tuple(picked), job.procs, job.cores)
+
+    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+        """A class of jobs and the job's size in it.
+
+        In one state of the cluster, of two jobs of a class the larger takes all that the
+        smaller takes, and more. None when that can't be promised.
+        """
+        if not self._counted(job):
+            return None
+        return (job.kind, self.alone(job)), self.nodes(job)
+
+    def _counted(self, job: Job) -> bool:
+        return self._countable and not job.resources and not job.features
+
+    def _count_room(self, pool: Pool) -> Tuple[int, int]:
+        alone = bits.count(pool.empty)
+        return (bits.count(pool.free0 | pool.free1) if self._two_lanes else alone), alone
+
+    def _eligible(self, job: Job, pool: Pool) -> int:
+        if self.alone(job):
+            return pool.empty
+        if self._countable and not self._two_lanes:
+            return pool.empty
+        return pool.free0 | pool.free1
+
+    def _groups(self, job: Job, cluster: Cluster) -> List[int]:
+        """Eligible nodes as sets, best set first."""
+        empty = cluster.empty
+        shared = self._eligible(job, cluster) & ~empty
+        if not shared:
+            return [empty]
+        if self.heatmap is None:
+            return [empty, shared]
+        by_rank: Dict[float, int] = {}
+        for app, (lane0, lane1) in cluster.tenants.items():
+            beside = (lane0 | lane1) & shared
+            if beside:
+                rank = self.heatmap.rank(job.kind, app)
+                by_rank[rank] = by_rank.get(rank, 0) | beside
+        return [empty, *(by_rank[rank] for rank in sorted(by_rank))]
+
+    # Different nodes.
+
+    def _ranks_on(self, job: Job, pool: Pool, index: int) -> int:
+        """Ranks of the job that the node takes in this state of the pool."""
+        node = pool.nodes[index]
+        if not job.features <= node.features:
+            return 0
+        lane = 0 if pool.free0 >> index & 1 else 1
+        ranks = node.capacity(self.share, lane, job.cores)
+        for name, amount in job.resources.items():
+            if amount > 0:
+                left = pool.amounts[name][index] if name in pool.amounts else 0
+                ranks = min(ranks, int(left // amount))
+        return ranks
+
+    def _walk(self, job: Job, pool: Pool, groups: Sequence[int]) -> Optional[List[int]]:
+        """The nodes of the groups that the ranks fill, or None when they do not suffice."""
+        left, picked = job.procs, []
+        for group in groups:
+            chosen = 0
+            for index in bits.members(group):
+                if left <= 0:
+                    break
+                here = self._ranks_on(job, pool, index)
+                if here:
+                    chosen |= 1 << index
+                    left -= here
+            if chosen:
+                picked.append(chosen)
+        return picked if left <= 0 else None
+
+
+def _take(groups: Sequence[int], wanted: int) -> List[int]:
+    """The first `wanted` nodes of the groups."""
+    picked = []
+    for group in groups:
+        chosen = bits.lowest(group, wanted)
+        if chosen:
+            picked.append(chosen)
+            wanted -= bits.count(chosen)
+        if wanted <= 0:
+            break
+    return picked
+
+
+@POLICIES.register("compact")
+def compact(cluster: Cluster, heatmap: Optional[Heatmap] = None) -> LanePolicy:
+    """One application per node, on all its cores."""
+    return LanePolicy("compact", WHOLE, lambda job: True, cluster)
+
+
+@POLICIES.register("spare")
+def spare(cluster: Cluster, heatmap: Optional[Heatmap] = None) -> LanePolicy:
+    """One application per node, on half the cores of each socket."""
+    return LanePolicy("spare", HALF, lambda job: True, cluster)
+
+
+@POLICIES.register("strip")
+def strip(cluster: Cluster, heatmap: Optional[Heatmap] = None) -> LanePolicy:
+    """Two applications per socket, half and half, paired by the heatmap."""
+    return LanePolicy("strip", HALF, lambda job: job.exclusive, cluster, heatmap)
+
+
+def make_policy(text: str, cluster: Cluster, heatmap: Optional[Heatmap] = None) -> LanePolicy:
+    """The placement policy of that name or dotted path, made for a cluster.
+
+    A user's own is a function or class called as `policy(cluster, heatmap)` whose result has
+    `nodes`, `fits`, `place` and `similar` as LanePolicy has them. Raises PolicyError.
+    """
+    return POLICIES.find(text)(cluster, heatmap)

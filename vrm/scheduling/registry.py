@@ -1,0 +1,74 @@
+"""Names to policies: registered ones, and a user's own by dotted path (`my_policies:mine`)."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from typing import Any, Callable, Dict, List
+
+_DOTTED = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+
+
+class PolicyError(ValueError):
+    """A policy that is named wrongly or cannot be loaded; the text says why and what to do."""
+
+
+class Registry:
+    """Policies of one sort by lower-case name; `what` names the sort in messages."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._known: Dict[str, Any] = {}
+
+    def register(self, name: str) -> Callable[[Any], Any]:
+        """Decorator that enters a policy; a name that is taken is a ValueError."""
+        def enter(policy: Any) -> Any:
+            if name.lower() in self._known:
+                raise ValueError(f"{self.what} {name} is registered already")
+            self._known[name.lower()] = policy
+            return policy
+        return enter
+
+    @property
+    def names(self) -> List[str]:
+        """The registered names."""
+        return list(self._known)
+
+    def get(self, text: str) -> Any:
+        """The policy of that name, or None when no such name is registered."""
+        return self._known.get(text.strip().lower())
+
+    def find(self, text: str) -> Any:
+        """The policy of that name or dotted path; PolicyError when there is none."""
+        policy = self.get(text)
+        if policy is not None:
+            return policy
+        if is_dotted(text):
+            return load_dotted(text)
+        raise PolicyError(self.unknown(text))
+
+    def unknown(self, text: str) -> str:
+        """The message for a name that is not known."""
+        close = difflib.get_close_matches(text.strip().lower(), self._known, 1)
+        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(self._known)}"
+        return f"unknown {self.what} `{text}`; {hint} (or module:function for your own)"
+
+
+def is_dotted(text: str) -> bool:
+    """Whether the text has the form `package.module:name`."""
+    return bool(_DOTTED.match(text.strip()))
+
+
+def load_dotted(text: str) -> Any:
+    """The object that `package.module:name` stands for; PolicyError when it cannot be had."""
+    module, _, name = text.strip().partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise PolicyError(f"`{text}`: {error} (is its folder on PYTHONPATH?)") from error
+    except AttributeError as error:
+        raise PolicyError(f"`{text}`: module {module} has no `{name}`") from error
+    if not callable(found):
+        raise PolicyError(f"`{text}` is not callable")
+    return found

@@ -1,0 +1,1 @@
+"""Where jobs come from: growing queue files, recorded ones, generators, traces."""
