@@ -10,10 +10,11 @@ import dataclasses
 import hashlib
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
-import time
+import tempfile
 from typing import Callable, List, Optional, Sequence, Tuple
 
 SOURCE_DIRECTORY = pathlib.Path(__file__).resolve().parent
@@ -42,7 +43,7 @@ class BuildResult:
     """What became of one executable.
 
     `status` is BUILT, UNCHANGED or FAILED; `message` is the compiler's first
-    error, empty unless it failed; `seconds` is the time the compiler took.
+    error, empty unless it failed.
     """
 
     app: str
@@ -50,7 +51,6 @@ class BuildResult:
     path: pathlib.Path
     status: str
     message: str = ""
-    seconds: float = 0.0
 
 
 def available_apps() -> Tuple[str, ...]:
@@ -78,6 +78,20 @@ def sources_of(app: str) -> List[pathlib.Path]:
     return own + parts + shared
 
 
+@dataclasses.dataclass(frozen=True)
+class _Toolchain:
+    """How to compile: wrapper, what it would run, and all flags but the class."""
+
+    mpicc: str
+    identity: str
+    flags: Tuple[str, ...]
+
+    def compile_command(self, source: pathlib.Path, problem_class: str) -> List[str]:
+        include = SOURCE_DIRECTORY / "common"
+        macro = f"-DNPB_CLASS='{problem_class}'"
+        return [self.mpicc, *self.flags, macro, "-I", str(include), "-c", str(source)]
+
+
 def build(
     apps: Optional[Sequence[str]] = None,
     classes: Sequence[str] = DEFAULT_CLASSES,
@@ -85,14 +99,14 @@ def build(
     out: Optional[os.PathLike] = None,
     jobs: Optional[int] = None,
     report: Optional[Callable[[BuildResult], None]] = None,
-    defines: Sequence[str] = (),
+    extra_flags: Sequence[str] = (),
 ) -> List[BuildResult]:
     """Build each app in each class as OUT/app.CLASS.x and return what became of each.
 
     `apps` defaults to all whose source is here, `out` to bin beside this file,
     `jobs` (compilers at a time) to the cores this process may use. `report` is
-    called once per executable as it is finished. `defines` are additional
-    preprocessor macros. An executable whose sources, flags and compiler are as
+    called once per executable as it is finished. `extra_flags` come after FLAGS and
+    may override them. An executable whose sources, flags and compiler are as
     they were at its last build is left alone; a failing one does not stop the rest.
 
     Raises NoCompiler without an MPI C compiler, ValueError for an unknown app or
@@ -109,24 +123,51 @@ def build(
     target = SOURCE_DIRECTORY / "bin" if out is None else pathlib.Path(out)
     _stamp_directory(target).mkdir(parents=True, exist_ok=True)
 
-    identity = _compiler_identity(compiler)
-    results = []
-    with concurrent.futures.ThreadPoolExecutor(max_workers=workers) as pool:
-        tasks = [
-            pool.submit(_build_one, app, problem_class, compiler, identity, target, defines)
-            for problem_class in wanted
-            for app in chosen
-        ]
-        try:
-            for task in concurrent.futures.as_completed(tasks):
-                if report is not None:
-                    report(task.result())
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            raise
-        results = [task.result() for task in tasks]
-    return results
+    tools = _Toolchain(compiler, _compiler_identity(compiler), (*FLAGS, *extra_flags))
+    with tempfile.TemporaryDirectory(dir=_stamp_directory(target)) as scratch:
+        with concurrent.futures.ThreadPoolExecutor(max_workers=workers) as pool:
+            tasks: List["concurrent.futures.Future[BuildResult]"] = []
+            try:
+                for problem_class in wanted:
+                    tasks += _submit_class(
+                        pool, chosen, problem_class, tools, target, pathlib.Path(scratch)
+                    )
+                for task in concurrent.futures.as_completed(tasks):
+                    if report is not None:
+                        report(task.result())
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    return [task.result() for task in tasks]
+
+
+def _submit_class(
+    pool: concurrent.futures.ThreadPoolExecutor,
+    apps: Sequence[str],
+    problem_class: str,
+    tools: _Toolchain,
+    out: pathlib.Path,
+    scratch: pathlib.Path,
+) -> List["concurrent.futures.Future[BuildResult]"]:
+    """Queue what one class needs: each source that is out of date once, then the links.
+
+    A link waits in its worker for the objects. As they were queued before it, they
+    have all been begun by then, so that waiting cannot block the pool.
+    """
+    fingerprints = {app: _fingerprint(app, problem_class, tools) for app in apps}
+    stale = [app for app in apps if not _is_current(app, problem_class, out, fingerprints[app])]
+    sources = dict.fromkeys(source for app in stale for source in sources_of(app))
+    objects = {
+        source: pool.submit(_compile, source, problem_class, tools, scratch)
+        for source in sources
+    }
+    tasks = []
+    for app in apps:
+        parts = [objects[source] for source in sources_of(app)] if app in stale else None
+        tasks.append(
+            pool.submit(_link, app, problem_class, tools, out, parts, fingerprints[app])
+        )
+    return tasks
 
 
 def _check_names(kind: str, given: Sequence[str], known: Sequence[str]) -> None:
@@ -167,50 +208,78 @@ def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         return subprocess.CompletedProcess(command, 127, f"{command[0]}: {error.strerror}", None)
 
 
-def _build_one(
+@dataclasses.dataclass(frozen=True)
+class _Object:
+    """One compiled source, or the error that it did not compile for."""
+
+    path: pathlib.Path
+    error: str
+
+
+def _compile(
+    source: pathlib.Path, problem_class: str, tools: _Toolchain, scratch: pathlib.Path
+) -> _Object:
+    path = scratch / f"{source.stem}.{problem_class}.o"
+    done = _run([*tools.compile_command(source, problem_class), "-o", str(path)])
+    error = "" if done.returncode == 0 else _first_error(done.stdout, done.returncode)
+    return _Object(path, error)
+
+
+def _link(
     app: str,
     problem_class: str,
-    compiler: str,
-    identity: str,
+    tools: _Toolchain,
     out: pathlib.Path,
-    defines: Sequence[str],
+    objects: Optional[Sequence["concurrent.futures.Future[_Object]"]],
+    fingerprint: str,
 ) -> BuildResult:
-    name = f"{app}.{problem_class}.x"
-    executable = out / name
-    stamp = _stamp_directory(out) / name
-    partial = _stamp_directory(out) / f"{name}.{os.getpid()}.partial"
-    sources = sources_of(app)
-    macros = [f"NPB_CLASS='{problem_class}'", *defines]
-    command = [compiler, *FLAGS, *(f"-D{macro}" for macro in macros)]
-    command += ["-I", str(SOURCE_DIRECTORY / "common"), *map(str, sources)]
-
-    fingerprint = _fingerprint(sources, command, identity)
-    if executable.is_file() and stamp.is_file() and stamp.read_text() == fingerprint:
+    """Put an executable together; without objects there is nothing to be done."""
+    executable = _executable(app, problem_class, out)
+    if objects is None:
         return BuildResult(app, problem_class, executable, UNCHANGED)
+    compiled = [future.result() for future in objects]
+    errors = [part.error for part in compiled if part.error]
+    if errors:
+        return BuildResult(app, problem_class, executable, FAILED, errors[0])
 
-    # Built aside and moved into place: a copy that is running just now stays
+    # Linked aside and moved into place: a copy that is running just now stays
     # whole, and nobody sees half an executable.
-    started = time.monotonic()
-    done = _run([*command, "-o", str(partial), "-lm"])
-    seconds = time.monotonic() - started
-    try:
-        if done.returncode != 0:
-            message = _first_error(done.stdout, done.returncode)
-            return BuildResult(app, problem_class, executable, FAILED, message, seconds)
-        os.replace(partial, executable)
-        stamp.write_text(fingerprint)
-    finally:
-        if partial.exists():
-            partial.unlink()
-    return BuildResult(app, problem_class, executable, BUILT, "", seconds)
+    partial = compiled[0].path.with_suffix(".x")
+    paths = [str(part.path) for part in compiled]
+    done = _run([tools.mpicc, *tools.flags, *paths, "-o", str(partial), "-lm"])
+    if done.returncode != 0:
+        message = _first_error(done.stdout, done.returncode)
+        return BuildResult(app, problem_class, executable, FAILED, message)
+    os.replace(partial, executable)
+    _stamp(app, problem_class, out).write_text(fingerprint)
+    return BuildResult(app, problem_class, executable, BUILT)
 
 
-def _fingerprint(sources: Sequence[pathlib.Path], command: Sequence[str], identity: str) -> str:
+def _executable(app: str, problem_class: str, out: pathlib.Path) -> pathlib.Path:
+    return out / f"{app}.{problem_class}.x"
+
+
+def _stamp(app: str, problem_class: str, out: pathlib.Path) -> pathlib.Path:
+    return _stamp_directory(out) / f"{app}.{problem_class}.x"
+
+
+def _is_current(app: str, problem_class: str, out: pathlib.Path, fingerprint: str) -> bool:
+    stamp = _stamp(app, problem_class, out)
+    return (
+        _executable(app, problem_class, out).is_file()
+        and stamp.is_file()
+        and stamp.read_text() == fingerprint
+    )
+
+
+def _fingerprint(app: str, problem_class: str, tools: _Toolchain) -> str:
+    """Changes with everything an executable depends on: text, flags, compiler."""
     digest = hashlib.sha256()
     headers = sorted(SOURCE_DIRECTORY.glob("*.h")) + sorted(SOURCE_DIRECTORY.glob("common/*.h"))
-    for path in [*sources, *headers]:
-        digest.update(path.read_bytes() + b"\0")
-    digest.update("\0".join([*command, identity]).encode())
+    for path in [*sources_of(app), *headers]:
+        command = tools.compile_command(path, problem_class)
+        digest.update("\0".join(command).encode() + b"\0" + path.read_bytes() + b"\0")
+    digest.update(tools.identity.encode())
     return digest.hexdigest() + "\n"
 
 
@@ -232,10 +301,8 @@ def _comma_list(text: str) -> List[str]:
 def _print_result(result: BuildResult) -> None:
     if result.status == FAILED:
         print(f"{result.path.name}: failed: {result.message}", file=sys.stderr)
-    elif result.status == BUILT:
-        print(f"{result.path.name}: built in {result.seconds:.1f} s", flush=True)
     else:
-        print(f"{result.path.name}: unchanged", flush=True)
+        print(f"{result.path.name}: {result.status}", flush=True)
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -268,10 +335,23 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument(
         "-j", "--jobs", type=int, metavar="N", help="compilers at a time (default: usable cores)"
     )
+    parser.add_argument(
+        "--flags",
+        type=shlex.split,
+        default=[],
+        metavar="FLAGS",
+        help="further compiler flags, for example --flags=-march=native",
+    )
     options = parser.parse_args(arguments)
     try:
         results = build(
-            options.apps, options.classes, options.mpicc, options.out, options.jobs, _print_result
+            options.apps,
+            options.classes,
+            options.mpicc,
+            options.out,
+            options.jobs,
+            _print_result,
+            options.flags,
         )
     except (NoCompiler, ValueError) as problem:
         print(f"build.py: {problem}", file=sys.stderr)

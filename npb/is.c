@@ -284,6 +284,11 @@ static int64_t count_disorder(sorter *s)
 {
     int n = s->received_keys;
     int64_t faults = 0;
+
+    /* The unsorted keys have served; the sorted ones take their place in memory. */
+    npb_free(s->keys);
+    npb_free(s->bucketed);
+    s->keys = s->bucketed = NULL;
     key *sorted = npb_alloc((size_t)n, sizeof *sorted);
     bool *taken = npb_alloc((size_t)n, sizeof *taken);
 

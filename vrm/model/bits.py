@@ -6,7 +6,10 @@ An `&` over five thousand nodes takes nanoseconds, which is what lets a scheduli
 
 from __future__ import annotations
 
-from typing import Iterator
+import re
+from typing import Iterator, Tuple
+
+_ONES = re.compile("1+")
 
 if hasattr(int, "bit_count"):
     count = int.bit_count
@@ -42,3 +45,9 @@ def lowest(bits: int, wanted: int) -> int:
         else:
             above = middle
     return bits & ((1 << above) - 1)
+
+
+def runs(bits: int) -> Iterator[Tuple[int, int]]:
+    """The set as ranges: pairs of the first member and one past the last, ascending."""
+    for match in _ONES.finditer(bin(bits)[:1:-1]):
+        yield match.span()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
-from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from vrm.model import bits
 from vrm.model.job import Job
 from vrm.model.node import Node, Socket
-from vrm.model.placement import Placement
+from vrm.model.placement import CoreLayout, CorePlacement, Placement
+
+AnyPlacement = Union[Placement, CorePlacement]
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class Booking:
     """A running job: its placement, start, and expected end (start + estimate), in seconds."""
 
     job: Job
-    placement: Placement
+    placement: AnyPlacement
     start: float
     expected_end: float
 
@@ -26,7 +28,8 @@ class Pool:
     """Free and taken lanes of the nodes, as two sets of nodes; cheap to copy.
 
     A copy answers "what if these jobs had ended and those had started" without touching the
-    cluster. Amounts of countable resources are kept only where the cluster has any.
+    cluster. Policies that share nodes core by core use `busy_cores`, a set of cores in the
+    numbering of `layout`. Amounts of countable resources are kept only where there are any.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -34,6 +37,9 @@ class Pool:
         self.up = (1 << len(nodes)) - 1
         self.busy0 = 0
         self.busy1 = 0
+        self.layout = CoreLayout(nodes)
+        self.busy_cores = 0
+        self._down_cores = 0
         names = sorted({name for node in nodes for name in node.resources})
         self.amounts: Dict[str, List[float]] = {
             name: [node.resources.get(name, 0.0) for node in nodes] for name in names}
@@ -43,7 +49,10 @@ class Pool:
         twin = Pool.__new__(Pool)
         twin.nodes = self.nodes
         twin.up, twin.busy0, twin.busy1 = self.up, self.busy0, self.busy1
-        twin.amounts = {name: list(left) for name, left in self.amounts.items()}
+        twin.layout = self.layout
+        twin.busy_cores, twin._down_cores = self.busy_cores, self._down_cores
+        twin.amounts = ({name: list(left) for name, left in self.amounts.items()}
+                        if self.amounts else self.amounts)
         return twin
 
     @property
@@ -59,25 +68,30 @@ class Pool:
     @property
     def empty(self) -> int:
         """Nodes that are up and hold no job."""
-        return self.up & ~(self.busy0 | self.busy1)
+        empty = self.up & ~(self.busy0 | self.busy1)
+        if self.busy_cores:
+            for node, *_ in self.layout.spans(self.busy_cores):
+                empty &= ~(1 << node)
+        return empty
 
-    def take(self, job: Job, placement: Placement) -> None:
-        """Mark the placement's lanes and amounts as taken."""
-        lane0, lane1 = placement.claims
-        self.busy0 |= lane0
-        self.busy1 |= lane1
+    @property
+    def free_cores(self) -> int:
+        """Cores that nobody holds, on nodes that are up (see `layout`)."""
+        return self.layout.all & ~(self.busy_cores | self._down_cores)
+
+    def take(self, job: Job, placement: AnyPlacement) -> None:
+        """Mark the placement's lanes or cores, and amounts, as taken."""
+        placement.take(self)
         if job.resources:
             self._change_amounts(job, placement, -1)
 
-    def give(self, job: Job, placement: Placement) -> None:
+    def give(self, job: Job, placement: AnyPlacement) -> None:
         """Undo `take`."""
-        lane0, lane1 = placement.claims
-        self.busy0 &= ~lane0
-        self.busy1 &= ~lane1
+        placement.give(self)
         if job.resources:
             self._change_amounts(job, placement, +1)
 
-    def _change_amounts(self, job: Job, placement: Placement, sign: int) -> None:
+    def _change_amounts(self, job: Job, placement: AnyPlacement, sign: int) -> None:
         for node, ranks in placement.ranks_by_node(self.nodes):
             for name, amount in job.resources.items():
                 self.amounts[name][node] += sign * ranks * amount
@@ -87,7 +101,10 @@ class Cluster(Pool):
     """The nodes of the allocation and the jobs that run on them.
 
     `generation` counts the changes, so that answers derived from the state can be kept until
-    it changes. `ends` lists (expected end, job id) of the running jobs, earliest first.
+    it changes, and `releases` those changes that may give room: releases, and nodes that come
+    or go. `ends` lists (expected end, job id) of the running jobs, earliest first. Whoever
+    keeps a plan of the future may append itself to `watchers`, to be told `booked(booking)`,
+    `released(booking)` and `nodes_changed()`.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -95,6 +112,8 @@ class Cluster(Pool):
         if not self.nodes:
             raise ValueError("a cluster needs at least one node")
         self.generation = 0
+        self.releases = 0
+        self.watchers: List[Any] = []
         self.bookings: Dict[int, Booking] = {}
         self.ends: List[Tuple[float, int]] = []
         self.tenants: Dict[str, List[int]] = {}
@@ -111,13 +130,12 @@ class Cluster(Pool):
         """Cores of all nodes, up or down."""
         return sum(node.cores for node in self.nodes)
 
-    def book(self, job: Job, placement: Placement, now: float) -> Booking:
+    def book(self, job: Job, placement: AnyPlacement, now: float) -> Booking:
         """Give the placement's cores to the job until `now` plus its estimate.
 
         Raises ValueError when one of them is not free: a policy has erred.
         """
-        lane0, lane1 = placement.claims
-        if lane0 & self.busy0 or lane1 & self.busy1 or (lane0 | lane1) & ~self.up:
+        if placement.clashes(self):
             raise ValueError(f"job {job.id}: {placement} takes cores that are not free")
         if job.id in self.bookings:
             raise ValueError(f"job {job.id} runs already")
@@ -125,11 +143,15 @@ class Cluster(Pool):
         self.take(job, placement)
         self.bookings[job.id] = booking
         bisect.insort(self.ends, (booking.expected_end, job.id))
-        tenant = self.tenants.setdefault(job.kind, [0, 0])
-        tenant[0] |= lane0
-        tenant[1] |= lane1
+        lane0, lane1 = placement.claims
+        if lane0 != lane1:  # else it has its nodes for itself
+            tenant = self.tenants.setdefault(job.kind, [0, 0])
+            tenant[0] |= lane0
+            tenant[1] |= lane1
         self.taken_cores += placement.cores
         self.generation += 1
+        for watcher in self.watchers:
+            watcher.booked(booking)
         return booking
 
     def release(self, job_id: int) -> Booking:
@@ -138,22 +160,34 @@ class Cluster(Pool):
         placement = booking.placement
         self.give(booking.job, placement)
         del self.ends[bisect.bisect_left(self.ends, (booking.expected_end, job_id))]
-        tenant = self.tenants[booking.job.kind]
-        tenant[0] &= ~placement.claims[0]
-        tenant[1] &= ~placement.claims[1]
+        lane0, lane1 = placement.claims
+        if lane0 != lane1:
+            tenant = self.tenants[booking.job.kind]
+            tenant[0] &= ~lane0
+            tenant[1] &= ~lane1
+            if not tenant[0] and not tenant[1]:
+                del self.tenants[booking.job.kind]
         self.taken_cores -= placement.cores
         self.generation += 1
+        self.releases += 1
+        for watcher in self.watchers:
+            watcher.released(booking)
         return booking
 
     def set_up(self, node: int, up: bool) -> None:
         """Bring a node into use or take it out (jobs on it keep their cores until released)."""
         self.up = self.up | (1 << node) if up else self.up & ~(1 << node)
+        cores = self.layout.node_cores(node)
+        self._down_cores = self._down_cores & ~cores if up else self._down_cores | cores
         self.generation += 1
+        self.releases += 1
+        for watcher in self.watchers:
+            watcher.nodes_changed()
 
     def jobs_on(self, node: int) -> List[int]:
         """Ids of the jobs on a node, lowest first."""
         return sorted(i for i, b in self.bookings.items()
-                      if (b.placement.claims[0] | b.placement.claims[1]) >> node & 1)
+                      if b.placement.node_set >> node & 1)
 
     def view(self) -> List[List[Socket]]:
         """Who holds which core: for every node its sockets with the job id on each core."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import FrozenSet, List, Mapping, Optional, Tuple
 
-WHOLE, HALF = "whole", "half"
+WHOLE, HALF, CORES = "whole", "half", "cores"
 Lane = Tuple[int, int]
 
 

@@ -1,12 +1,17 @@
-"""A placement: the cores that the ranks of one job take, kept as sets of nodes."""
+"""A placement: the cores that the ranks of one job take, kept as sets of nodes or of cores."""
 
 from __future__ import annotations
 
+import bisect
+import operator
 from dataclasses import dataclass
-from typing import Iterator, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Sequence, Tuple
 
 from vrm.model import bits
-from vrm.model.node import Node, lane_of_socket
+from vrm.model.node import CORES, Node, lane_of_socket
+
+if TYPE_CHECKING:
+    from vrm.model.cluster import Pool
 
 
 @dataclass(frozen=True)
@@ -26,10 +31,10 @@ class Placement:
     which the job holds that lane: both lanes for a whole share, and for a half share closed to
     others. `order` is a sequence of disjoint node sets: ranks fill the nodes of the first set
     by number, then the next, socket by socket and core by core; the last node may stay partly
-    filled. `width` is the number of cores of each rank.
+    filled. `width` is the number of cores of each rank, `size` the number of nodes.
     """
 
-    __slots__ = ("share", "claims", "order", "procs", "width")
+    __slots__ = ("share", "claims", "order", "procs", "width", "size")
 
     def __init__(self, share: str, claims: Tuple[int, int], order: Tuple[int, ...],
                  procs: int, width: int = 1) -> None:
@@ -38,6 +43,29 @@ class Placement:
         self.order = order
         self.procs = procs
         self.width = width
+        self.size = bits.count(claims[0] | claims[1])
+
+    def take(self, pool: "Pool") -> None:
+        """Mark the lanes as taken."""
+        lane0, lane1 = self.claims
+        pool.busy0 |= lane0
+        pool.busy1 |= lane1
+
+    def give(self, pool: "Pool") -> None:
+        """Undo `take`."""
+        lane0, lane1 = self.claims
+        pool.busy0 &= ~lane0
+        pool.busy1 &= ~lane1
+
+    def clashes(self, pool: "Pool") -> bool:
+        """Whether something of it is taken, or on a node that is down."""
+        lane0, lane1 = self.claims
+        return bool(lane0 & pool.busy0 or lane1 & pool.busy1 or (lane0 | lane1) & ~pool.up)
+
+    @property
+    def node_set(self) -> int:
+        """The nodes as a set."""
+        return self.claims[0] | self.claims[1]
 
     @property
     def nodes(self) -> List[int]:
@@ -76,3 +104,119 @@ class Placement:
 
     def __repr__(self) -> str:
         return f"Placement({self.share}, nodes={self.nodes}, procs={self.procs})"
+
+
+class CoreLayout:
+    """The cores of all nodes numbered through: node by node, socket by socket."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.first: List[int] = []  # of each socket of each node, in order
+        self.socket: List[Tuple[int, int]] = []  # node and socket number, beside `first`
+        self.node_first: List[int] = []
+        self.total = 0
+        for index, node in enumerate(nodes):
+            self.node_first.append(self.total)
+            for number, cores in enumerate(node.sockets):
+                self.first.append(self.total)
+                self.socket.append((index, number))
+                self.total += cores
+        self.all = (1 << self.total) - 1
+
+    def node_cores(self, index: int) -> int:
+        """The cores of a node, as a set."""
+        last = index + 1 == len(self.node_first)
+        end = self.total if last else self.node_first[index + 1]
+        return (1 << end) - (1 << self.node_first[index])
+
+    def sockets(self) -> Iterator[Tuple[int, int]]:
+        """First core and number of cores of every socket, in order."""
+        return zip(self.first, map(operator.sub, [*self.first[1:], self.total], self.first))
+
+    def spans(self, cores: int) -> Iterator[Tuple[int, int, int, int]]:
+        """A set of cores as (node, socket, first core, one past the last) within the sockets."""
+        for start, stop in bits.runs(cores):
+            at = bisect.bisect_right(self.first, start) - 1
+            while start < stop:
+                begin = self.first[at]
+                end = self.first[at + 1] if at + 1 < len(self.first) else self.total
+                node, socket = self.socket[at]
+                yield node, socket, start - begin, min(stop, end) - begin
+                start, at = end, at + 1
+
+
+class CorePlacement:
+    """Cores taken by a job on nodes that it shares with others, core by core.
+
+    `taken` is a set of cores in the numbering of `layout`; ranks fill it in that order, each
+    with `width` cores of one socket. `size` is the number of cores.
+    """
+
+    __slots__ = ("layout", "taken", "procs", "width", "size")
+
+    share = CORES
+    claims = (0, 0)  # no lane is closed
+
+    def __init__(self, layout: CoreLayout, taken: int, procs: int, width: int = 1) -> None:
+        self.layout = layout
+        self.taken = taken
+        self.procs = procs
+        self.width = width
+        self.size = procs * width
+
+    def take(self, pool: "Pool") -> None:
+        """Mark the cores as taken."""
+        pool.busy_cores |= self.taken
+
+    def give(self, pool: "Pool") -> None:
+        """Undo `take`."""
+        pool.busy_cores &= ~self.taken
+
+    def clashes(self, pool: "Pool") -> bool:
+        """Whether a core of it is taken, or on a node that is down."""
+        return bool(self.taken & ~pool.free_cores)
+
+    @property
+    def nodes(self) -> List[int]:
+        """Node indices in the order in which ranks fill them."""
+        return list(self._cores_by_node())
+
+    @property
+    def node_set(self) -> int:
+        """The nodes as a set."""
+        chosen = 0
+        for node, *_ in self.layout.spans(self.taken):
+            chosen |= 1 << node
+        return chosen
+
+    @property
+    def order(self) -> Tuple[int, ...]:
+        """The nodes as one set: ranks fill them by number."""
+        return (self.node_set,)
+
+    @property
+    def cores(self) -> int:
+        """Cores in use by the ranks."""
+        return self.size
+
+    def _cores_by_node(self) -> Dict[int, int]:
+        found: Dict[int, int] = {}
+        for node, _, first, stop in self.layout.spans(self.taken):
+            found[node] = found.get(node, 0) + stop - first
+        return found
+
+    def ranks_by_node(self, nodes: Sequence[Node]) -> Iterator[Tuple[int, int]]:
+        """Pairs of node index and ranks there, in rank order."""
+        return ((node, cores // self.width) for node, cores in self._cores_by_node().items())
+
+    def slots(self, nodes: Sequence[Node]) -> Iterator[RankSlot]:
+        """The place of every rank, in rank order."""
+        rank, held = 0, []
+        for node, socket, first, stop in self.layout.spans(self.taken):
+            for core in range(first, stop):
+                held.append(core)
+                if len(held) == self.width:
+                    yield RankSlot(rank, node, socket, tuple(held))
+                    rank, held = rank + 1, []
+
+    def __repr__(self) -> str:
+        return f"CorePlacement(nodes={self.nodes}, procs={self.procs})"

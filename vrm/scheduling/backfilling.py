@@ -9,26 +9,29 @@ or (2) leaves the head what it needs at the shadow time.
 from __future__ import annotations
 
 import math
-from typing import Dict, Hashable, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Hashable, Iterator, NamedTuple, Optional, Sequence, Tuple
 
-from vrm.model.cluster import Cluster, Pool
+from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.job import Job
-from vrm.model.placement import Placement
-from vrm.scheduling.placement import LanePolicy
+from vrm.scheduling.queue import Waiting
 from vrm.scheduling.registry import Registry
 
 BACKFILLINGS = Registry("backfilling")
 
 
 class Reservation(NamedTuple):
-    """When a job can start at the latest, and the free and taken lanes just before it does."""
+    """When a job can start at the latest, and the free and taken lanes just before it does.
+
+    Where counts say all there is no `pool` but `spare`, what the job leaves over then.
+    """
 
     job: Job
     time: float
-    pool: Pool
+    pool: Optional[Pool] = None
+    spare: int = 0
 
 
-def reserve(job: Job, now: float, cluster: Cluster, policy: LanePolicy) -> Reservation:
+def reserve(job: Job, now: float, cluster: Cluster, policy: Any) -> Reservation:
     """The earliest start of a job that does not fit now, from the expected ends of running jobs.
 
     A running job past its expected end counts as ending now. The time is infinite when the job
@@ -46,15 +49,58 @@ def reserve(job: Job, now: float, cluster: Cluster, policy: LanePolicy) -> Reser
     return Reservation(job, shadow, pool)
 
 
+def reserve_by_count(job: Job, now: float, cluster: Cluster, policy: Any) -> Reservation:
+    """The same for a policy under which counts say all of the job."""
+    wanted, room = policy.size(job), policy.room(cluster)
+    bookings = cluster.bookings
+    shadow = math.inf
+    for end, job_id in cluster.ends:
+        if end > shadow:
+            break
+        room += bookings[job_id].placement.size
+        if room >= wanted and shadow == math.inf:
+            shadow = end if end > now else now
+    return Reservation(job, shadow, None, room - wanted)
+
+
 class NoBackfilling:
     """Nothing overtakes the head."""
 
     name = "none"
 
     def fill(self, now: float, waiting: Sequence[Job], first: int, cluster: Cluster,
-             policy: LanePolicy) -> Iterator[Tuple[Job, Placement]]:
+             policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
         """No job."""
         return iter(())
+
+
+class ListScheduling:
+    """Whatever fits starts, in the order of the queue; nobody gets a reservation."""
+
+    name = "list"
+
+    def fill(self, now: float, waiting: Sequence[Job], first: int, cluster: Cluster,
+             policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
+        """Jobs of `waiting` after the head (at `first`) that fit, with their places."""
+        for job in fitting(waiting, first + 1, cluster, policy):
+            placement = policy.place(job, cluster)
+            if placement is not None:
+                yield job, placement
+
+
+def fitting(waiting: Sequence[Job], first: int, cluster: Cluster, policy: Any,
+            window: float = math.inf, beside: int = 0) -> Sequence[Job]:
+    """The jobs from place `first` on without those that cannot start for lack of room, and
+    those that take longer than `window` and need more than `beside`, as far as can be counted."""
+    room = policy.room(cluster) if hasattr(policy, "room") else None
+    if room is None:
+        return waiting[first:]
+    if room <= 0:
+        return ()
+    if isinstance(waiting, Waiting):
+        return waiting.fitting(first, room, window, beside)
+    return [job for job in waiting[first:] if policy.size(job) <= room
+            and (job.estimate <= window or policy.size(job) <= beside)]
 
 
 class Easy:
@@ -64,21 +110,65 @@ class Easy:
 
     def __init__(self) -> None:
         self.reservation: Optional[Reservation] = None
+        # The cluster as the last step left it: what found no room then finds none until a job
+        # ends, unless it has come since.
+        self._left: Optional[Tuple[Cluster, int]] = None
 
     def fill(self, now: float, waiting: Sequence[Job], first: int, cluster: Cluster,
-             policy: LanePolicy) -> Iterator[Tuple[Job, Placement]]:
+             policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
         """Jobs of `waiting` after the head (at `first`) that may start now, with their places.
 
         The caller books each job on the cluster before it takes the next.
         """
+        if hasattr(policy, "exact") and policy.exact(waiting[first]):
+            return self._fill_by_count(now, waiting, first, cluster, policy)
+        return self._fill(now, waiting, first, cluster, policy)
+
+    def _fill_by_count(self, now: float, waiting: Sequence[Job], first: int, cluster: Cluster,
+                       policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
+        head, known = waiting[first], self.reservation
+        if (known is not None and known.pool is None and known.job is head and known.time > now
+                and self._left == (cluster, cluster.generation) and isinstance(waiting, Waiting)
+                and not (cluster.ends and cluster.ends[0][0] <= now)):
+            jobs: Sequence[Job] = [job for job in waiting.fresh if job is not head]
+            shadow, spare = known.time, known.spare
+        else:
+            self.reservation = known = reserve_by_count(head, now, cluster, policy)
+            shadow, spare = known.time, known.spare
+            if shadow == math.inf:
+                spare = policy.room(cluster)
+            jobs = fitting(waiting, first + 1, cluster, policy, _window(now, shadow), spare)
+        for job in jobs:
+            size = policy.size(job)
+            beyond = now + job.estimate > shadow
+            if size > policy.room(cluster) or (beyond and size > spare):
+                continue
+            placement = policy.place(job, cluster)
+            if placement is not None:
+                if beyond:
+                    spare -= size
+                    self.reservation = Reservation(head, shadow, None, spare)
+                yield job, placement
+        self._left = (cluster, cluster.generation)
+
+    def _fill(self, now: float, waiting: Sequence[Job], first: int, cluster: Cluster,
+              policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
         head = waiting[first]
-        self.reservation = reservation = reserve(head, now, cluster, policy)
+        left = (cluster, cluster.generation)
+        known = self.reservation
+        if (known is not None and known.job is head and self._left == left
+                and isinstance(waiting, Waiting)
+                and not (cluster.ends and cluster.ends[0][0] <= now)):
+            jobs: Sequence[Job] = [job for job in waiting.fresh if job is not head]
+            reservation = known
+        else:
+            jobs = fitting(waiting, first + 1, cluster, policy)
+            self.reservation = reservation = reserve(head, now, cluster, policy)
         shadow = reservation.time
         # The smallest job of each class that was found to take what the head needs; a larger
         # one of the class would too. Forgotten when the cluster changes.
         too_large: Dict[Hashable, int] = {}
-        for index in range(first + 1, len(waiting)):
-            job = waiting[index]
+        for job in jobs:
             if not policy.fits(job, cluster):
                 continue
             if now + job.estimate <= shadow:
@@ -88,10 +178,12 @@ class Easy:
             if placement is not None:
                 yield job, placement
                 too_large.clear()
+        # Once a job started the next step looks at all again: places depend on neighbours.
+        self._left = left
 
     @staticmethod
-    def _beside_head(job: Job, reservation: Reservation, cluster: Cluster, policy: LanePolicy,
-                     too_large: Dict[Hashable, int]) -> Optional[Placement]:
+    def _beside_head(job: Job, reservation: Reservation, cluster: Cluster, policy: Any,
+                     too_large: Dict[Hashable, int]) -> Optional[AnyPlacement]:
         """The place of a job that runs past the shadow time, if the head still fits then."""
         similar = policy.similar(job)
         if similar and similar[1] >= too_large.get(similar[0], math.inf):
@@ -99,6 +191,7 @@ class Easy:
         placement = policy.place(job, cluster)
         if placement is None:
             return None
+        assert reservation.pool is not None
         reservation.pool.take(job, placement)
         if reservation.time == math.inf or policy.fits(reservation.job, reservation.pool):
             return placement
@@ -108,10 +201,16 @@ class Easy:
         return None
 
 
+def _window(now: float, shadow: float) -> float:
+    """The longest estimate that can end by the shadow time; may be a rounding too long."""
+    return math.nextafter(shadow - now, math.inf) if shadow < math.inf else math.inf
+
+
 BACKFILLINGS.register("none")(NoBackfilling)
 BACKFILLINGS.register("easy")(Easy)
+BACKFILLINGS.register("list")(ListScheduling)
 
 
-def make_backfilling(text: str) -> "NoBackfilling | Easy":
+def make_backfilling(text: str) -> Any:
     """The backfilling of that name or dotted path; PolicyError when there is none."""
     return BACKFILLINGS.find(text)()

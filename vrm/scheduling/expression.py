@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from typing import Callable, Dict, FrozenSet, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Optional, Sequence, Tuple
 
 Values = Sequence[float]
 Formula = Callable[[Values], float]
@@ -115,3 +115,79 @@ def compile_expression(text: str, names: Sequence[str]) -> Tuple[Formula, Frozen
         return lambda v: function(argument(v) for argument in arguments)
 
     return build(tree.body, 0), frozenset(used)
+
+
+def compile_vector(text: str, names: Sequence[str]) -> Optional[Callable[[Sequence[Any]], Any]]:
+    """The same expression for numpy arrays of values, equal but for the last digits.
+
+    None where they might differ by more: powers and logarithms of arrays are rounded in other
+    ways than those of single numbers, and a sum can make much of a small difference. The text
+    is one that `compile_expression` has taken.
+    """
+    try:
+        return _vector(ast.parse(text.strip(), mode="eval").body, names)[0]
+    except _NoVector:
+        return None
+
+
+class _NoVector(Exception):
+    """An expression that is left to single numbers."""
+
+
+def _vector(node: ast.AST, names: Sequence[str]) -> Tuple[Callable[[Sequence[Any]], Any], bool]:
+    """The function of arrays, and whether it is exact to the last digit."""
+    if isinstance(node, ast.Constant):
+        value = float(node.value) if abs(node.value) < 1e300 else math.inf  # type: ignore
+        return lambda v: value, True
+    if isinstance(node, ast.Name):
+        index = list(names).index(node.id)
+        return lambda v: v[index], True
+    if isinstance(node, ast.UnaryOp):
+        operand, exact = _vector(node.operand, names)
+        return ((lambda v: -operand(v)) if isinstance(node.op, ast.USub) else operand), exact
+    if isinstance(node, ast.BinOp):
+        left, left_exact = _vector(node.left, names)
+        right, right_exact = _vector(node.right, names)
+        exact = left_exact and right_exact
+        if isinstance(node.op, ast.Mult):
+            return lambda v: left(v) * right(v), exact
+        if isinstance(node.op, ast.Div):
+            return lambda v: _divide_arrays(left(v), right(v)), exact
+        if isinstance(node.op, ast.Pow):
+            power = node.right
+            if not (isinstance(power, ast.Constant) and 0 < power.value <= 16):  # type: ignore
+                raise _NoVector
+            return lambda v: _numpy().power(left(v), float(power.value)), False  # type: ignore
+        if not exact:
+            raise _NoVector
+        if isinstance(node.op, ast.Add):
+            return lambda v: left(v) + right(v), True
+        return lambda v: left(v) - right(v), True
+    assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    parts = [_vector(argument, names) for argument in node.args]
+    first, exact = parts[0]
+    if node.func.id == "sqrt":
+        return lambda v: _numpy().sqrt(first(v)), exact
+    if node.func.id in ("min", "max"):
+        # With a value that is not a number the builtins answer by the order of arguments.
+        choose = "fmin" if node.func.id == "min" else "fmax"
+        if len(parts) != 2 or not all(part[1] for part in parts):
+            raise _NoVector
+        second = parts[1][0]
+        return lambda v: getattr(_numpy(), choose)(first(v), second(v)), True
+    if not exact:
+        raise _NoVector
+    log = node.func.id
+    return lambda v: getattr(_numpy(), log)(first(v)), False
+
+
+def _numpy() -> Any:
+    import numpy  # only once a queue is long
+    return numpy
+
+
+def _divide_arrays(a: Any, b: Any) -> Any:
+    numpy = _numpy()
+    a, b = numpy.asarray(a, dtype=float), numpy.asarray(b, dtype=float)
+    zero = numpy.where(a == 0, 0.0, numpy.copysign(numpy.inf, a))
+    return numpy.where(b == 0, zero, a / b)

@@ -5,21 +5,25 @@
 | compact | empty | all C cores | full |
 | spare | empty | C/2 cores | closed to others |
 | strip | at most one job, not exclusive | C/2 cores | open to one more job |
+| pack | with a free core | free cores, first fit | open while a core is free |
 
 Under strip an exclusive job is placed as under spare, and eligible nodes are taken in the order
 of the co-run heatmap: empty ones first, then those whose job is the better partner.
+
+What a policy must have: `nodes`, `fits`, `place` and `similar`, as LanePolicy has them. With
+`room`, `size` and `exact` backfilling counts instead of asking; they may be left out.
 """
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Hashable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Hashable, List, Optional, Sequence, Tuple
 
 from vrm.model import bits
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Job
 from vrm.model.node import HALF, WHOLE, lane_of_socket
-from vrm.model.placement import Placement
+from vrm.model.placement import CorePlacement, Placement
 from vrm.scheduling.registry import Registry
 
 POLICIES = Registry("placement policy")
@@ -29,12 +33,12 @@ class LanePolicy:
     """Placement by lanes (see `vrm.model.node`): the common part of compact, spare and strip.
 
     `share` is what a job takes of a node; `alone(job)` tells whether it must have the node for
-    itself. Equal nodes are counted; different nodes, countable resources and features are
+    itself, `sole` whether all jobs must. Equal nodes are counted; different nodes, countable resources and features are
     walked node by node, with the same result where both apply.
     """
 
     def __init__(self, name: str, share: str, alone: Callable[[Job], bool], cluster: Cluster,
-                 heatmap: Optional[Heatmap] = None) -> None:
+                 heatmap: Optional[Heatmap] = None, sole: bool = True) -> None:
         self.name = name
         self.share = share
         self.alone = alone
@@ -49,22 +53,23 @@ class LanePolicy:
         # On sockets of one core, lane 1 has nothing; on a mix of such sockets and larger ones
         # the lanes differ, and counting nodes will not do.
         self._countable = cluster.uniform and second_lane in (0, first.capacity(share, 0, 1))
+        self._exact = self._countable and (sole or not self._two_lanes)
         self._empty_pool = Pool(cluster.nodes)
 
     # What a job needs.
 
     def nodes(self, job: Job) -> int:
         """Nodes the job takes on the empty cluster; raises Infeasible when it can never run."""
-        if not self._counted(job):
+        if not self._countable or job.resources or job.features:
             return self._walked_nodes(job)
         key = (job.procs, job.cores)
         need = self._needs.get(key)
         if need is None:
             each = self.cluster.nodes[0].capacity(self.share, 0, job.cores)
             need = -(-job.procs // each) if each else len(self.cluster.nodes) + 1
+            if need > len(self.cluster.nodes):
+                raise Infeasible(self._why_never(job))
             self._needs[key] = need
-        if need > len(self.cluster.nodes):
-            raise Infeasible(self._why_never(job))
         return need
 
     def _walked_nodes(self, job: Job) -> int:
@@ -96,23 +101,43 @@ class LanePolicy:
         """Whether the job could start on the pool as it is."""
         if not self._counted(job):
             return self._walk(job, pool, [self._eligible(job, pool)]) is not None
-        if pool is self.cluster:
-            if self._room_generation != self.cluster.generation:
-                self._room = self._count_room(pool)
-                self._room_generation = self.cluster.generation
-            room = self._room
-        else:
-            room = self._count_room(pool)
-        return self.nodes(job) <= room[self.alone(job)]
+        return self.nodes(job) <= self._count_room(pool)[self.alone(job)]
 
-    def place(self, job: Job, cluster: Cluster) -> Optional[Placement]:
-        """Where the job would start now, or None when it does not fit; books nothing."""
-        if self._counted(job):
-            if not self.fits(job, cluster):
+    def room(self, pool: Pool) -> Optional[int]:
+        """The largest `size` that any job of the pool may have to fit; None if not countable."""
+        return self._count_room(pool)[False] if self._countable else None
+
+    def size(self, job: Job) -> int:
+        """What is counted of a job: its nodes."""
+        return self.nodes(job)
+
+    def exact(self, job: Job) -> bool:
+        """Whether counts say all of the job: it fits where its size does, takes that much room
+        and gives as much back."""
+        return self._exact and not job.resources and not job.features
+
+    def place(self, job: Job, cluster: Cluster,
+              pool: Optional[Pool] = None) -> Optional[Placement]:
+        """Where the job would start now, or None when it does not fit; books nothing.
+
+        With `pool`, only on what is free there (it may hold what the cluster has given away).
+        """
+        if pool is None:
+            pool = cluster
+        if self.exact(job):
+            need = self.nodes(job)
+            if need > self._count_room(pool)[True]:
                 return None
-            picked = _take(self._groups(job, cluster), self.nodes(job))
+            chosen = bits.lowest(pool.empty, need)
+            closed = self.share == WHOLE or self.alone(job)
+            return Placement(self.share, (chosen, chosen if closed else 0), (chosen,), job.procs,
+                             job.cores)
+        if self._counted(job):
+            if not self.fits(job, pool):
+                return None
+            picked = _take(self._groups(job, cluster, pool), self.nodes(job))
         else:
-            walked = self._walk(job, cluster, self._groups(job, cluster))
+            walked = self._walk(job, pool, self._groups(job, cluster, pool))
             if walked is None:
                 return None
             picked = walked
@@ -122,7 +147,7 @@ class LanePolicy:
         if self.share == WHOLE or self.alone(job):
             claims = (chosen, chosen)
         else:
-            claims = (chosen & cluster.free0, chosen & ~cluster.free0)
+            claims = (chosen & pool.free0, chosen & ~pool.free0)
         return Placement(self.share, claims, tuple(picked), job.procs, job.cores)
 
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
@@ -139,31 +164,42 @@ class LanePolicy:
         return self._countable and not job.resources and not job.features
 
     def _count_room(self, pool: Pool) -> Tuple[int, int]:
+        """Nodes for jobs that share, and for such as want to be alone."""
+        if pool is self.cluster and self._room_generation == self.cluster.generation:
+            return self._room
         alone = bits.count(pool.empty)
-        return (bits.count(pool.free0 | pool.free1) if self._two_lanes else alone), alone
+        shared = alone if self._exact else bits.count(pool.free0 | pool.free1)
+        if pool is self.cluster:
+            self._room = shared, alone
+            self._room_generation = self.cluster.generation
+        return shared, alone
 
     def _eligible(self, job: Job, pool: Pool) -> int:
         if self.alone(job):
             return pool.empty
-        if self._countable and not self._two_lanes:
+        if self._exact:
             return pool.empty
         return pool.free0 | pool.free1
 
-    def _groups(self, job: Job, cluster: Cluster) -> List[int]:
+    def _groups(self, job: Job, cluster: Cluster, pool: Pool) -> List[int]:
         """Eligible nodes as sets, best set first."""
-        empty = cluster.empty
-        shared = self._eligible(job, cluster) & ~empty
+        empty = pool.empty
+        shared = 0 if self._exact else self._eligible(job, pool) & ~empty
         if not shared:
             return [empty]
         if self.heatmap is None:
             return [empty, shared]
         by_rank: Dict[float, int] = {}
+        known = 0
         for app, (lane0, lane1) in cluster.tenants.items():
             beside = (lane0 | lane1) & shared
             if beside:
                 rank = self.heatmap.rank(job.kind, app)
                 by_rank[rank] = by_rank.get(rank, 0) | beside
-        return [empty, *(by_rank[rank] for rank in sorted(by_rank))]
+            known |= beside
+        # A lane that is free in a pool of the future may be beside nobody now.
+        unknown = shared & ~known
+        return [empty, *(by_rank[rank] for rank in sorted(by_rank)), *([unknown] if unknown else [])]
 
     # Different nodes.
 
@@ -225,13 +261,112 @@ def spare(cluster: Cluster, heatmap: Optional[Heatmap] = None) -> LanePolicy:
 @POLICIES.register("strip")
 def strip(cluster: Cluster, heatmap: Optional[Heatmap] = None) -> LanePolicy:
     """Two applications per socket, half and half, paired by the heatmap."""
-    return LanePolicy("strip", HALF, lambda job: job.exclusive, cluster, heatmap)
+    return LanePolicy("strip", HALF, lambda job: job.exclusive, cluster, heatmap, sole=False)
 
 
-def make_policy(text: str, cluster: Cluster, heatmap: Optional[Heatmap] = None) -> LanePolicy:
+class PackPolicy:
+    """Jobs share nodes core by core: the lowest-numbered free cores, node after node.
+
+    The cores of a rank lie in one socket. Nothing keeps others off a node, so an exclusive job
+    is refused.
+    """
+
+    name = "pack"
+
+    def __init__(self, cluster: Cluster, heatmap: Optional[Heatmap] = None) -> None:
+        self.cluster = cluster
+        self._room = 0
+        self._room_generation = -1
+        self._widest = max(cores for node in cluster.nodes for cores in node.sockets)
+        self._empty_pool = Pool(cluster.nodes)
+        self._node_cores = cluster.nodes[0].cores if cluster.uniform else 0
+        self._needs: Dict[Tuple[int, int], int] = {}
+
+    def nodes(self, job: Job) -> int:
+        """Nodes the job touches on the empty cluster; raises Infeasible."""
+        if self._node_cores and self.exact(job):
+            if job.procs > self.cluster.layout.total:
+                raise Infeasible(self._why_never(job))
+            return -(-job.procs // self._node_cores)
+        need = self._needs.get((job.procs, job.cores)) if self._plain(job) else None
+        if need is None:
+            placement = self.place(job, self.cluster, self._empty_pool)
+            if placement is None:
+                raise Infeasible(self._why_never(job))
+            need = len(placement.nodes)
+            if self._plain(job):
+                self._needs[job.procs, job.cores] = need
+        return need
+
+    @staticmethod
+    def _plain(job: Job) -> bool:
+        return not (job.exclusive or job.resources or job.features)
+
+    def _why_never(self, job: Job) -> str:
+        if not self._plain(job):
+            return "pack takes no exclusive jobs and knows neither resources nor features"
+        if job.cores > self._widest:
+            return f"a rank wants {job.cores} cores of one socket, the largest has {self._widest}"
+        return (f"{job.procs} ranks of {job.cores} core(s) do not fit on the "
+                f"{self.cluster.layout.total} cores of {len(self.cluster.nodes)} node(s)")
+
+    def size(self, job: Job) -> int:
+        """What is counted of a job: its cores."""
+        return job.procs * job.cores
+
+    def room(self, pool: Pool) -> int:
+        """Free cores."""
+        if pool is self.cluster:
+            if self._room_generation != self.cluster.generation:
+                self._room = bits.count(pool.free_cores)
+                self._room_generation = self.cluster.generation
+            return self._room
+        return bits.count(pool.free_cores)
+
+    def exact(self, job: Job) -> bool:
+        """Whether counts say all: for ranks of one core."""
+        return job.cores == 1 and self._plain(job)
+
+    def fits(self, job: Job, pool: Pool) -> bool:
+        """Whether the job could start on the pool as it is."""
+        if not self._plain(job) or self.size(job) > self.room(pool):
+            return False
+        return job.cores == 1 or self.place(job, self.cluster, pool) is not None
+
+    def place(self, job: Job, cluster: Cluster,
+              pool: Optional[Pool] = None) -> Optional[CorePlacement]:
+        """Where the job would start now, or None when it does not fit; books nothing."""
+        pool = cluster if pool is None else pool
+        if not self._plain(job) or self.size(job) > self.room(pool):
+            return None
+        free = pool.free_cores
+        if job.cores == 1:
+            chosen = bits.lowest(free, job.procs)
+        else:
+            chosen, left = 0, job.procs
+            for start, cores in pool.layout.sockets():
+                here = free >> start & ((1 << cores) - 1)
+                ranks = min(left, bits.count(here) // job.cores)
+                chosen |= bits.lowest(here, ranks * job.cores) << start
+                left -= ranks
+                if not left:
+                    break
+            if left:
+                return None
+        return CorePlacement(pool.layout, chosen, job.procs, job.cores)
+
+    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+        """As LanePolicy has it; jobs of one rank width are alike."""
+        return (job.cores, self.size(job)) if self._plain(job) else None
+
+
+POLICIES.register("pack")(PackPolicy)
+
+
+def make_policy(text: str, cluster: Cluster, heatmap: Optional[Heatmap] = None) -> Any:
     """The placement policy of that name or dotted path, made for a cluster.
 
-    A user's own is a function or class called as `policy(cluster, heatmap)` whose result has
-    `nodes`, `fits`, `place` and `similar` as LanePolicy has them. Raises PolicyError.
+    A user's own is a function or class called as `policy(cluster, heatmap)` (see the module's
+    text for what its result must have). Raises PolicyError.
     """
     return POLICIES.find(text)(cluster, heatmap)

@@ -3,24 +3,206 @@
 from __future__ import annotations
 
 import bisect
-from typing import Callable, Dict, Iterable, Iterator, List, Sequence, Tuple
+import math
+from array import array
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union, overload
 
 from vrm.model.job import Job
 from vrm.scheduling.ordering import Ordering
 
+Key = Tuple[float, float, int]
 
-class JobQueue:
-    """Waiting jobs under an ordering; `nodes_of(job)` tells how many nodes a job needs.
+# Below this many waiting jobs plain loops are faster than arrays.
+_FEW = 40
+# Utilities of arrays may differ from those of single numbers in the last digits (powers and
+# logarithms). Whatever lies closer than this, relative to the value, is compared exactly.
+_CLOSE = 1e-9
 
-    A static ordering is kept sorted as jobs come and go, others are sorted when asked for.
+
+class Waiting(Sequence[Job]):
+    """The waiting jobs in order at one moment, first to start first; valid until the queue
+    changes. `fresh` are the jobs that came since the last scheduling step.
+
+    `fitting` is the bulk question of backfilling; everything else is that of a sequence.
     """
 
-    def __init__(self, ordering: Ordering, nodes_of: Callable[[Job], int]) -> None:
+    def __init__(self, queue: "JobQueue", now: float) -> None:
+        self._queue = queue
+        self._now = now
+
+    @property
+    def fresh(self) -> List[Job]:
+        """Jobs that came since the last scheduling step and still wait, in order."""
+        jobs = [job for job in self._queue.fresh if job.id in self._queue]
+        return jobs if len(jobs) < 2 else sorted(jobs, key=self.key)
+
+    def key(self, job: Job) -> Key:
+        """The sort key of a job, smallest first, at this moment."""
+        return self._queue.key(job, self._now)
+
+    def fitting(self, first: int, room: int, window: float = math.inf,
+                beside: int = 0) -> List[Job]:
+        """The jobs from place `first` on that need at most `room`, in order.
+
+        Of these only such as take at most `window` seconds by their estimate or need at most
+        `beside`.
+        """
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+
+class _Sorted(Waiting):
+    """The view of a queue that is kept sorted."""
+
+    @overload
+    def __getitem__(self, index: int) -> Job: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> List[Job]: ...
+
+    def __getitem__(self, index: Union[int, slice]) -> Union[Job, List[Job]]:
+        queue = self._queue
+        if isinstance(index, slice):
+            return [entry[3] for entry in queue.entries[queue.first:][index]]
+        if index < 0:
+            index += len(self)
+            if index < 0:
+                raise IndexError("no such place in the queue")
+        return queue.entries[queue.first + index][3]
+
+    def __iter__(self) -> Iterator[Job]:
+        entries = self._queue.entries
+        return (entries[at][3] for at in range(self._queue.first, len(entries)))
+
+    def fitting(self, first: int, room: int, window: float = math.inf,
+                beside: int = 0) -> List[Job]:
+        queue = self._queue
+        estimates, sizes = queue.columns()
+        begin = queue.first + first
+        entries = queue.entries
+        if len(sizes) - first < _FEW:
+            return [entries[at][3] for at, size in enumerate(sizes[first:], begin)
+                    if size <= room
+                    and (size <= beside or estimates[at - queue.first] <= window)]
+        import numpy
+        size = numpy.frombuffer(sizes, numpy.int64)[first:]
+        fits = size <= room
+        if window < math.inf:
+            fits &= (numpy.frombuffer(estimates, numpy.float64)[first:] <= window) | (size <= beside)
+        return [entries[begin + at][3] for at in fits.nonzero()[0].tolist()]
+
+
+class _Ranked(Waiting):
+    """The view of a queue whose order changes with time: ordered only as far as asked for."""
+
+    def __init__(self, queue: "JobQueue", now: float) -> None:
+        super().__init__(queue, now)
+        self._ordered: List[Job] = []
+        self._complete = False
+        self._utilities: Optional["numpy.ndarray"] = None  # type: ignore[name-defined]  # noqa: F821
+
+    @overload
+    def __getitem__(self, index: int) -> Job: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> List[Job]: ...
+
+    def __getitem__(self, index: Union[int, slice]) -> Union[Job, List[Job]]:
+        if isinstance(index, slice) or index < 0 or index >= len(self):
+            self._sort()
+        elif not self._complete:
+            while len(self._ordered) <= index:
+                self._next()
+        return self._ordered[index]
+
+    def __iter__(self) -> Iterator[Job]:
+        self._sort()
+        return iter(self._ordered)
+
+    def _sort(self) -> None:
+        if self._complete:
+            return
+        key, now = self._queue.key, self._now
+        keyed = [(*key(job, now), job) for job in self._queue.slots]
+        keyed.sort()  # ids differ, so two jobs are never compared
+        self._ordered = [entry[3] for entry in keyed]
+        self._complete = True
+
+    def _next(self) -> None:
+        """Find the first of the jobs that are not in order yet."""
+        queue = self._queue
+        if len(queue) < _FEW or queue.ordering.vector is None or len(self._ordered) >= 16:
+            self._sort()
+            return
+        import numpy
+        if self._utilities is None:
+            self._utilities = queue.utilities(self._now)
+        utilities = self._utilities
+        best = float(utilities.max())
+        if math.isinf(best):
+            close = (utilities == best).nonzero()[0]
+        else:
+            close = (utilities >= best - abs(best) * _CLOSE).nonzero()[0]
+        chosen = int(close[0])
+        if len(close) > 1:
+            if best == -math.inf:  # what is ordered already has this value, too
+                self._sort()
+                return
+            key, now = queue.key, self._now
+            chosen = min(close.tolist(), key=lambda slot: key(queue.slots[slot], now))
+        elif best == -math.inf:
+            self._sort()
+            return
+        utilities[chosen] = -math.inf
+        self._ordered.append(queue.slots[chosen])
+
+    def fitting(self, first: int, room: int, window: float = math.inf,
+                beside: int = 0) -> List[Job]:
+        queue = self._queue
+        if first > len(self._ordered):
+            self[first - 1]
+        if len(queue) < _FEW:
+            estimates = queue.estimates
+            found = [job for at, (job, size) in enumerate(zip(queue.slots, queue.sizes))
+                     if size <= room and (size <= beside or estimates[at] <= window)]
+        else:
+            import numpy
+            size = numpy.frombuffer(queue.sizes, numpy.int64)
+            fits = size <= room
+            if window < math.inf:
+                fits &= ((numpy.frombuffer(queue.estimates, numpy.float64) <= window)
+                         | (size <= beside))
+            found = [queue.slots[at] for at in fits.nonzero()[0].tolist()]
+        ahead = self._ordered[:first]
+        return sorted((job for job in found if job not in ahead), key=self.key)
+
+
+class JobQueue:
+    """Waiting jobs under an ordering.
+
+    `nodes_of(job)` tells how many nodes a job needs, `size_of(job)` its size in the units that
+    the placement policy counts. A static ordering is kept sorted as jobs come and go; of
+    others the jobs stand in slots, with what utilities are made of in columns beside them.
+    """
+
+    def __init__(self, ordering: Ordering, nodes_of: Callable[[Job], int],
+                 size_of: Optional[Callable[[Job], int]] = None) -> None:
         self.ordering = ordering
-        self._nodes_of = nodes_of
+        self.nodes_of = nodes_of
+        self.size_of = size_of or nodes_of
+        self.fresh: List[Job] = []
         self._jobs: Dict[int, Job] = {}
-        self._keys: List[Tuple[float, float, int]] = []
-        self._sorted: List[Job] = []
+        # Static: sorted; `first` is the place of the head (taking it out must not move all).
+        self.entries: List[Tuple[float, float, int, Job]] = []
+        self.first = 0
+        self._columns: Optional[Tuple["array[float]", "array[int]"]] = None
+        # Not static: slots and their columns.
+        self.slots: List[Job] = []
+        self._slot_of: Dict[int, int] = {}
+        self.estimates, self.submits = array("d"), array("d")
+        self.sizes, self.nodes, self.procs, self.ids = array("q"), array("q"), array("q"), array("q")
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -35,44 +217,103 @@ class JobQueue:
         """The waiting job of that id; KeyError when there is none."""
         return self._jobs[job_id]
 
+    def key(self, job: Job, now: float) -> Key:
+        """The sort key of a job, smallest first."""
+        return self.ordering.key(job, now, self.nodes_of(job))
+
     def add(self, job: Job) -> None:
         """Enter a job; ValueError when its id waits already."""
         if job.id in self._jobs:
             raise ValueError(f"job {job.id} waits already")
-        self._jobs[job.id] = job
         if self.ordering.static:
-            key = self._key(job, 0.0)
-            at = bisect.bisect(self._keys, key)
-            self._keys.insert(at, key)
-            self._sorted.insert(at, job)
+            entry = (*self.ordering.key(job, 0.0, self.nodes_of(job)), job)
+            entries = self.entries
+            if self.first == len(entries):
+                entries.clear()
+                self.first = 0
+            if not entries or entry > entries[-1]:
+                at = len(entries)
+                entries.append(entry)
+            else:
+                at = bisect.bisect(entries, entry, self.first)
+                entries.insert(at, entry)
+            if self._columns is not None:
+                self._columns[0].insert(at - self.first, job.estimate)
+                self._columns[1].insert(at - self.first, self.size_of(job))
+        else:
+            self._slot_of[job.id] = len(self.slots)
+            self.slots.append(job)
+            self.estimates.append(job.estimate)
+            self.submits.append(job.submit)
+            self.sizes.append(self.size_of(job))
+            self.nodes.append(self.nodes_of(job))
+            self.procs.append(job.procs)
+            self.ids.append(job.id)
+        self._jobs[job.id] = job
+        self.fresh.append(job)
 
     def remove(self, job_id: int) -> Job:
         """Take a job out; KeyError when it does not wait."""
         job = self._jobs.pop(job_id)
         if self.ordering.static:
-            at = bisect.bisect_left(self._keys, self._key(job, 0.0))
-            del self._keys[at], self._sorted[at]
+            entry = (*self.ordering.key(job, 0.0, self.nodes_of(job)), job)
+            at = bisect.bisect_left(self.entries, entry, self.first)
+            if self._columns is not None:
+                del self._columns[0][at - self.first], self._columns[1][at - self.first]
+            if at == self.first:
+                self._drop_head()
+            else:
+                del self.entries[at]
+        else:
+            slot, last = self._slot_of.pop(job_id), self.slots[-1]
+            for column in (self.slots, self.estimates, self.submits, self.sizes, self.nodes,
+                           self.procs, self.ids):
+                column[slot] = column[-1]  # type: ignore[index]
+                column.pop()  # type: ignore[attr-defined]
+            if last is not job:
+                self._slot_of[last.id] = slot
         return job
 
-    def remove_started(self, head: int, others: Iterable[Job]) -> None:
-        """Take out the first `head` jobs of the last order given, and `others`."""
-        if self.ordering.static:
-            for job in self._sorted[:head]:
+    def _drop_head(self) -> None:
+        self.entries[self.first] = None  # type: ignore[call-overload]  # let the job go
+        self.first += 1
+        if self.first > 1000 and self.first * 2 > len(self.entries):
+            del self.entries[:self.first]
+            self.first = 0
+
+    def remove_started(self, jobs: Iterable[Job]) -> None:
+        """Take out the jobs; quick for the first ones of a static order."""
+        for job in jobs:
+            if self.ordering.static and self.entries[self.first][3] is job:
                 del self._jobs[job.id]
-            del self._keys[:head], self._sorted[:head]
-            for job in others:
+                if self._columns is not None:
+                    del self._columns[0][0], self._columns[1][0]
+                self._drop_head()
+            else:
                 self.remove(job.id)
-        else:
-            for job in [*self._sorted[:head], *others]:
-                del self._jobs[job.id]
 
-    def in_order(self, now: float) -> Sequence[Job]:
+    def in_order(self, now: float) -> Waiting:
         """The waiting jobs, first to start first. Valid until the next change."""
-        if not self.ordering.static:
-            keyed = [(*self._key(job, now), job) for job in self._jobs.values()]
-            keyed.sort()  # ids differ, so two jobs are never compared
-            self._sorted = [entry[3] for entry in keyed]
-        return self._sorted
+        return _Sorted(self, now) if self.ordering.static else _Ranked(self, now)
 
-    def _key(self, job: Job, now: float) -> Tuple[float, float, int]:
-        return self.ordering.key(job, now, self._nodes_of(job))
+    def columns(self) -> Tuple["array[float]", "array[int]"]:
+        """Estimates and sizes of the jobs of a static order, kept from the first call on."""
+        if self._columns is None:
+            jobs = [entry[3] for entry in self.entries[self.first:]]
+            self._columns = (array("d", [job.estimate for job in jobs]),
+                             array("q", [self.size_of(job) for job in jobs]))
+        return self._columns
+
+    def utilities(self, now: float) -> "numpy.ndarray":  # type: ignore[name-defined]  # noqa: F821
+        """The utilities of the slots; minus infinity for what is not a number."""
+        import numpy
+        assert self.ordering.vector is not None
+        submit = numpy.frombuffer(self.submits)
+        with numpy.errstate(all="ignore"):
+            found = self.ordering.vector((
+                now - submit, numpy.frombuffer(self.estimates),
+                numpy.frombuffer(self.nodes, numpy.int64), numpy.frombuffer(self.procs, numpy.int64),
+                submit, numpy.frombuffer(self.ids, numpy.int64)))
+        found = numpy.array(found, dtype=float)  # a copy: marks are made in it
+        found[numpy.isnan(found)] = -math.inf
+        return found

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List
+from typing import Any, List
 
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
-from vrm.scheduling.backfilling import Easy, NoBackfilling
 from vrm.scheduling.ordering import Ordering
-from vrm.scheduling.placement import LanePolicy
-from vrm.scheduling.queue import JobQueue
+from vrm.scheduling.queue import JobQueue, Waiting
 
 
 @dataclass(frozen=True)
@@ -29,15 +27,18 @@ class Start:
 class Scheduler:
     """Ordering, backfilling and placement policy, put together."""
 
-    def __init__(self, ordering: Ordering, backfilling: "NoBackfilling | Easy",
-                 policy: LanePolicy) -> None:
+    def __init__(self, ordering: Ordering, backfilling: Any, policy: Any) -> None:
         self.ordering = ordering
         self.backfilling = backfilling
         self.policy = policy
+        self._place = policy.place
+        self._room = getattr(policy, "room", None)  # 0 of it: nothing can start, whoever is first
+        self._plan = getattr(backfilling, "plan", None)
+        self._fill = getattr(backfilling, "fill", None)
 
     def new_queue(self) -> JobQueue:
         """An empty queue in this scheduler's order."""
-        return JobQueue(self.ordering, self.policy.nodes)
+        return JobQueue(self.ordering, self.policy.nodes, getattr(self.policy, "size", None))
 
     def check(self, job: Job) -> None:
         """Raise Infeasible, with the reason, when the job can never run here."""
@@ -48,18 +49,44 @@ class Scheduler:
 
         Books the jobs on the cluster and takes them out of the queue.
         """
+        number = len(queue)
+        if not number:
+            return []
         waiting = queue.in_order(now)
-        starts: List[Start] = []
-        head = 0
-        while head < len(waiting):
-            placement = self.policy.place(waiting[head], cluster)
-            if placement is None:
-                break
-            starts.append(Start(cluster.book(waiting[head], placement, now), False))
-            head += 1
-        if head + 1 < len(waiting):
-            for job, placement in self.backfilling.fill(now, waiting, head, cluster, self.policy):
-                starts.append(Start(cluster.book(job, placement, now), True))
+        if self._plan is not None:
+            starts = self._follow_plan(now, waiting, cluster)
+        else:
+            starts = []
+            head = 0
+            while self._room is None or self._room(cluster) != 0:
+                if head == number:
+                    break
+                job = waiting[head]
+                placement = self._place(job, cluster)
+                if placement is None:
+                    if head + 1 < number:
+                        for job, placement in self._fill(now, waiting, head, cluster, self.policy):
+                            starts.append(Start(cluster.book(job, placement, now), True))
+                    break
+                starts.append(Start(cluster.book(job, placement, now), False))
+                head += 1
         if starts:
-            queue.remove_started(head, [start.job for start in starts[head:]])
+            queue.remove_started([start.booking.job for start in starts])
+        queue.fresh.clear()
         return starts
+
+    def _follow_plan(self, now: float, waiting: Waiting, cluster: Cluster) -> List[Start]:
+        """Start what the plan of reservations lets start; heads may have to wait, too."""
+        bookings = []
+        for job, placement in self._plan(now, waiting, cluster, self.policy):
+            bookings.append(cluster.book(job, placement, now))
+        if not bookings:
+            return []
+        started = {booking.job.id for booking in bookings}
+        first = 0  # of those that stay
+        while first < len(waiting) and waiting[first].id in started:
+            first += 1
+        if first == len(waiting):
+            return [Start(booking, False) for booking in bookings]
+        ahead = {job.id for job in waiting[:first]}
+        return [Start(booking, booking.job.id not in ahead) for booking in bookings]

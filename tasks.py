@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Set up vrm in a virtual environment of its own and run the demonstration or the tests.
+
+python3 tasks.py demo    install, build the benchmark programs, run a queue of real MPI jobs
+python3 tasks.py test    install, run the tests (arguments after it go to pytest)
+
+Needs Python 3.9 or newer and a C compiler; standard library only. An Open MPI of the system is
+used when mpirun and mpicc are there, else one is installed beside vrm.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Dict, List, Optional
+
+ROOT = Path(__file__).resolve().parent
+VENV = Path(os.environ.get("VRM_VENV", ROOT / ".venv"))
+PYTHON = VENV / "bin" / "python"
+
+
+def say(text: str) -> None:
+    """Tell what is being done."""
+    print(f"== {text}", flush=True)
+
+
+def run(*argv: object, env: Optional[Dict[str, str]] = None) -> int:
+    """Run a command in the project's folder and return its exit status."""
+    return subprocess.run([str(word) for word in argv], cwd=ROOT, env=env, check=False).returncode
+
+
+def must(*argv: object) -> None:
+    """Run a command that has to succeed; ends the program when it does not."""
+    if run(*argv):
+        raise SystemExit(f"tasks.py: failed: {' '.join(str(word) for word in argv)}")
+
+
+def environment() -> None:
+    """Make the virtual environment, also where Python comes without ensurepip (Debian)."""
+    if not PYTHON.exists():
+        say(f"virtual environment in {VENV}")
+        made = subprocess.run([sys.executable, "-m", "venv", VENV], cwd=ROOT, check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if made.returncode:
+            shutil.rmtree(VENV, ignore_errors=True)
+            if not shutil.which("pip3") and not shutil.which("pip"):
+                raise SystemExit("tasks.py: Python cannot make a virtual environment here: "
+                                 "install python3-venv (apt-get install python3-venv) and "
+                                 "run this again")
+            must(sys.executable, "-m", "venv", "--without-pip", VENV)
+
+
+def pip(*arguments: object) -> None:
+    """Install into the environment, with the pip in it or the one of the system."""
+    with_pip = subprocess.run([PYTHON, "-c", "import pip"], check=False,
+                              stderr=subprocess.DEVNULL).returncode == 0
+    installer = [PYTHON, "-m", "pip"] if with_pip else [
+        sys.executable, "-m", "pip", "--python", PYTHON]
+    must(*installer, "install", "--quiet", "--disable-pip-version-check", *arguments)
+
+
+def mpi_tools() -> List[str]:
+    """mpirun and mpicc of the system, when both are there."""
+    found = [shutil.which("mpirun"), shutil.which("mpicc")]
+    return [tool for tool in found if tool] if all(found) else []
+
+
+def install(*extras: str) -> str:
+    """Install vrm with extras, and an Open MPI where there is none; the mpicc to use."""
+    environment()
+    tools = mpi_tools()
+    wanted = list(extras) if tools else [*extras, "mpi"]
+    say("installing vrm" + ("" if tools else " and Open MPI (none on this system)"))
+    pip("--editable", f".[{','.join(wanted)}]" if wanted else ".")
+    return tools[1] if tools else str(VENV / "bin" / "mpicc")
+
+
+def compiler() -> None:
+    """End with the mend when there is no C compiler."""
+    if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
+        raise SystemExit("tasks.py: no C compiler: install one (apt-get install gcc libc6-dev) "
+                         "and run this again")
+
+
+def root_environment() -> Dict[str, str]:
+    """The environment for mpirun: as root it wants to be told that this is meant."""
+    env = dict(os.environ)
+    if os.geteuid() == 0:
+        say("running as root: OMPI_ALLOW_RUN_AS_ROOT=1 is set for this command")
+        env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    return env
+
+
+def demo() -> int:
+    """Install, build, and run the demonstration queue under compact, then under strip."""
+    compiler()
+    mpicc = install()
+    say("building the benchmark programs: npb/bin")
+    must(PYTHON, "npb/build.py", "--apps", "ep,is,cg", "--classes", "S,W,A", "--mpicc", mpicc)
+    env = root_environment()
+    vrm = VENV / "bin" / "vrm"
+    for config in ("config/compact.yaml", "config/strip.yaml"):
+        say(f"vrm -c {config} --once")
+        status = run(vrm, "-c", config, "--once", env=env)
+        if status:
+            return status
+    return 0
+
+
+def test(arguments: List[str]) -> int:
+    """Install with what the tests want, and run them."""
+    compiler()
+    install("test")
+    say("pytest")
+    return run(PYTHON, "-m", "pytest", *arguments, env=root_environment())
+
+
+def main(argv: List[str]) -> int:
+    """Run the task named first."""
+    if sys.version_info < (3, 9):
+        raise SystemExit("tasks.py: Python 3.9 or newer is needed")
+    if argv[:1] == ["demo"] and len(argv) == 1:
+        return demo()
+    if argv[:1] == ["test"]:
+        return test(argv[1:])
+    print(__doc__)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

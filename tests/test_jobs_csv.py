@@ -1,0 +1,329 @@
+"""The list of jobs: exact lines, whole round trips, torn files, placements as text."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from ClusterShell.NodeSet import NodeSet
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vrm.model import Cluster, Heatmap, Infeasible, Job, JobState, Node
+from vrm.report.jobs import (
+    COLUMNS, HEADER, CoreRange, JobFileError, JobRow, JobWriter, PlacementText, job_line,
+    parse_cores, read_jobs,
+)
+from vrm.scheduling import make_policy
+
+ROW = JobRow(3, "ft.B.x", 32, 1700000000.25, 1700000001.0, 1700000033.5, 60.0, "completed", 0,
+             2.73, False, True, "n[0-3]", "n0:0/0-3+1/0-3;n1:0/0-3", "ok", "")
+
+ENDED = [state.value for state in JobState if state.ended]
+ANY_TEXT = st.text(st.characters()) | st.text(',"\\\n\r\0 nu\udcff\ud83dä')
+TIMES = (st.integers(-10**9, 10**12)
+         | st.floats(-1e9, 2e9).map(lambda value: round(value, 3))).map(float)
+
+
+@st.composite
+def job_rows(draw):
+    return JobRow(
+        id=draw(st.integers(0, 10**9)), app=draw(ANY_TEXT), procs=draw(st.integers(1, 10**6)),
+        submit=draw(TIMES), start=draw(st.none() | TIMES), end=draw(st.none() | TIMES),
+        walltime=draw(TIMES), status=draw(st.sampled_from(ENDED)),
+        exit_code=draw(st.none() | st.integers(0, 255)), app_time=draw(st.none() | TIMES),
+        exclusive=draw(st.booleans()), backfilled=draw(st.booleans()), nodes=draw(ANY_TEXT),
+        cores=draw(ANY_TEXT), binding=draw(st.sampled_from(["", "ok", "mismatch", "unbound"])),
+        reason=draw(ANY_TEXT))
+
+
+def write(path, rows, append=False):
+    with JobWriter(path, append=append) as writer:
+        for row in rows:
+            writer.write(row)
+
+
+# ---------------------------------------------------------------------------------- exact lines
+
+
+def test_header_is_the_contract():
+    assert HEADER == ("id,app,procs,submit,start,end,walltime,status,exit_code,app_time,exclusive,"
+                      "backfilled,nodes,cores,binding,reason\n")
+
+
+@pytest.mark.parametrize("row, line", [
+    (ROW, "3,ft.B.x,32,1700000000.25,1700000001,1700000033.5,60,completed,0,2.73,0,1,n[0-3],"
+          "n0:0/0-3+1/0-3;n1:0/0-3,ok,\n"),
+    (JobRow(4, "mg.B.x", 8, 5.0, None, None, 10.0, "refused", reason="needs 8 nodes, has 2"),
+     '4,mg.B.x,8,5,,,10,refused,,,0,0,,,,"needs 8 nodes, has 2"\n'),
+    (JobRow(5, "a", 1, 0, 0, 7, 9, JobState.FAILED, 139, exclusive=True, reason='said "no"\n\\o/'),
+     '5,a,1,0,0,7,9,failed,139,,1,0,,,,"said ""no""\\n\\\\o/"\n'),
+    (JobRow(6, "a", 1, -0.0001, 0.0004, 1.0006, math.inf, "timeout", nodes="n[0,2]"),
+     '6,a,1,0,0,1.001,inf,timeout,,,0,0,"n[0,2]",,,\n'),
+])
+def test_line(row, line):
+    assert row.line == line
+
+
+def test_line_without_a_row_is_the_same():
+    assert job_line(*dataclasses.astuple(ROW)) == ROW.line
+
+
+# ----------------------------------------------------------------------------------- round trip
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(job_rows(), max_size=8))
+def test_round_trip(tmp_path, rows):
+    path = tmp_path / "jobs.csv"
+    write(path, rows)
+    assert list(read_jobs(path)) == rows
+    content = path.read_bytes()
+    assert content.count(b"\n") == len(rows) + 1, "each job is one line"
+    assert b"\r" not in content and b"\0" not in content
+    content.decode("utf-8")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(job_rows(), max_size=8))
+def test_other_programs_read_the_same(tmp_path, rows):
+    """The csv module sees the texts as they are, but for the escapes that keep a job on a line."""
+    path = tmp_path / "jobs.csv"
+    write(path, rows)
+    with open(path, encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file, strict=True))
+    assert [int(line["id"]) for line in lines] == [row.id for row in rows]
+    for line, row in zip(lines, rows):
+        for column in ("app", "nodes", "cores", "reason"):
+            text = getattr(row, column)
+            if not any(char in "\\\n\r\0" or "\ud800" <= char <= "\udfff" for char in text):
+                assert line[column] == text
+
+
+def test_a_job_on_very_many_nodes(tmp_path):
+    row = dataclasses.replace(ROW, cores=";".join(f"n{i}:0/0-63+1/0-63" for i in range(20000)),
+                              reason='"quoted", too')
+    write(tmp_path / "jobs.csv", [row])
+    assert list(read_jobs(tmp_path / "jobs.csv")) == [row]
+
+
+# ------------------------------------------------------------------------- crashes and reopening
+
+
+def test_each_job_is_in_the_file_when_write_returns(tmp_path):
+    path = tmp_path / "jobs.csv"
+    with JobWriter(path) as writer:
+        assert list(read_jobs(path)) == []
+        for count in (1, 2, 3):
+            writer.write(dataclasses.replace(ROW, reason="x" * 20000))
+            assert len(list(read_jobs(path))) == count
+
+
+def test_reopening_continues_with_one_header(tmp_path):
+    path = tmp_path / "jobs.csv"
+    for number in range(3):
+        with JobWriter(path) as writer:
+            assert writer.torn == ""
+            writer.write(dataclasses.replace(ROW, id=number))
+    assert path.read_text().splitlines().count(HEADER.strip()) == 1
+    assert [row.id for row in read_jobs(path)] == [0, 1, 2]
+
+
+def test_a_file_torn_anywhere_keeps_its_whole_lines(tmp_path):
+    path = tmp_path / "jobs.csv"
+    rows = [ROW, dataclasses.replace(ROW, id=4, reason='two\nlines, "quoted", and ä')]
+    write(path, rows)
+    content = path.read_bytes()
+    ends = [i + 1 for i, byte in enumerate(content) if byte == ord("\n")]
+    new = dataclasses.replace(ROW, id=99)
+    for cut in range(len(content) + 1):
+        path.write_bytes(content[:cut])
+        whole = sum(end <= cut for end in ends)
+        kept = rows[:max(0, whole - 1)]
+        assert list(read_jobs(path)) == kept
+        with JobWriter(path) as writer:
+            rest = content[ends[whole - 1] if whole else 0:cut]
+            assert writer.torn == rest.decode("utf-8", "backslashreplace")
+            writer.write(new)
+        assert list(read_jobs(path)) == [*kept, new]
+
+
+def test_a_very_long_torn_line_is_cut_off(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text(HEADER + ROW.line + "7,ft," + "x" * 200_000)
+    with JobWriter(path) as writer:
+        assert len(writer.torn) == 200_005
+    assert path.read_text() == HEADER + ROW.line
+
+
+@pytest.mark.parametrize("content", ["a,b,c\n1,2,3\n", "#!/bin/sh", "id,app\n", "\n", "\0" * 10])
+def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, content):
+    path = tmp_path / "jobs.csv"
+    path.write_text(content)
+    with pytest.raises(JobFileError, match=r"jobs\.csv:1: .*move it away"):
+        JobWriter(path)
+    assert path.read_text() == content
+
+
+def test_without_append_the_file_is_replaced(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text("anything")
+    with JobWriter(path, append=False) as writer:
+        writer.write_lines(row.line for row in [ROW, ROW])
+    assert list(read_jobs(path)) == [ROW, ROW]
+
+
+def test_a_killed_writer_leaves_whole_jobs(tmp_path):
+    path = tmp_path / "jobs.csv"
+    program = ("import sys; from vrm.report.jobs import *\n"
+               "writer = JobWriter(sys.argv[1])\n"
+               "for i in range(10**9):\n"
+               "    writer.write(JobRow(i, 'ft.B.x', 1, i, i, i, 1, 'completed'))\n")
+    process = subprocess.Popen([sys.executable, "-c", program, str(path)])
+    try:
+        deadline = time.monotonic() + 60
+        while not path.exists() or path.stat().st_size < 100_000:
+            assert process.poll() is None and time.monotonic() < deadline
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    before = [row.id for row in read_jobs(path)]
+    assert before == list(range(len(before))) and len(before) > 1000
+    write(path, [dataclasses.replace(ROW, id=len(before))], append=True)
+    assert [row.id for row in read_jobs(path)] == [*before, len(before)]
+
+
+# -------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize("line, message", [
+    ("x,a,1,0,0,1,1,completed,,,0,0,,,,", "id: invalid literal for int"),
+    ("1,a,1,zero,0,1,1,completed,,,0,0,,,,", "submit: could not convert"),
+    ("1,a,1,0,0,1,1,done,,,0,0,,,,", "status: `done` is none of completed, failed"),
+    ("1,a,1,0,0,1,1,completed,,,yes,0,,,,", "exclusive: `yes` is neither 0 nor 1"),
+    ("1,a,1,0", "the line ends before `start`"),
+    ("", "id: invalid literal"),
+])
+def test_bad_lines_are_told_with_their_place(tmp_path, line, message):
+    path = tmp_path / "jobs.csv"
+    path.write_text(HEADER + ROW.line + line + "\n" + ROW.line)
+    rows = read_jobs(path)
+    assert next(rows) == ROW, "what comes before the bad line is read"
+    with pytest.raises(JobFileError, match=f"jobs.csv:3: {message}"):
+        next(rows)
+
+
+def test_a_stray_quote_spoils_no_other_line(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text(HEADER + ROW.line.replace("ok", '"ok') + ROW.line)
+    with pytest.raises(JobFileError, match="jobs.csv:2: the line ends before `reason`"):
+        list(read_jobs(path))
+
+
+def test_columns_are_found_by_name(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text("user,id,app,procs,submit,start,end,walltime,status\r\n"
+                    "ada,1,ft.B.x,4,0,1.5,2,10,completed\r\n")
+    assert list(read_jobs(path)) == [JobRow(1, "ft.B.x", 4, 0.0, 1.5, 2.0, 10.0, "completed")]
+
+
+def test_missing_columns_are_named(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text("id,app,procs,submit,start,end\n")
+    with pytest.raises(JobFileError, match="jobs.csv:1: .*`walltime`, `status`"):
+        list(read_jobs(path))
+
+
+def test_an_empty_file_has_no_jobs(tmp_path):
+    (tmp_path / "jobs.csv").write_text("")
+    assert list(read_jobs(tmp_path / "jobs.csv")) == []
+
+
+def test_a_missing_file_is_an_oserror(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        list(read_jobs(tmp_path / "jobs.csv"))
+    with pytest.raises(FileNotFoundError):
+        JobWriter(tmp_path / "no" / "jobs.csv")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_disk_is_an_oserror():
+    with pytest.raises(OSError, match="No space left"):
+        with JobWriter("/dev/full", append=False) as writer:
+            writer.write(ROW)
+
+
+def test_columns_are_the_fields():
+    assert list(COLUMNS) == [field.name for field in dataclasses.fields(JobRow)]
+
+
+# ----------------------------------------------------------------------------------- placements
+
+
+def plain_cores(placement, nodes):
+    """The column `cores`, from the place of every rank."""
+    text = {}
+    for slot in placement.slots(nodes):
+        text.setdefault(slot.node, {}).setdefault(slot.socket, []).extend(slot.cores)
+    parts = []
+    for node, sockets in text.items():
+        for cores in sockets.values():
+            assert cores == list(range(cores[0], cores[-1] + 1))
+        runs = [f"{socket}/{cores[0]}" + (f"-{cores[-1]}" if len(cores) > 1 else "")
+                for socket, cores in sockets.items()]
+        parts.append(f"{nodes[node].name}:{'+'.join(runs)}")
+    return ";".join(parts)
+
+
+@given(st.data())
+def test_placements_as_text(data):
+    shape = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3))
+    count = data.draw(st.integers(1, 12))
+    first = data.draw(st.integers(0, 3))
+    names = data.draw(st.sampled_from([
+        [f"n{i}" for i in range(first, first + count)],
+        [f"cn{i:03}" for i in range(first, first + count)],
+        [f"r{i // 4}n{i % 4}" for i in range(count)],
+        ["alpha", "beta", *(f"n{i}" for i in range(count - 2))][:count],
+    ]))
+    cluster = Cluster(Node(name, tuple(shape)) for name in names)
+    policy = make_policy(data.draw(st.sampled_from(["compact", "spare", "strip"])), cluster,
+                         Heatmap({}))
+    writer = PlacementText(cluster.nodes)
+    for number in range(data.draw(st.integers(1, 8))):
+        job = Job(number, data.draw(st.sampled_from(["ft.B.x", "is.B.x"])),
+                  data.draw(st.integers(1, 2 * cluster.cores)), 10.0,
+                  exclusive=data.draw(st.booleans()))
+        try:
+            placement = policy.place(job, cluster)
+        except Infeasible:
+            continue
+        if placement is None:
+            continue
+        cluster.book(job, placement, 0.0)
+        taken = [names[node] for node in placement.nodes]
+        assert writer.nodes(placement) == str(NodeSet.fromlist(taken))
+        cores = writer.cores(placement)
+        assert cores == plain_cores(placement, cluster.nodes)
+        assert [name for name, _ in parse_cores(cores)] == taken
+        assert sum(last - start + 1 for _, ranges in parse_cores(cores)
+                   for _, start, last in ranges) == job.procs
+
+
+def test_parse_cores():
+    assert parse_cores("n1:0/0-3+1/7;n0:0/2-2") == [
+        ("n1", [CoreRange(0, 0, 3), CoreRange(1, 7, 7)]), ("n0", [CoreRange(0, 2, 2)])]
+    assert parse_cores("") == []
+
+
+@pytest.mark.parametrize("text", ["n0", "n0:", "n0:0/", "n0:0/1-", "n0:a/0-3", "n0:0/0-3;"])
+def test_parse_cores_refuses(text):
+    with pytest.raises(ValueError, match="socket/first-last"):
+        parse_cores(text)

@@ -1,0 +1,697 @@
+"""Queue files: their lines, following them through everything that may happen to a file, replay,
+and the marker of a writer.
+"""
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from vrm.workload.queue_file import (
+    LONGEST, Line, LineError, Position, QueueFollower, QueueLine, Replay, WriterMarker, marker_path,
+    parse_line, replay, writer_of)
+
+# ------------------------------------------------------------------------------------- lines
+
+
+@pytest.mark.parametrize("text, wanted", [
+    ("ft.B.x 8 60 0", QueueLine("ft.B.x", 8, 60.0)),
+    ("is.B.x 32 10 1 4", QueueLine("is.B.x", 32, 10.0, True, 4.0)),
+    ("  lu.B.x\t8   90.5 0 \r\n", QueueLine("lu.B.x", 8, 90.5)),
+    ("a 08 .5 0 0", QueueLine("a", 8, 0.5, False, 0.0)),
+    ("a 1 1e2 0 2.5", QueueLine("a", 1, 100.0, False, 2.5)),
+    ("a 1 1 0 # it's a comment", QueueLine("a", 1, 1.0)),
+    ("a 1 1 0 3 cores=2 # cores=3", QueueLine("a", 1, 1.0, False, 3.0, {"cores": 2})),
+    ("a 1 1 0 name='run # 1'", QueueLine("a", 1, 1.0, fields={"name": "run # 1"})),
+    ("a 1 1 0 name=run#1", QueueLine("a", 1, 1.0, fields={"name": "run#1"})),
+    ('a 1 1 0 name="say \\"a b\\"" cores=1',
+     QueueLine("a", 1, 1.0, fields={"name": 'say "a b"', "cores": 1})),
+    ("a 1 1 0 name=a=b", QueueLine("a", 1, 1.0, fields={"name": "a=b"})),
+    ("'my app.x' 1 1 0", QueueLine("my app.x", 1, 1.0)),
+    ("a=b 1 1 0", QueueLine("a=b", 1, 1.0)),
+    ("end 1 1 0", QueueLine("end", 1, 1.0)),
+    ("..x 1 1 0", QueueLine("..x", 1, 1.0)),
+])
+def test_lines_that_are_right(text, wanted):
+    assert parse_line(text) == wanted
+
+
+@pytest.mark.parametrize("text, parts", [
+    ("", ["no job", "ft.B.x 8 60 0"]),
+    ("# only this", ["no job"]),
+    ("ft.B.x", ["procs, seconds, exclusive missing", "ft.B.x 8 60 0"]),
+    ("ft.B.x 8 60", ["exclusive missing", "ft.B.x 8 60 0"]),
+    ("ft.B.x 8 60 name=x", ["exclusive missing"]),
+    ("ft.B.x eight 60 0", ["procs", "`eight`", "whole number", "ft.B.x 8 60 0"]),
+    ("ft.B.x 0 60 0", ["procs", "`0`", "1 or more"]),
+    ("ft.B.x -8 60 0", ["procs", "`-8`"]),
+    ("ft.B.x 8.0 60 0", ["procs", "`8.0`"]),
+    ("ft.B.x 1_0 60 0", ["procs", "`1_0`"]),
+    ("ft.B.x \u0663 60 0", ["procs", "`\u0663`"]),
+    (f"ft.B.x {'9' * 5000} 60 0", ["procs", "..."]),
+    ("ft.B.x 8 1m 0", ["seconds", "`1m`", "above 0", "ft.B.x 8 60 0"]),
+    ("ft.B.x 8 0 0", ["seconds", "`0`", "above 0"]),
+    ("ft.B.x 8 -1 0", ["seconds", "`-1`"]),
+    ("ft.B.x 8 nan 0", ["seconds", "`nan`"]),
+    ("ft.B.x 8 inf 0", ["seconds", "`inf`"]),
+    ("ft.B.x 8 1e999 0", ["seconds", "`1e999`"]),
+    ("ft.B.x 8 60 yes", ["exclusive", "`yes`", "0 ", "1 "]),
+    ("ft.B.x 8 60 00", ["exclusive", "`00`"]),
+    ("ft.B.x 8 60 0 -1", ["delay", "`-1`"]),
+    ("ft.B.x 8 60 0 4 5", ["`5`", "too many"]),
+    ("ft.B.x 8 60 0 core=2", ["`core`", "did you mean `cores`"]),
+    ("ft.B.x 8 60 0 zzz=2", ["`zzz`", "known are cores, name"]),
+    ("ft.B.x 8 60 0 cores=x", ["cores", "`x`", "1 or more"]),
+    ("ft.B.x 8 60 0 cores=", ["cores", "nothing stands there"]),
+    ("ft.B.x 8 60 0 cores=1 cores=1", ["`cores`", "twice"]),
+    ("ft.B.x 8 60 0 name=run 1", ["`1`", "quote"]),
+    ("ft.B.x 8 60 0 name='run", ["quote is not closed"]),
+    ("ft.B.x 8 60 0 name=run\\", ["backslash"]),
+    ("'' 8 60 0", ["names no file"]),
+    (".. 8 60 0", ["`..`", "inside Applications.Path"]),
+    ("../ft.B.x 8 60 0", ["is a path", "inside Applications.Path"]),
+    ("/bin/true 8 60 0", ["is a path", "inside Applications.Path"]),
+    ("--oversubscribe 8 60 0", ["begins with `-`", "inside Applications.Path"]),
+    ("a\u2028b 8 60 0", ["cannot be printed"]),
+    (f"{'a' * 201} 8 60 0", ["longer than 200"]),
+    ("a\x1b[31m 8 60 0", ["0x1b", "place 2"]),
+    ("\0\0\0ft.B.x 8 60 0", ["0x00", "place 1"]),
+    ("ft.B.x 8 60 0\rft.B.x 8 60 0", ["0x0d"]),
+    ("ft.B.x 8 60 0\nft.B.x 8 60 0", ["0x0a"]),
+])
+def test_lines_that_are_wrong(text, parts):
+    with pytest.raises(LineError) as caught:
+        parse_line(text)
+    message = str(caught.value)
+    for part in parts:
+        assert part in message
+    assert message.isprintable() and len(message) < 400
+
+
+APPS = st.text(min_size=1, max_size=20).filter(
+    lambda a: a.isprintable() and "/" not in a and not a.startswith("-") and a not in (".", ".."))
+SECONDS = st.one_of(st.integers(1, 10**6).map(float), st.floats(5e-324, 1e300))
+LABELS = st.text(min_size=1, max_size=20).filter(str.isprintable)
+QUEUE_LINES = st.builds(
+    QueueLine, APPS, st.integers(1, 10**9 - 1), SECONDS, st.booleans(),
+    st.one_of(st.none(), st.just(0.0), SECONDS),
+    st.fixed_dictionaries({}, optional={"cores": st.integers(1, 64), "name": LABELS}))
+
+
+@given(QUEUE_LINES)
+@example(QueueLine("#x", 1, 1.0, fields={"name": "# it's"}))
+def test_a_line_that_was_written_says_the_same_when_read(line):
+    assert parse_line(str(line)) == line
+    assert parse_line(f"{line} # it's \"so") == line
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_job_or_a_line_error(text):
+    try:
+        line = parse_line(text)
+    except LineError as error:
+        assert str(error).isprintable()
+    else:
+        assert line.procs >= 1 and line.seconds > 0
+        assert "/" not in line.app
+
+
+@given(st.lists(st.sampled_from(["a", "b c", "'", '"', "\\", "#", " ", "\t", "\u00a0", "x=1"])
+                ).map("".join))
+def test_words_are_those_of_the_shell_rules(tail):
+    """The fast split, the comment search and shlex agree on what the words are."""
+    from vrm.workload.queue_file import _words
+    try:
+        words = _words(tail)
+    except LineError:
+        with pytest.raises(ValueError):
+            shlex.split(tail, comments=False)
+        return
+    lexer = shlex.shlex(tail, posix=True, punctuation_chars=False)
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
+    try:
+        every = list(lexer)
+    except ValueError:  # a quote that opens inside the comment
+        assert "#" in tail
+        return
+    assert words == every[:len(words)]
+    if len(every) > len(words):
+        assert every[len(words)].startswith("#")
+
+
+# --------------------------------------------------------------------------------- following
+
+A, B, C = "a 1 1 0\n", "b 2 2 0\n", "c 3 3 0\n"
+
+
+@pytest.fixture
+def queue(tmp_path):
+    return tmp_path / "queue"
+
+
+def append(path, text):
+    with open(path, "ab") as file:
+        file.write(text.encode() if isinstance(text, str) else text)
+
+
+def replace(path, text):
+    new = path.with_name("new")
+    new.write_text(text)
+    os.replace(new, path)
+
+
+def taken(lines):
+    """What was taken, short: app, or `!` for a bad line, with the line's number."""
+    return [(line.number, "!" if isinstance(line.parsed, LineError) else line.parsed.app)
+            for line in lines]
+
+
+def test_takes_lines_as_they_come_and_nothing_twice(queue):
+    queue.write_text(A + "\n# comment\n  \n" + B)
+    follower = QueueFollower(queue)
+    first = follower.read_new()
+    assert taken(first) == [(1, "a"), (5, "b")]
+    assert first[1] == Line(5, "b 2 2 0", QueueLine("b", 2, 2.0), first[1].position)
+    assert follower.read_new() == []
+    append(queue, C)
+    assert taken(follower.read_new()) == [(6, "c")]
+    assert follower.read_new() == [] and follower.take_notices() == []
+
+
+def test_bad_lines_are_given_with_their_number_and_the_rest_goes_on(queue):
+    queue.write_bytes(b"a 1 1 0\nb two 2 0\nc 3 3 0\n\xff\xfe 1 1 0\n\0\0d 1 1 0\nf 1 1 0\n")
+    lines = QueueFollower(queue).read_new()
+    assert taken(lines) == [(1, "a"), (2, "!"), (3, "c"), (4, "!"), (5, "!"), (6, "f")]
+    assert lines[1].text == "b two 2 0"
+    assert "UTF-8" in str(lines[3].parsed) and "0xff" in str(lines[3].parsed)
+
+
+def test_a_half_written_line_waits_for_its_newline(queue):
+    follower = QueueFollower(queue)
+    for part in ("a 1", "2 6", "0 0"):
+        append(queue, part)
+        assert follower.read_new() == []
+    append(queue, "\nb 2")
+    assert [line.parsed for line in follower.read_new()] == [QueueLine("a", 12, 60.0)]
+    append(queue, " 2 0")
+    assert follower.read_new() == [] and not follower.ended
+    follower.finish()
+    assert taken(follower.read_new()) == [(2, "b")]
+    assert follower.ended and follower.read_new() == []
+
+
+def test_a_character_that_was_cut_in_two_is_whole_in_the_end(queue):
+    text = "\u00e9.B.x 1 1 0\n".encode()
+    append(queue, text[:1])
+    follower = QueueFollower(queue)
+    assert follower.read_new() == []
+    append(queue, text[1:])
+    assert taken(follower.read_new()) == [(1, "\u00e9.B.x")]
+
+
+def test_windows_line_ends_and_byte_order_mark(queue):
+    queue.write_bytes(b"\xef\xbb\xbfa 1 1 0\r\n\r\nb 2 2 0 4\r\nend\r\n")
+    follower = QueueFollower(queue)
+    lines = follower.read_new()
+    assert taken(lines) == [(1, "a"), (3, "b")]
+    assert lines[1].text == "b 2 2 0 4" and follower.ended
+
+
+def test_nothing_after_end_is_taken(queue):
+    queue.write_text(A + "  end # of it\n" + B)
+    follower = QueueFollower(queue)
+    assert taken(follower.read_new()) == [(1, "a")]
+    assert follower.ended
+    [notice] = follower.take_notices()
+    assert "`end` line (line 2)" in notice and str(queue) in notice
+    append(queue, C)
+    assert follower.read_new() == [] and follower.take_notices() == []
+
+
+def test_a_restored_position_finds_the_end_line_again(queue):
+    queue.write_text(A + "end\n")
+    follower = QueueFollower(queue)
+    follower.read_new()
+    again = QueueFollower(queue, follower.position)
+    assert again.read_new() == [] and again.ended
+
+
+def test_waits_for_a_file_that_is_not_there_and_says_so_once(queue):
+    follower = QueueFollower(queue)
+    assert follower.read_new() == follower.read_new() == []
+    [notice] = follower.take_notices()
+    assert str(queue) in notice and "not there" in notice
+    assert follower.trouble
+    queue.write_text(A)
+    assert taken(follower.read_new()) == [(1, "a")]
+    assert follower.take_notices() == [] and not follower.trouble
+
+
+def test_a_missing_file_ends_when_nobody_will_write_it(queue):
+    follower = QueueFollower(queue)
+    follower.finish()
+    assert follower.read_new() == [] and follower.ended
+    assert len(follower.take_notices()) == 1
+
+
+def test_truncated_and_written_anew(queue):
+    queue.write_text(A + B)
+    follower = QueueFollower(queue)
+    follower.read_new()
+    queue.write_text("")
+    assert follower.read_new() == [] and follower.unsettled
+    assert follower.take_notices() == []  # an editor may be saving
+    assert follower.read_new() == [] and not follower.unsettled
+    [notice] = follower.take_notices()
+    assert "truncated" in notice and "2 line(s)" in notice and str(queue) in notice
+    append(queue, A)  # the same text again: this is a new job
+    assert taken(follower.read_new()) == [(1, "a")]
+    assert follower.take_notices() == []
+
+
+def test_truncated_in_the_middle_reads_what_is_left_once(queue):
+    queue.write_text(A + B + C)
+    follower = QueueFollower(queue)
+    follower.read_new()
+    os.truncate(queue, len(A) + 3)
+    assert follower.read_new() == []
+    assert taken(follower.read_new()) == [(1, "a")]
+    assert len(follower.take_notices()) == 1
+
+
+def test_an_editor_that_saves_in_place_repeats_nothing(queue):
+    queue.write_text(A + B)
+    follower = QueueFollower(queue)
+    follower.read_new()
+    os.truncate(queue, 0)
+    assert follower.read_new() == [] and follower.unsettled
+    append(queue, A)
+    assert follower.read_new() == [] and follower.unsettled  # another state: still being written
+    append(queue, B + C)
+    assert taken(follower.read_new()) == [(3, "c")]
+    assert follower.take_notices() == [] and not follower.unsettled
+
+
+def test_an_editor_that_saves_by_renaming_repeats_nothing(queue):
+    queue.write_text(A + B)
+    follower = QueueFollower(queue)
+    follower.read_new()
+    os.rename(queue, queue.with_name("backup"))
+    assert follower.read_new() == [] and follower.unsettled
+    replace(queue, A + B + C)
+    assert taken(follower.read_new()) == [(3, "c")]
+    [notice] = follower.take_notices()
+    assert "replaced" in notice and "2 line(s)" in notice
+    append(queue, A)
+    assert taken(follower.read_new()) == [(4, "a")] and follower.take_notices() == []
+
+
+def test_a_file_moved_away_and_back_is_the_same_file(queue):
+    queue.write_text(A)
+    follower = QueueFollower(queue)
+    follower.read_new()
+    away = queue.with_name("away")
+    for _ in range(2):
+        os.rename(queue, away)
+        assert follower.read_new() == [] and follower.unsettled
+        os.rename(away, queue)
+        assert follower.read_new() == [] and not follower.unsettled
+    assert follower.take_notices() == []
+
+
+def test_replaced_by_another_queue(queue):
+    queue.write_text(A + B)
+    follower = QueueFollower(queue)
+    follower.read_new()
+    replace(queue, C + B + A)
+    assert taken(follower.read_new()) == [(1, "c"), (2, "b"), (3, "a")]
+    [notice] = follower.take_notices()
+    assert "replaced" in notice
+    assert follower.read_new() == [] and follower.take_notices() == []
+
+
+def test_replaced_by_a_shorter_queue(queue):
+    queue.write_text(A + B)
+    follower = QueueFollower(queue)
+    follower.read_new()
+    replace(queue, C)
+    assert follower.read_new() == [] and follower.unsettled  # perhaps it is being copied
+    assert taken(follower.read_new()) == [(1, "c")]
+    assert len(follower.take_notices()) == 1
+
+
+def test_rewritten_in_place_with_other_lines_of_the_same_length(queue):
+    queue.write_text(A)
+    follower = QueueFollower(queue)
+    follower.read_new()
+    with open(queue, "r+") as file:
+        file.write(B + C)
+    assert taken(follower.read_new()) == [(1, "b"), (2, "c")]
+    [notice] = follower.take_notices()
+    assert "rewritten" in notice
+
+
+def test_deleted_and_created_anew(queue):
+    queue.write_text(A)
+    follower = QueueFollower(queue)
+    follower.read_new()
+    queue.unlink()
+    for _ in range(4):
+        assert follower.read_new() == []
+    [notice] = follower.take_notices()
+    assert "is gone" in notice
+    queue.write_text(A)
+    assert taken(follower.read_new()) == [(1, "a")]
+    assert follower.take_notices() == []
+
+
+@contextmanager
+def unreadable(path):
+    """Takes the right to read the file from this process, also when it is root's."""
+    path.chmod(0)
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+        try:
+            yield
+        finally:
+            os.seteuid(0)
+    else:
+        yield
+    path.chmod(0o600)
+
+
+def test_a_file_that_may_not_be_read_is_tried_again(queue):
+    queue.write_text(A)
+    follower = QueueFollower(queue)
+    with unreadable(queue):
+        assert follower.read_new() == follower.read_new() == []
+        [notice] = follower.take_notices()
+        assert "Permission denied" in notice and f"chmod u+r {queue}" in notice
+        assert follower.trouble
+    assert taken(follower.read_new()) == [(1, "a")] and not follower.trouble
+
+
+@pytest.mark.parametrize("make, part", [
+    (lambda path: path.mkdir(), "not a regular file"),
+    (lambda path: os.mkfifo(path), "not a regular file"),
+    (lambda path: path.symlink_to(path), "cannot be read"),
+])
+def test_what_is_not_a_file_is_named_and_not_waited_on(queue, make, part):
+    make(queue)
+    follower = QueueFollower(queue)
+    assert follower.read_new() == follower.read_new() == []
+    [notice] = follower.take_notices()
+    assert part in notice and str(queue) in notice
+
+
+def test_lines_that_are_too_long_are_refused_and_not_kept(queue):
+    limit = "#" + "x" * (LONGEST - 2) + "\n"
+    queue.write_text(A + limit + "#" + limit + B)
+    lines = QueueFollower(queue).read_new()
+    assert taken(lines) == [(1, "a"), (3, "!"), (4, "b")]
+    assert str(LONGEST) in str(lines[1].parsed) and len(lines[1].text) == 200
+
+
+def test_a_line_without_end_is_searched_only_once(queue):
+    follower = QueueFollower(queue)
+    append(queue, A)
+    follower.read_new()
+    for _ in range(5):
+        append(queue, "x" * LONGEST)
+        assert follower.read_new() == []
+    position = follower.position
+    append(queue, " 1 1 0\n" + B)
+    again = QueueFollower(queue, position)
+    assert taken(follower.read_new()) == taken(again.read_new()) == [(2, "!"), (3, "b")]
+    assert follower.position == again.position
+
+
+def test_a_line_too_long_that_is_never_ended(queue):
+    queue.write_text("x" * (3 * LONGEST))
+    follower = QueueFollower(queue)
+    assert follower.read_new() == []
+    follower.finish()
+    assert taken(follower.read_new()) == [(1, "!")]
+
+
+# ---------------------------------------------------------------------------------- positions
+
+
+def test_a_position_goes_through_a_journal(queue):
+    queue.write_text(A + B)
+    [first, second] = QueueFollower(queue).read_new()
+    stored = json.loads(json.dumps(first.position))
+    again = QueueFollower(queue, Position(*stored))
+    assert again.read_new() == [second] and again.take_notices() == []
+
+
+def test_a_position_in_a_file_that_was_copied_still_holds(queue):
+    queue.write_text(A + B)
+    follower = QueueFollower(queue)
+    follower.read_new()
+    replace(queue, A + B + C)
+    again = QueueFollower(queue, follower.position)
+    assert taken(again.read_new()) == [(3, "c")]
+    assert len(again.take_notices()) == 1
+
+
+def test_a_position_in_a_file_that_is_another_now(queue):
+    queue.write_text(A + B)
+    follower = QueueFollower(queue)
+    follower.read_new()
+    queue.write_text(B + A + C)
+    again = QueueFollower(queue, follower.position)
+    assert taken(again.read_new()) == [(1, "b"), (2, "a"), (3, "c")]
+    assert "rewritten" in again.take_notices()[0]
+
+
+class GrowingFile(RuleBasedStateMachine):
+    """A file that is written in pieces, and a manager that is killed now and then: every line of
+    the file is taken exactly once, in order, with its number.
+    """
+
+    @initialize()
+    def start(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "queue"
+        self.path.touch()
+        self.follower = QueueFollower(self.path)
+        self.written = b""
+        self.journal = []
+
+    @rule(piece=st.one_of(
+        st.sampled_from([A, B, C, "\n", "#c\n", "bad\n", "x" * LONGEST, "\u00e9", "a 1", " 1 0", "\r\n"]
+                        ).map(str.encode),
+        st.binary(max_size=4).filter(lambda raw: b"end" not in raw)))
+    def write(self, piece):
+        append(self.path, piece)
+        self.written += piece
+
+    @rule()
+    def read(self):
+        self.journal += self.follower.read_new()
+
+    @rule(cut=st.integers(0, 3))
+    def manager_is_killed(self, cut):
+        """What it read is journalled but for the last lines; a new one continues from there."""
+        self.journal += self.follower.read_new()
+        self.journal = self.journal[:max(0, len(self.journal) - cut)]
+        position = self.journal[-1].position if self.journal else None
+        self.follower = QueueFollower(self.path, position)
+
+    @rule()
+    def editor_saves(self):
+        replace(self.path, "")
+        self.path.write_bytes(self.written)
+
+    def lines_that_are_there(self):
+        wanted = []
+        for number, raw in enumerate(self.written.split(b"\n")[:-1], 1):
+            text = raw.decode("utf-8", "backslashreplace")
+            if number == 1:
+                text = text.replace("\ufeff", "", 1)
+            try:
+                parse_line(text)
+            except LineError as error:
+                if "names no job" in str(error) and len(raw) < LONGEST:
+                    continue
+            wanted.append(number)
+        return wanted
+
+    @invariant()
+    def nothing_is_repeated_or_missed(self):
+        if hasattr(self, "follower"):
+            there = self.lines_that_are_there()
+            got = [line.number for line in self.journal]
+            assert got == there[:len(got)]
+
+    def teardown(self):
+        if hasattr(self, "follower"):
+            self.journal += self.follower.read_new()
+            assert [line.number for line in self.journal] == self.lines_that_are_there()
+            self.folder.cleanup()
+
+
+TestGrowingFile = GrowingFile.TestCase
+TestGrowingFile.settings = settings(max_examples=60, stateful_step_count=15, deadline=None)
+
+
+# ------------------------------------------------------------------------------------ replay
+
+RECORDED = "a 1 1 0 4\nb 2 2 0 6\nbad\nc 3 3 0\nd 1 1 0\n"
+
+
+def test_the_schedule_of_a_recorded_queue(queue):
+    queue.write_text(RECORDED)
+    lines = QueueFollower(queue).read_new()
+    assert [at for at, _ in replay(lines)] == [0, 4, 10, 10, 10]
+    assert [at for at, _ in replay(lines, speed=2)] == [0, 2, 5, 5, 5]
+    assert [line for _, line in replay(lines)] == lines
+
+
+@pytest.mark.parametrize("speed", [0, -1, float("nan")])
+def test_a_replay_needs_a_speed(queue, speed):
+    with pytest.raises(ValueError, match="above 0"):
+        Replay(QueueFollower(queue), speed)
+    with pytest.raises(ValueError, match="above 0"):
+        next(replay([], speed))
+
+
+def test_replay_gives_each_line_when_it_is_due(queue):
+    queue.write_text(RECORDED + "end\n")
+    play = Replay(QueueFollower(queue), speed=2)
+    assert play.next_due() is None
+    assert taken(play.due(1000.0)) == [(1, "a")]
+    assert play.next_due() == 1002.0 and not play.ended
+    assert play.due(1001.9) == []
+    assert taken(play.due(1002.5)) == [(2, "b")]  # seen late, and the next one is not delayed
+    assert play.next_due() == 1005.0
+    assert taken(play.due(1005.0)) == [(3, "!"), (4, "c"), (5, "d")]
+    assert play.next_due() is None and play.ended
+
+
+def test_replay_of_a_file_that_grows_more_slowly_than_it_tells(queue):
+    queue.write_text("a 1 1 0 4\n")
+    play = Replay(QueueFollower(queue))
+    assert taken(play.due(0.0)) == [(1, "a")]
+    append(queue, "b 1 1 0 10\nc 1 1 0\n")
+    assert taken(play.due(20.0)) == [(2, "b")]
+    assert play.next_due() == 30.0
+    assert taken(play.due(30.0)) == [(3, "c")]
+
+
+def test_replay_continues_after_the_last_line_given(queue):
+    queue.write_text(RECORDED)
+    play = Replay(QueueFollower(queue))
+    play.due(0.0)
+    again = Replay(QueueFollower(queue, play.position))
+    assert taken(again.due(100.0)) == [(2, "b")]
+    assert again.next_due() == 106.0
+
+
+def test_a_queue_without_delays_is_just_followed(queue):
+    queue.write_text(A + B)
+    play = Replay(QueueFollower(queue))
+    assert taken(play.due(5.0)) == [(1, "a"), (2, "b")]
+    append(queue, C)
+    assert taken(play.due(5.0)) == [(3, "c")]
+
+
+@given(st.lists(st.floats(0, 100)), st.floats(0.1, 100), st.lists(st.floats(0, 50), min_size=1))
+def test_replay_gives_every_line_once_and_never_early(delays, speed, waits):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "queue"
+        path.write_text("".join(f"a{i} 1 1 0 {delay!r}\n" for i, delay in enumerate(delays)))
+        follower = QueueFollower(path)
+        follower.finish()
+        play, now, given_ = Replay(follower, speed), 0.0, []
+        wanted = dict((line.parsed.app, at)
+                      for at, line in replay(QueueFollower(path).read_new(), speed))
+        while not play.ended:
+            for line in play.due(now):
+                assert now >= wanted[line.parsed.app]
+                given_.append(line.parsed.app)
+            assert play.next_due() is None or play.next_due() > now
+            now = play.next_due() if len(given_) >= len(waits) else now + waits[len(given_)]
+            now = now if now is not None else 0.0
+        assert given_ == [f"a{i}" for i in range(len(delays))]
+
+
+# ----------------------------------------------------------------------------------- writers
+
+
+def test_without_a_marker_nobody_has_announced_to_write(queue):
+    assert writer_of(queue, 0.0).state == "none"
+
+
+def test_a_writer_is_seen_while_it_lives_and_when_it_has_ended(queue):
+    with WriterMarker(queue) as marker:
+        marker.beat()
+        seen = writer_of(queue, 0.0)
+        assert seen.state == "writing" and str(os.getpid()) in seen.reason
+        with pytest.raises(RuntimeError, match="is being written already"):
+            WriterMarker(queue).__enter__()
+    assert writer_of(queue, 0.0).state == "ended"
+    with WriterMarker(queue):  # an old marker is no hindrance
+        assert writer_of(queue, 0.0).state == "writing"
+    assert [path.name for path in queue.parent.iterdir()] == ["queue.writer"]
+
+
+def test_a_writer_that_was_killed_has_ended(queue):
+    program = ("import sys\nfrom vrm.workload.queue_file import WriterMarker\n"
+               "with WriterMarker(sys.argv[1]):\n    print('writing', flush=True)\n"
+               "    sys.stdin.read()\n")
+    with subprocess.Popen([sys.executable, "-c", program, str(queue)], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"writing\n"
+        assert writer_of(queue, 0.0).state == "writing"
+        child.kill()
+        child.wait(timeout=30)
+    assert writer_of(queue, 0.0) == writer_of(queue, 1e12)
+    assert writer_of(queue, 0.0).state == "ended"
+
+
+def mark(queue, **changes):
+    facts = {"host": socket.gethostname(), "pid": os.getpid(), "start": 1, "ended": False}
+    marker_path(queue).write_text(json.dumps({**facts, **changes}))
+    os.utime(marker_path(queue), (1000.0, 1000.0))
+
+
+def test_a_pid_that_another_process_has_now_is_not_the_writer(queue):
+    mark(queue)
+    assert writer_of(queue, 1000.0).state == "ended"
+
+
+def test_a_zombie_writes_no_more(queue):
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    start = int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    mark(queue, pid=child.pid, start=start)
+    assert writer_of(queue, 1000.0).state == "ended"
+    child.wait(timeout=30)
+
+
+def test_a_writer_on_another_host_is_known_by_its_heartbeat(queue):
+    mark(queue, host="elsewhere")
+    assert writer_of(queue, 1060.0).state == "writing"
+    assert writer_of(queue, 1200.0).state == "ended"
+    mark(queue, host="elsewhere", ended=True)
+    assert writer_of(queue, 1000.0).state == "ended"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"host": 1}', "\udcff",
+                                  '{"host": "h", "pid": "x", "start": 1, "ended": false}'])
+def test_a_marker_that_is_not_understood_ends_nothing(queue, text):
+    marker_path(queue).write_bytes(text.encode("utf-8", "surrogateescape"))
+    found = writer_of(queue, 0.0)
+    assert found.state == "none" and f"{queue}.writer" in found.reason

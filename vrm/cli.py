@@ -1,0 +1,209 @@
+"""The command line: reads arguments, calls the rooms, prints; nothing is decided here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from vrm import __version__
+
+OK, SOME_FAILED, COULD_NOT_RUN = 0, 1, 2
+REPLY_SECONDS = 10.0
+
+
+class CannotRun(Exception):
+    """A command that cannot be carried out; the text says why and what to do."""
+
+
+def default_config() -> Optional[str]:
+    """The configuration to use when none is named: $VRM_CONFIG, else ./vrm.yaml if it exists."""
+    named = os.environ.get("VRM_CONFIG")
+    return named or ("vrm.yaml" if os.path.exists("vrm.yaml") else None)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line's grammar."""
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("-c", "-config", "--config", metavar="FILE", default=argparse.SUPPRESS,
+                        help="the configuration (default: $VRM_CONFIG, else ./vrm.yaml if it is "
+                             "there, else every key's default)")
+    running = argparse.ArgumentParser(add_help=False)
+    running.add_argument("--once", action="store_true",
+                         help="end when the jobs now in the queue file are done")
+    running.add_argument("--fresh", action="store_true",
+                         help="start anew where an earlier run was stopped (its records are kept "
+                              "under earlier/)")
+    top = argparse.ArgumentParser(
+        prog="vrm", parents=[shared, running], formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="A virtual resource manager: runs your queue of MPI jobs on the cores you "
+                    "have, by your order, backfilling and placement.",
+        epilog="exit status: 0 all jobs succeeded, 1 some did not, 2 could not run")
+    top.add_argument("--version", action="version", version=f"vrm {__version__}")
+    top.add_argument("-i", "-info", "--info", choices=("queue", "state"),
+                     help="show the queue or the cores of a running manager and exit")
+    top.add_argument("--json", action="store_true", help="with -i: as JSON")
+    top.add_argument("--watch", metavar="SECONDS", nargs="?", type=float, const=2.0,
+                     help="with -i: again and again (default: every 2 s), until Ctrl-C")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+
+    def command(name: str, act: Callable[[argparse.Namespace], int], text: str,
+                *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text, parents=[shared, *parents])
+        sub.set_defaults(act=act)
+        return sub
+
+    command("run", run, "run the queue (the same as `vrm -c FILE`)", running)
+    submit_parser = command("submit", submit, "give a running manager a job")
+    submit_parser.add_argument("app", help="a file in Applications.Path, such as cg.A.x")
+    submit_parser.add_argument("procs", help="MPI ranks")
+    submit_parser.add_argument("seconds", help="estimate of the wall time")
+    submit_parser.add_argument("--exclusive", action="store_true", help="share no node")
+    submit_parser.add_argument("--cores", type=int, default=1, help="cores of each rank")
+    cancel_parser = command("cancel", cancel, "end waiting or running jobs")
+    cancel_parser.add_argument("id", type=int, nargs="+")
+    stop_parser = command("stop", stop, "let the manager start nothing more and end")
+    stop_parser.add_argument("--now", action="store_true", help="end the running jobs, too")
+    command("doctor", doctor, "tell what is found on this machine, what is wrong, and the mend")
+    return top
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run the command line; the exit status."""
+    from vrm.config import ConfigError
+    from vrm.live.rundir import RunError
+
+    arguments = parser().parse_args(argv)
+    try:
+        if arguments.info:
+            return info(arguments)
+        return getattr(arguments, "act", run)(arguments)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+    except (RunError, CannotRun) as error:
+        print(f"vrm: {error}", file=sys.stderr)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return COULD_NOT_RUN
+
+
+def settings_of(arguments: argparse.Namespace) -> Any:
+    """The settings that the command line names."""
+    from vrm.config import load
+    return load(getattr(arguments, "config", default_config()))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the queue to its end."""
+    from vrm.live.manager import Manager
+    from vrm.live.setup import prepare, run_directory
+    from vrm.report.metrics import closing_line
+
+    settings = settings_of(arguments)
+    site = prepare(settings)
+    manager = Manager(settings, site, run_directory(settings), narrate, once=arguments.once,
+                      fresh=arguments.fresh)
+    succeeded = manager.run()
+    print(closing_line(settings.scheduling.algorithm, settings.scheduling.backfilling,
+                       manager.rows))
+    return OK if succeeded else SOME_FAILED
+
+
+def narrate(kind: str, text: str) -> None:
+    """Print what happens, a line each; warnings and failures stand out."""
+    mark = {"warning": "!! ", "failure": "!! "}.get(kind, "   ")
+    print(f"{time.strftime('%H:%M:%S')} {mark}{text}", flush=True)
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """Show the queue or the state, once or again and again."""
+    from vrm.report import tables
+
+    settings = settings_of(arguments)
+
+    def read() -> Dict[str, Any]:
+        try:
+            with open(settings.state, encoding="utf-8") as file:
+                return json.load(file)
+        except FileNotFoundError:
+            raise CannotRun(f"no manager has written {settings.state} yet; is this the config "
+                            "that it runs with?") from None
+        except (OSError, ValueError) as error:
+            raise CannotRun(f"cannot read {settings.state}: {error}") from error
+
+    def render() -> str:
+        snapshot = read()
+        if arguments.json:
+            shown = (tables.queue_json if arguments.info == "queue" else tables.state_json)(
+                snapshot)
+            return json.dumps(shown, indent=None if arguments.watch else 2)
+        table = tables.queue_table if arguments.info == "queue" else tables.state_table
+        return table(snapshot, time.time())
+
+    if arguments.watch is None:
+        print(render())
+    else:
+        tables.watch(render, arguments.watch)
+    return OK
+
+
+def ask(arguments: argparse.Namespace, *commands: Dict[str, Any]) -> int:
+    """Send commands to the running manager and print its answers."""
+    from vrm.live import control
+    from vrm.live.setup import run_directory
+
+    settings = settings_of(arguments)
+    directory = run_directory(settings)
+    if not directory.manager_runs():
+        raise CannotRun(f"no manager runs on {directory.directory}; start one with `vrm -c FILE`")
+    succeeded = True
+    for command in commands:
+        name = control.send(directory, command)
+        reply = control.wait_reply(directory, name, REPLY_SECONDS)
+        if reply is None:
+            taken = not control.withdraw(directory, name)
+            raise CannotRun(f"the manager has not answered within {REPLY_SECONDS:g} s"
+                            + ("" if taken else "; the command was taken back"))
+        succeeded = succeeded and reply["ok"]
+        print(reply["text"], file=sys.stdout if reply["ok"] else sys.stderr)
+    return OK if succeeded else SOME_FAILED
+
+
+def submit(arguments: argparse.Namespace) -> int:
+    """Give a running manager a job; the words are checked as a line of a queue file is."""
+    from vrm.workload.queue_file import LineError, parse_line
+    line = (f"{arguments.app} {arguments.procs} {arguments.seconds} {int(arguments.exclusive)}"
+            + (f" cores={arguments.cores}" if arguments.cores != 1 else ""))
+    try:
+        parse_line(line)
+    except LineError as error:
+        raise CannotRun(str(error)) from error
+    return ask(arguments, {"do": "submit", "line": line})
+
+
+def cancel(arguments: argparse.Namespace) -> int:
+    """End waiting or running jobs."""
+    return ask(arguments, *({"do": "cancel", "id": job_id} for job_id in arguments.id))
+
+
+def stop(arguments: argparse.Namespace) -> int:
+    """Let the manager end."""
+    return ask(arguments, {"do": "stop", "now": arguments.now})
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Tell what is found and what is wrong."""
+    from vrm.live.doctor import examine
+    findings = examine(getattr(arguments, "config", default_config()))
+    for finding in findings:
+        print(finding)
+    return COULD_NOT_RUN if any(finding.wrong for finding in findings) else OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""The journal: an append-only record of what the manager does, written before it does it.
+
+One JSON object a line. `Journal` writes, `read` reads, `replay` turns the records into the past
+of a run, from which a restarted manager goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+from vrm.model import Job, Placement
+
+Record = Dict[str, Any]
+
+
+class Journal:
+    """Appends records; `sync` makes what was appended survive a crash of the machine.
+
+    A line that an earlier crash left half-written is cut off, so that it cannot swallow the
+    next record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._pending: List[bytes] = []
+        size = os.fstat(self._fd).st_size
+        os.ftruncate(self._fd, _whole_lines(self._fd, size))
+
+    def append(self, event: str, **values: Any) -> None:
+        """Add a record; it is on disk after the next `sync`."""
+        record = {"event": event, **values}
+        self._pending.append(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+
+    def sync(self) -> None:
+        """Write what is pending and wait until it is on disk; OSError when that fails."""
+        if not self._pending:
+            return
+        data = b"".join(self._pending)
+        start = os.fstat(self._fd).st_size
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._fd, data[written:])
+            os.fdatasync(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, start)
+            raise
+        self._pending.clear()
+
+    def close(self) -> None:
+        """Sync and close."""
+        self.sync()
+        os.close(self._fd)
+
+
+def _whole_lines(fd: int, size: int) -> int:
+    """Length of the file up to and with its last newline."""
+    end = size
+    while end > 0:
+        start = max(0, end - 65536)
+        at = os.pread(fd, end - start, start).rfind(b"\n")
+        if at >= 0:
+            return start + at + 1
+        end = start
+    return 0
+
+
+def read(path: Path) -> List[Record]:
+    """The records of a journal, without a half-written last line; [] when there is no file.
+
+    Raises ValueError with the line's number for a line that is not a record.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            record["event"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path}:{number}: not a journal record") from error
+        records.append(record)
+    return records
+
+
+@dataclass
+class Past:
+    """What a journal tells: the jobs, which were started where, and how they ended."""
+
+    run: str = ""
+    finished: bool = False
+    next_id: int = 0
+    position: Optional[Record] = None
+    input_ended: bool = False
+    jobs: Dict[int, Job] = field(default_factory=dict)
+    started: Dict[int, Record] = field(default_factory=dict)
+    ended: Dict[int, Record] = field(default_factory=dict)
+    intents: Dict[int, str] = field(default_factory=dict)
+    commands: List[str] = field(default_factory=list)
+
+    @property
+    def waiting(self) -> List[Job]:
+        """Jobs that were neither started nor ended."""
+        return [job for i, job in self.jobs.items()
+                if i not in self.started and i not in self.ended]
+
+    @property
+    def running(self) -> List[Tuple[Job, Record]]:
+        """Jobs that were started and whose end is not recorded, with the start's record."""
+        return [(self.jobs[i], start) for i, start in self.started.items() if i not in self.ended]
+
+
+def replay(records: Iterable[Record]) -> Past:
+    """The past that the records tell; each is applied to what those before it left."""
+    past = Past()
+    for record in records:
+        event = record["event"]
+        if event == "run":
+            past.run, past.finished = past.run or record["run"], False
+        elif event == "job":
+            past.jobs[record["id"]] = job_of(record)
+            past.next_id = record["id"] + 1
+            past.position = record.get("position") or past.position
+            if record.get("command"):
+                past.commands.append(record["command"])
+        elif event == "input":
+            past.position = record.get("position") or past.position
+            past.input_ended = record["ended"]
+        elif event == "start":
+            past.started[record["id"]] = record
+        elif event == "back":
+            del past.started[record["id"]]
+        elif event == "intent":
+            past.intents[record["id"]] = record["reason"]
+        elif event == "end":
+            past.ended[record["id"]] = record
+        elif event == "finished":
+            past.finished = True
+    return past
+
+
+def job_record(job: Job) -> Record:
+    """A job as journal values."""
+    return {"id": job.id, "app": job.app, "procs": job.procs, "estimate": job.estimate,
+            "submit": job.submit, "exclusive": job.exclusive, "cores": job.cores}
+
+
+def job_of(record: Record) -> Job:
+    """The job of a journal record."""
+    return Job(**{name: record[name] for name in
+                  ("id", "app", "procs", "estimate", "submit", "exclusive", "cores")})
+
+
+def placement_record(placement: Placement) -> Record:
+    """A placement as journal values; node sets are hexadecimal."""
+    return {"share": placement.share, "claims": [hex(c) for c in placement.claims],
+            "order": [hex(g) for g in placement.order], "procs": placement.procs,
+            "width": placement.width}
+
+
+def placement_of(record: Record) -> Placement:
+    """The placement of a journal record."""
+    lane0, lane1 = (int(c, 16) for c in record["claims"])
+    return Placement(record["share"], (lane0, lane1),
+                     tuple(int(g, 16) for g in record["order"]), record["procs"], record["width"])

@@ -1,0 +1,259 @@
+"""Finds and ends processes: those of a session, and those that carry a job's tag.
+Every signal goes to the very process that was found, never to a later one with its number.
+
+Sessions are used because each rank of Open MPI is a process group of its own but stays in the
+session of its mpirun. The kernel keeps no list of a session's members, so all processes are
+asked: `getsid` costs a microsecond each, against ten or more for reading /proc or for psutil.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Collection, Dict, List, NamedTuple, Optional, Set, Tuple
+
+Sessions = Dict[int, List[int]]
+"""Process numbers by session, see `sessions`."""
+
+FIRST_PAUSE = 0.005
+"""Seconds between the first and the second look at processes that are being ended."""
+
+LONGEST_PAUSE = 0.1
+"""The pause doubles at every look, up to this many seconds."""
+
+
+class Pid(int):
+    """A process number that remembers when its process started.
+
+    `started` is in clock ticks since the boot, as in /proc/PID/stat. Together with the number
+    it names one process of this boot for ever.
+    """
+
+    started: int
+
+    def __new__(cls, number: int, started: int) -> Pid:
+        """Process `number`, that started at `started`."""
+        pid = super().__new__(cls, number)
+        pid.started = started
+        return pid
+
+
+class Stat(NamedTuple):
+    """What /proc tells of a process."""
+
+    pid: Pid
+    session: int
+    dead: bool
+
+
+def read_stat(pid: int) -> Optional[Stat]:
+    """What /proc/PID/stat says, or None if there is no such process."""
+    try:
+        with open(f"/proc/{int(pid)}/stat", "rb", 0) as file:
+            text = file.read(4096)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The program's name is in brackets and may itself hold brackets, spaces and newlines.
+    fields = text.rpartition(b")")[2].split()
+    # A process whose first thread has ended shows as a zombie while its other threads run.
+    dead = fields[0] in (b"Z", b"X", b"x") and int(fields[17]) <= 1
+    return Stat(Pid(pid, int(fields[19])), int(fields[3]), dead)
+
+
+def boot_id() -> str:
+    """The kernel's name for the time since the last boot."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def _numbers() -> List[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def sessions() -> Sessions:
+    """All processes of this machine by session; one look can serve many `Ending.poll`."""
+    found: Sessions = {}
+    for pid in _numbers():
+        try:
+            found.setdefault(os.getsid(pid), []).append(pid)
+        except (ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+def session_members(sid: int, started: Optional[int] = None,
+                    table: Optional[Sessions] = None) -> List[Pid]:
+    """The living processes of session `sid`, its leader among them.
+
+    `started`: start time of the session's leader. If the number has gone to another process
+    since, there are no members. (The kernel does not give a number away while a session bears
+    it.) `table`: a recent result of `sessions`.
+    """
+    if started is not None:
+        leader = read_stat(sid)
+        if leader is not None and leader.pid.started != started:
+            return []
+    if table is not None:
+        numbers = table.get(sid, [])
+    else:
+        numbers = []
+        for pid in _numbers():
+            try:
+                if os.getsid(pid) == sid:
+                    numbers.append(pid)
+            except (ProcessLookupError, PermissionError):
+                continue
+    members = []
+    for pid in numbers:
+        stat = read_stat(pid)
+        if stat is not None and stat.session == sid and not stat.dead:
+            members.append(stat.pid)
+    return members
+
+
+def pids_with_environment(name: str, value: str) -> List[Pid]:
+    """The living processes that were started with `name=value` in their environment.
+
+    It finds what left its session. Only processes whose environment this user may read are
+    seen: those of the same user, or all of them for root.
+    """
+    wanted = os.fsencode(f"{name}={value}")
+    inside = b"\0" + wanted + b"\0"
+    found = []
+    for number in _numbers():
+        before = read_stat(number)
+        if before is None or before.dead:
+            continue
+        try:
+            with open(f"/proc/{number}/environ", "rb", 0) as file:
+                environment = file.read()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        if wanted not in environment or inside not in b"\0" + environment + b"\0":
+            continue
+        after = read_stat(number)
+        if after is not None and after.pid.started == before.pid.started:
+            found.append(after.pid)
+    return found
+
+
+def signal_process(pid: int, signum: int) -> bool:
+    """Send a signal; a `Pid` gets it only if it is still the same process.
+
+    Returns False when the process is gone or belongs to somebody else.
+    """
+    handle = None
+    try:
+        # The handle (Linux 5.3) holds on to one process: check it, then signal it, no race.
+        if hasattr(os, "pidfd_open"):
+            try:
+                handle = os.pidfd_open(pid)
+            except ProcessLookupError:
+                return False
+            except OSError:
+                handle = None
+        if isinstance(pid, Pid):
+            stat = read_stat(pid)
+            if stat is None or stat.pid.started != pid.started:
+                return False
+        if handle is not None:
+            signal.pidfd_send_signal(handle, signum)
+        else:
+            os.kill(pid, signum)
+        return True
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def signal_session(sid: int, signum: int, spare: Collection[int] = (),
+                   started: Optional[int] = None) -> List[Pid]:
+    """Signal every process of a session but those in `spare`; returns those that got it.
+
+    `started` as in `session_members`.
+    """
+    return [pid for pid in session_members(sid, started)
+            if pid not in spare and signal_process(pid, signum)]
+
+
+class Ending:
+    """Ends processes without ever waiting: SIGTERM, a grace, then SIGKILL until none is left.
+
+    The event loop calls `poll` when `deadline` has come. Processes born meanwhile are signalled
+    too. Stopped ones are continued, so that they can act on the SIGTERM. What to end is said by
+    `SessionEnd` and `TagEnd`.
+
+    `remaining` are the processes seen by the last `poll` (which may never end when a process
+    hangs in the kernel or belongs to somebody else), `killed` says whether SIGKILL was sent,
+    and `deadline` when to call `poll` next, on the clock of its `now`.
+    """
+
+    def __init__(self, grace: float, spare: Collection[int]) -> None:
+        self.grace = grace
+        self.spare = frozenset(spare)
+        self.deadline = 0.0
+        self.remaining: List[Pid] = []
+        self.killed = False
+        self._kill_at: Optional[float] = None
+        self._pause = FIRST_PAUSE
+        self._told: Set[Tuple[int, int]] = set()
+
+    def _find(self, table: Optional[Sessions]) -> List[Pid]:
+        raise NotImplementedError
+
+    def poll(self, now: float, table: Optional[Sessions] = None) -> bool:
+        """Look, signal what is left, and say whether nothing was.
+
+        `now` is any clock in seconds that does not jump. `table`: a look taken just now by
+        `sessions`, when many sessions end at the same time.
+        """
+        if self._kill_at is None:
+            self._kill_at = now + self.grace
+        self.remaining = [pid for pid in self._find(table) if pid not in self.spare]
+        for pid in self.remaining:
+            if now >= self._kill_at:
+                self.killed = True
+                signal_process(pid, signal.SIGKILL)
+            elif (int(pid), pid.started) not in self._told:
+                self._told.add((int(pid), pid.started))
+                signal_process(pid, signal.SIGTERM)
+                signal_process(pid, signal.SIGCONT)
+        self.deadline = now + self._pause
+        if now < self._kill_at:
+            self.deadline = min(self.deadline, self._kill_at)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return not self.remaining
+
+
+class SessionEnd(Ending):
+    """Ends the processes of a session."""
+
+    def __init__(self, sid: int, grace: float, spare: Collection[int] = (),
+                 started: Optional[int] = None) -> None:
+        """`grace`: seconds between SIGTERM and SIGKILL, 0 for SIGKILL at once; `spare`: numbers
+        not to be touched; `started`: as in `session_members`, by default that of the leader now.
+        """
+        super().__init__(grace, spare)
+        if started is None:
+            leader = read_stat(sid)
+            started = leader.pid.started if leader else None
+        self.sid = sid
+        self.started = started
+
+    def _find(self, table: Optional[Sessions]) -> List[Pid]:
+        return session_members(self.sid, self.started, table)
+
+
+class TagEnd(Ending):
+    """Ends the processes with `name=value` in their environment, in whatever session they are."""
+
+    def __init__(self, name: str, value: str, grace: float, spare: Collection[int] = ()) -> None:
+        """`grace` and `spare` as for `SessionEnd`."""
+        super().__init__(grace, spare)
+        self.name = name
+        self.value = value
+
+    def _find(self, table: Optional[Sessions]) -> List[Pid]:
+        return pids_with_environment(self.name, self.value)

@@ -1,0 +1,530 @@
+"""Starts jobs for the manager without making it wait, and tells it how they end.
+The processes behind it, and the order of what they do, are described in `supervisor.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from vrm.live import supervisor
+from vrm.live.processes import boot_id, read_stat
+
+JobId = Union[int, str]
+PathLike = Union[str, bytes, "os.PathLike[Any]"]
+
+PACKET = 1 << 16
+"""Bytes that hold any event."""
+
+GONE_WITHIN = 5.0
+"""Seconds in which a spawner that was told to end must have ended."""
+
+
+class SpawnerError(Exception):
+    """The spawner cannot be used; the text says why."""
+
+
+class RecordError(Exception):
+    """A marker or status file cannot be understood; the text names it."""
+
+
+# How jobs end.
+
+@dataclass(frozen=True)
+class ExitStatus:
+    """How a job ended: one of exit code, signal and error is set.
+
+    `start` and `end` are seconds since the epoch by the wall clock; `duration` comes from a
+    clock that does not jump. `user` and `system` are the CPU seconds of the program and of all
+    descendants it waited for, `maxrss` is the largest memory of any one of them, in bytes.
+    """
+
+    code: Optional[int]
+    signal: Optional[int]
+    error: Optional[str]
+    start: float
+    end: float
+    user: float
+    system: float
+    maxrss: int
+    duration: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the program ran and returned 0."""
+        return self.code == 0
+
+    def describe(self) -> str:
+        """`exit 3`, `killed by signal 9 (SIGKILL)` or `could not start: ...`."""
+        if self.error is not None:
+            return f"could not start: {self.error}"
+        if self.signal is not None:
+            try:
+                return f"killed by signal {self.signal} ({signal.Signals(self.signal).name})"
+            except ValueError:
+                return f"killed by signal {self.signal}"
+        return f"exit {self.code}"
+
+
+def read_status(path: PathLike) -> Optional[ExitStatus]:
+    """The exit status that a supervisor left in `path`, or None if there is none (yet).
+
+    Raises RecordError if the file cannot be read or is not a status.
+    """
+    values = _read_json(path)
+    if values is None:
+        return None
+    try:
+        return ExitStatus(*(values[name] for name in ExitStatus.__dataclass_fields__))
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"{os.fsdecode(path)} is not a job's exit status: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A live job's marker file: which process supervises it.
+
+    `pid` is the supervisor's process number and the number of the session in which the job
+    runs, `started` its start time in clock ticks since the boot named by `boot` of machine
+    `host`; `time` is the launch in seconds since the epoch.
+    """
+
+    id: JobId
+    pid: int
+    started: int
+    boot: str
+    host: str
+    time: float
+
+    @classmethod
+    def read(cls, path: PathLike) -> Optional[Marker]:
+        """The marker in `path`, or None if there is none.
+
+        Raises RecordError if the file cannot be read or is not a marker.
+        """
+        values = _read_json(path)
+        if values is None:
+            return None
+        try:
+            return cls(*(values[name] for name in cls.__dataclass_fields__))
+        except (KeyError, TypeError) as error:
+            raise RecordError(f"{os.fsdecode(path)} is not a job's marker: {error!r}") from error
+
+    def alive(self) -> Optional[bool]:
+        """Whether the supervisor lives; None if that cannot be told from this machine."""
+        if self.host != os.uname().nodename:
+            return None
+        if self.boot != boot_id():
+            return False
+        stat = read_stat(self.pid)
+        return stat is not None and stat.pid.started == self.started and not stat.dead
+
+
+def _read_json(path: PathLike) -> Optional[Dict[str, Any]]:
+    """The object in a JSON file, None if there is no file; RecordError otherwise."""
+    try:
+        values = json.loads(Path(os.fsdecode(path)).read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RecordError(f"cannot read {os.fsdecode(path)}: {error.strerror}") from error
+    except ValueError as error:
+        raise RecordError(f"{os.fsdecode(path)} is damaged: {error}") from error
+    if not isinstance(values, dict):
+        raise RecordError(f"{os.fsdecode(path)} is damaged: not a JSON object")
+    return values
+
+
+# What is asked and what is told.
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """A program to start as a job.
+
+    `argv[0]` is a path, or a name to be found along the PATH of `env`, which is the program's
+    whole environment. `stdout` and `stderr` are emptied first and may be the same file.
+    `marker` stands while the job lives; `status` receives how it ended and must not be shared.
+    `affinity`: numbers of the CPUs to which the program is bound. `limits`: soft limits by the
+    name of `resource.RLIMIT_*` in lower case (`{"core": 0}`). `sync`: force the status to disk
+    before the marker goes.
+    """
+
+    id: JobId
+    argv: Sequence[PathLike]
+    env: Mapping[str, str]
+    cwd: PathLike
+    stdout: PathLike
+    stderr: PathLike
+    marker: PathLike
+    status: PathLike
+    affinity: Optional[Sequence[int]] = None
+    sync: bool = False
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    def packed(self, number: int) -> bytes:
+        """The request as the supervisor reads it, as launch `number` of this spawner.
+
+        Raises ValueError for an impossible one.
+        """
+        if not self.argv:
+            raise ValueError(f"job {self.id}: no program to start")
+        try:
+            limits = tuple((name, getattr(resource, f"RLIMIT_{name.upper()}"), value)
+                           for name, value in self.limits.items())
+        except AttributeError as error:
+            raise ValueError(f"job {self.id}: no such limit: {error}") from error
+        return marshal.dumps((
+            (self.id, number), json.dumps(self.id), [os.fsencode(word) for word in self.argv],
+            {os.fsencode(name): os.fsencode(value) for name, value in self.env.items()},
+            _absolute(self.cwd), _absolute(self.stdout), _absolute(self.stderr),
+            _absolute(self.marker), _absolute(self.status),
+            None if self.affinity is None else tuple(self.affinity), limits, self.sync))
+
+
+def _absolute(path: PathLike) -> bytes:
+    path = os.fsencode(path)
+    return path if path.startswith(b"/") else os.path.abspath(path)
+
+
+@dataclass(frozen=True)
+class Started:
+    """A job's program runs; `supervisor_pid` is also the number of its session."""
+
+    id: JobId
+    supervisor_pid: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job's program ended, its status is on disk and its marker gone.
+
+    Unless `problem` says why not (a full disk): then nobody but the receiver knows the status,
+    and removing the marker is left to it.
+    """
+
+    id: JobId
+    status: ExitStatus
+    problem: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class LaunchFailed:
+    """A job could not be started; `problem` as for `Ended`."""
+
+    id: JobId
+    message: str
+    problem: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class SupervisorLost:
+    """A supervisor was killed. Its job may go on in session `supervisor_pid`; the marker stays.
+
+    `supervisor_pid` is None if it was lost before it said that the job had started.
+    """
+
+    id: JobId
+    supervisor_pid: Optional[int]
+
+
+@dataclass(frozen=True)
+class SpawnerLost:
+    """The spawner itself ended. Running jobs are not touched, and their ends are still told.
+
+    `id` is None. `Spawner.start` replaces it and launches the jobs in `unstarted`, which were
+    asked for and have surely not begun.
+    """
+
+    message: str
+    unstarted: Tuple[JobId, ...] = ()
+    id: None = None
+
+
+Event = Union[Started, Ended, LaunchFailed, SupervisorLost, SpawnerLost]
+
+
+@dataclass
+class _Launch:
+    """A job from its request to its end.
+
+    `number` tells it from earlier launches of the same job, of which late news may arrive.
+    """
+
+    request: LaunchRequest
+    number: int
+    supervisor_pid: Optional[int] = None
+
+
+class Spawner:
+    """Launches jobs through a process of its own and hands out what happens to them.
+
+    For an event loop: when `fileno()` is readable, `events()` has something or has written
+    something; nothing here waits, but `close`. Not for use by several threads at a time.
+    """
+
+    def __init__(self, hold: Sequence[int] = ()) -> None:
+        """`hold`: open files, such as the lock of the run, which the spawner keeps open while it
+        may still start a job; a lock taken with `flock` is free when that can't happen any more,
+        however the manager ended."""
+        self._hold = tuple(hold)
+        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._requests: Optional[socket.socket] = None
+        self._unsent = bytearray()
+        self._launches: Dict[JobId, _Launch] = {}
+        self._launched = 0
+        self._poll: Optional[select.epoll] = None
+
+    # Its life.
+
+    def __enter__(self) -> Spawner:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the spawner's process, or a new one after `SpawnerLost`.
+
+        Raises SpawnerError if it cannot be started or runs already.
+        """
+        if self._requests is not None:
+            raise SpawnerError("the spawner runs already")
+        if self._poll is None:
+            self._events, self._event_end = socket.socketpair(
+                socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            # Supervisors share this end: none may block on it before its job is waited for.
+            self._event_end.setblocking(False)
+            self._events.setblocking(False)
+            self._poll = select.epoll()
+            self._poll.register(self._events, select.EPOLLIN)
+        ours, theirs = socket.socketpair()
+        inherited = (theirs.fileno(), self._event_end.fileno(), *self._hold)
+        try:
+            self._process = subprocess.Popen(
+                [*self._program(), *map(str, inherited)], stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, cwd="/", pass_fds=inherited, start_new_session=True)
+        except OSError as error:
+            ours.close()
+            if self._process is None:
+                self.close()
+            raise SpawnerError(f"cannot start {sys.executable}: {error.strerror}") from error
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._requests = ours
+        self._poll.register(ours, select.EPOLLIN)
+        for launch in list(self._launches.values()):
+            if self._begun(launch) is None:
+                self._send(launch.request.packed(launch.number))
+
+    @staticmethod
+    def _program() -> List[str]:
+        return [sys.executable, "-I", "-S", supervisor.__file__]
+
+    def close(self) -> None:
+        """End the spawner and forget its jobs; their supervisors follow them to the end.
+
+        What was launched a moment ago and has not started will not start. Closing twice is
+        harmless.
+        """
+        if self._poll is None:
+            return
+        self._poll.close()
+        self._poll = None
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+        self._unsent.clear()
+        if self._process is not None:
+            self._wait()
+        self._events.close()
+        self._event_end.close()
+        self._launches.clear()
+
+    def _wait(self) -> int:
+        """Wait for the process, which is about to end; returns what it returned."""
+        try:
+            return self._process.wait(GONE_WITHIN)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    @property
+    def pid(self) -> Optional[int]:
+        """Process number of the spawner, None if there is none."""
+        return self._process.pid if self._requests is not None else None
+
+    # Its use.
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `events` should be called."""
+        if self._poll is None:
+            raise SpawnerError("the spawner was not started")
+        return self._poll.fileno()
+
+    def launch(self, request: LaunchRequest) -> None:
+        """Start a job; returns at once, also while the spawner is busy.
+
+        What an earlier attempt left of status and marker is removed. After a `SpawnerLost` the
+        job waits for `start`. Raises SpawnerError before the first `start`, ValueError if the
+        request is impossible or the job lives already, here or by its marker, OSError if an old
+        file cannot be removed.
+        """
+        if self._poll is None:
+            raise SpawnerError("the spawner was not started")
+        if request.id in self._launches:
+            raise ValueError(f"job {request.id} lives already")
+        if os.path.exists(request.marker):
+            self._remove_marker(request)
+        self._launched += 1
+        packed = request.packed(self._launched)
+        try:
+            os.unlink(request.status)
+        except FileNotFoundError:
+            pass
+        self._launches[request.id] = _Launch(request, self._launched)
+        if self._requests is not None:
+            self._send(packed)
+
+    @staticmethod
+    def _remove_marker(request: LaunchRequest) -> None:
+        """Remove a marker whose supervisor is dead for sure; raises ValueError otherwise."""
+        try:
+            marker = Marker.read(request.marker)
+        except RecordError as error:
+            raise ValueError(f"job {request.id}: {error}; remove it if the job does not run")
+        if marker is not None and marker.alive() is not False:
+            raise ValueError(f"job {request.id} lives already, as process {marker.pid} on "
+                             f"{marker.host} ({os.fsdecode(request.marker)})")
+        os.unlink(request.marker)
+
+    def _send(self, packed: bytes) -> None:
+        idle = not self._unsent
+        self._unsent += len(packed).to_bytes(4, "little") + packed
+        if idle:
+            self._flush()
+            if self._unsent:
+                self._poll.modify(self._requests, select.EPOLLIN | select.EPOLLOUT)
+
+    def _flush(self) -> None:
+        """Send as much as the socket takes."""
+        try:
+            while self._unsent:
+                del self._unsent[:self._requests.send(self._unsent)]
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            return  # `events` sees the end of the spawner
+
+    def events(self) -> List[Event]:
+        """What has happened since the last call, in order; [] if nothing.
+
+        After an `Ended`, `LaunchFailed` or `SupervisorLost` its id is free again.
+        """
+        if self._poll is None:
+            raise SpawnerError("the spawner was not started")
+        ready = dict(self._poll.poll(0))
+        told: List[Event] = []
+        # End-of-file first: every event of a launch that it concludes is then here to be read.
+        mask = ready.get(self._requests.fileno(), 0) if self._requests is not None else 0
+        lost = bool(mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR))
+        if self._events.fileno() in ready or lost:
+            self._read_events(told)
+        if lost:
+            self._spawner_lost(told)
+        elif mask & select.EPOLLOUT:
+            self._flush()
+            if not self._unsent:
+                self._poll.modify(self._requests, select.EPOLLIN)
+        return told
+
+    def _read_events(self, told: List[Event]) -> None:
+        while True:
+            try:
+                kind, (identity, launched), *values = marshal.loads(self._events.recv(PACKET))
+            except BlockingIOError:
+                return
+            launch = self._launches.get(identity)
+            if launch is None or launch.number != launched:
+                continue  # its supervisor was killed just after it had told of the end
+            if kind == supervisor.STARTED:
+                self._started(told, identity, launch, *values)
+                continue
+            if kind == supervisor.ENDED:
+                number, pid, status, problem = values
+                self._started(told, identity, launch, number, pid)
+                event: Event = Ended(identity, ExitStatus(*status), problem)
+            elif kind == supervisor.FAILED:
+                event = LaunchFailed(identity, *values)
+            else:
+                event = self._ended_untold(identity, launch)
+            del self._launches[identity]
+            told.append(event)
+
+    @staticmethod
+    def _started(told: List[Event], identity: JobId, launch: _Launch, number: int,
+                 pid: int) -> None:
+        """A supervisor does not wait to tell of the start: the end may be what tells of it."""
+        if launch.supervisor_pid is None:
+            launch.supervisor_pid = number
+            told.append(Started(identity, number, pid))
+
+    @staticmethod
+    def _ended_untold(identity: JobId, launch: _Launch) -> Event:
+        """What to tell of a supervisor that is gone: the end which it recorded, or its loss."""
+        try:
+            status = read_status(launch.request.status)
+        except RecordError:
+            status = None
+        if status is None:
+            return SupervisorLost(identity, launch.supervisor_pid)
+        if status.error is not None:
+            return LaunchFailed(identity, status.error)
+        return Ended(identity, status)
+
+    def _spawner_lost(self, told: List[Event]) -> None:
+        """Find out where each launch stood, which is settled: no launch is under way any more."""
+        self._poll.unregister(self._requests)
+        self._requests.close()
+        self._requests = None
+        self._unsent.clear()
+        code = self._wait()
+        unstarted = []
+        for identity, launch in list(self._launches.items()):
+            begun = self._begun(launch)
+            if begun is None:
+                unstarted.append(identity)
+            elif not begun:
+                told.append(self._ended_untold(identity, launch))
+                del self._launches[identity]
+        cause = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        told.append(SpawnerLost(f"the process that starts jobs (pid {self._process.pid}) {cause}",
+                                tuple(unstarted)))
+
+    @staticmethod
+    def _begun(launch: _Launch) -> Optional[bool]:
+        """None: this job was not started. True: its supervisor lives or has done its work.
+        False: its supervisor is dead and its marker still there."""
+        if launch.supervisor_pid is None:
+            if os.path.exists(launch.request.status):
+                return True
+            try:
+                marker = Marker.read(launch.request.marker)
+            except RecordError:
+                return False
+            if marker is None:
+                return True if os.path.exists(launch.request.status) else None
+            return marker.alive() is not False
+        return True

@@ -1,0 +1,410 @@
+"""`jobs.csv`: one line per job that ended, the same for live runs and simulations.
+
+Each job is one physical line, whatever its texts hold: line ends in them are written as `\\n`, so
+that a line torn by a crash can be told and cut off, and `grep` and `tail -f` show whole jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, \
+    TextIO, Tuple, Union
+
+from vrm.model import bits
+from vrm.model.job import JobState
+from vrm.model.node import Node, lane_of_socket
+from vrm.model.placement import Placement
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+class JobFileError(ValueError):
+    """A file that is not a list of jobs, or has a line that cannot be read; names the place."""
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job that ended, as a line of `jobs.csv` has it.
+
+    `submit`, `start`, `end`, `walltime` (the user's estimate) and `app_time` (the application's
+    own measurement) are in seconds; `start` and `end` are None when the job never ran.
+    `exit_code` is what a shell would show (128 + signal). `nodes` and `cores` are in the forms of
+    `PlacementText`; `binding` is ok, mismatch, unchecked or unbound.
+    """
+
+    id: int
+    app: str
+    procs: int
+    submit: float
+    start: Optional[float]
+    end: Optional[float]
+    walltime: float
+    status: str
+    exit_code: Optional[int] = None
+    app_time: Optional[float] = None
+    exclusive: bool = False
+    backfilled: bool = False
+    nodes: str = ""
+    cores: str = ""
+    binding: str = ""
+    reason: str = ""
+
+    @property
+    def line(self) -> str:
+        """The job's line, with its line end."""
+        return job_line(self.id, self.app, self.procs, self.submit, self.start, self.end,
+                        self.walltime, self.status, self.exit_code, self.app_time,
+                        self.exclusive, self.backfilled, self.nodes, self.cores, self.binding,
+                        self.reason)
+
+
+COLUMNS = tuple(column.name for column in fields(JobRow))
+HEADER = ",".join(COLUMNS) + "\n"
+_REQUIRED = COLUMNS[:8]
+
+
+# ---------------------------------------------------------------------------------- formatting
+
+
+def seconds_text(value: Optional[float]) -> str:
+    """A time in seconds: at most 3 decimals, whole numbers bare, nothing for None."""
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return str(value)
+    if not value.is_integer():
+        value = round(value, 3)
+        if not value.is_integer():
+            return str(value)
+    return str(int(value))
+
+
+def job_line(id: int, app: str, procs: int, submit: float, start: Optional[float],
+             end: Optional[float], walltime: float, status: str,
+             exit_code: Optional[int] = None, app_time: Optional[float] = None,
+             exclusive: bool = False, backfilled: bool = False, nodes: str = "",
+             cores: str = "", binding: str = "", reason: str = "") -> str:
+    """The line of a job, with its line end; arguments as the fields of `JobRow`.
+
+    For a simulation, which need not make a `JobRow` for every job it writes.
+    """
+    state = status if type(status) is str else JobState(status).value
+    code = "" if exit_code is None else exit_code
+    return (f"{id},{_text(app)},{procs},{seconds_text(submit)},{seconds_text(start)},"
+            f"{seconds_text(end)},{seconds_text(walltime)},{state},{code},"
+            f"{seconds_text(app_time)},{'1' if exclusive else '0'},{'1' if backfilled else '0'},"
+            f"{_text(nodes)},{_text(cores)},{_text(binding)},{_text(reason)}\n")
+
+
+_special = re.compile(r'[,"\\\n\r\0]').search
+_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\0": "\\0"}
+_UNESCAPES = {escape: char for char, escape in _ESCAPES.items()}
+_to_escape = re.compile(r"[\\\n\r\0]")
+_escaped = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
+
+
+def _text(text: str) -> str:
+    """A text as a field: on one line, quoted where CSV asks for it."""
+    if not _special(text):
+        return text
+    if _to_escape.search(text):
+        text = _to_escape.sub(lambda found: _ESCAPES[found.group()], text)
+    return '"' + text.replace('"', '""') + '"' if "," in text or '"' in text else text
+
+
+def _plain(field: str) -> str:
+    """The text that `_text` and the file's encoding made the field from."""
+    return _escaped.sub(_unescape, field) if "\\" in field else field
+
+
+def _unescape(found: "re.Match[str]") -> str:
+    escape = found.group()
+    if len(escape) == 6:  # a part of a name that is no valid UTF-8; see JobWriter
+        return chr(int(escape[2:], 16))
+    return _UNESCAPES.get(escape, escape)
+
+
+def fold_nodes(names: Iterable[str]) -> str:
+    """Node names in ClusterShell's folded form: `n[0-3,7],login`."""
+    from ClusterShell.NodeSet import NodeSet  # only uneven names need it: 30 ms to import
+    return str(NodeSet.fromlist(list(names)))
+
+
+class PlacementText:
+    """Writes placements on one cluster for the columns `nodes` and `cores`.
+
+    The work is per run of neighbouring nodes or per node, never per rank, for a simulation
+    writes hundreds of thousands of them.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._regular = _numbered_in_order([node.name for node in nodes])
+
+    def nodes(self, placement: Placement) -> str:
+        """The nodes of a placement, folded: `n[0-3,7]`. The order of the ranks is not kept."""
+        taken = 0
+        for group in placement.order:
+            taken |= group
+        if self._regular is None:
+            return fold_nodes(self._nodes[node].name for node in bits.members(taken))
+        prefix, offset = self._regular
+        runs = []
+        first = 0
+        while taken:
+            gap = (taken & -taken).bit_length() - 1
+            taken >>= gap
+            length = (taken ^ (taken + 1)).bit_length() - 1
+            first += gap
+            low, high = first + offset, first + offset + length - 1
+            runs.append(str(low) if low == high else f"{low}-{high}")
+            taken >>= length
+            first += length
+        numbers = ",".join(runs)
+        return f"{prefix}{numbers}" if numbers.isdigit() else f"{prefix}[{numbers}]"
+
+    def cores(self, placement: Placement) -> str:
+        """The cores of a placement by node, in the order of the ranks.
+
+        `n0:0/0-3+1/0-3;n1:0/5` is cores 0 to 3 of both sockets of n0, then core 5 of socket 0
+        of n1 (logical numbers within the socket).
+        """
+        nodes = self._nodes
+        share, width = placement.share, placement.width
+        parts = []
+        for index, ranks in placement.ranks_by_node(nodes):
+            node = nodes[index]
+            cores = _cores_on_node(node.sockets, share, placement.lane(index), width, ranks)
+            parts.append(f"{node.name}:{cores}")
+        return ";".join(parts)
+
+
+def _numbered_in_order(names: Sequence[str]) -> Optional[Tuple[str, int]]:
+    """Prefix and first number of names such as n4, n5, n6; None when they are not like that."""
+    prefix = names[0].rstrip("0123456789")
+    if any(char.isdigit() for char in prefix) or not names[0][len(prefix):]:
+        return None
+    first = int(names[0][len(prefix):])
+    if any(name != f"{prefix}{number}" for number, name in enumerate(names, first)):
+        return None
+    return prefix, first
+
+
+@lru_cache(maxsize=4096)
+def _cores_on_node(sockets: Tuple[int, ...], share: str, lane: int, width: int,
+                   ranks: int) -> str:
+    texts = []
+    for socket, cores in enumerate(sockets):
+        first, length = lane_of_socket(cores, share, lane)
+        here = min(ranks, length // width)
+        if here:
+            last = first + here * width - 1
+            texts.append(f"{socket}/{first}" if first == last else f"{socket}/{first}-{last}")
+        ranks -= here
+    return "+".join(texts)
+
+
+class CoreRange(NamedTuple):
+    """Cores `first` to `last` (inclusive, logical within the socket) of a socket."""
+
+    socket: int
+    first: int
+    last: int
+
+
+def parse_cores(text: str) -> List[Tuple[str, List[CoreRange]]]:
+    """Nodes and their cores, in the order of the ranks, from the column `cores`.
+
+    Raises ValueError when the text has not the form of `PlacementText.cores`.
+    """
+    placed = []
+    for part in text.split(";") if text else ():
+        name, colon, places = part.partition(":")
+        ranges = []
+        for place in places.split("+"):
+            found = re.fullmatch(r"(\d+)/(\d+)(?:-(\d+))?", place)
+            if not found or not colon:
+                raise ValueError(f"cores `{part}` are not of the form node:socket/first-last")
+            socket, first, last = found.groups()
+            ranges.append(CoreRange(int(socket), int(first), int(last or first)))
+        placed.append((name, ranges))
+    return placed
+
+
+# ------------------------------------------------------------------------------------- writing
+
+
+class JobWriter:
+    """Writes a list of jobs; use it in a `with` or close it.
+
+    With `append`, as a live manager has it, jobs are added to what is there and each reaches
+    the operating system before `write` returns. The rest of a line that a crash tore is cut off
+    first; `torn` holds it (empty if there was none). Without `append` the file is replaced and
+    written in large blocks. The file is valid UTF-8 whatever bytes a program's name has.
+
+    Raises JobFileError when the file exists and is no list of jobs, OSError as `open` does.
+    """
+
+    def __init__(self, path: PathLike, append: bool = True) -> None:
+        self.path = os.fspath(path)
+        self.torn = ""
+        has_header = append and self._mend()
+        self._file: TextIO = open(
+            path, "a" if append else "w", buffering=1 if append else 1 << 18,
+            encoding="utf-8", errors="backslashreplace", newline="\n")
+        if not has_header:
+            self._file.write(HEADER)
+
+    def write(self, row: JobRow) -> None:
+        """Add a job."""
+        self._file.write(row.line)
+
+    def write_lines(self, lines: Iterable[str]) -> None:
+        """Add jobs as `job_line` gives them."""
+        self._file.writelines(lines)
+
+    def close(self) -> None:
+        """Write what is still held and close the file."""
+        self._file.close()
+
+    def __enter__(self) -> "JobWriter":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def _mend(self) -> bool:
+        """Cut off a torn last line; True when the header is there."""
+        try:
+            file = open(self.path, "r+b")
+        except FileNotFoundError:
+            return False
+        with file:
+            first = file.readline(4096)
+            wanted = HEADER.encode()
+            if first != wanted and (first.endswith(b"\n") or not wanted.startswith(first)):
+                raise JobFileError(
+                    f"{self.path}:1: this is not a list of jobs that can be continued (its first"
+                    f" line is not `{HEADER.strip()}`); move it away or choose another file")
+            end = file.seek(0, os.SEEK_END)
+            whole = _after_last_newline(file, end)
+            if whole < end:
+                file.seek(whole)
+                self.torn = file.read().decode("utf-8", "backslashreplace")
+                file.truncate(whole)
+            return whole > 0
+
+
+def _after_last_newline(file: Any, end: int) -> int:
+    """Offset behind the last line end of a binary file of `end` bytes; 0 if it has none."""
+    while end:
+        begin = max(0, end - 65536)
+        file.seek(begin)
+        found = file.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def read_jobs(path: PathLike) -> Iterator[JobRow]:
+    """The jobs of a list, one by one, so that memory does not grow with it.
+
+    Columns are found by the names in the first line; those from `exit_code` on may be missing,
+    and others are passed over. A last line without its line end is being written and is left
+    out. Raises JobFileError with the place of a line that cannot be read, OSError as `open` does.
+    """
+    name = os.fspath(path)
+    with open(path, encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        header = file.readline()
+        if not header.endswith("\n"):
+            return
+        convert = _converters(name, _split(header))
+        for number, line in enumerate(file, 2):
+            if not line.endswith("\n"):
+                return
+            values = _split(line)
+            try:
+                row = JobRow(*[parse(values[index]) for _, index, parse in convert])
+            except (ValueError, IndexError) as error:
+                what = _first_bad(convert, values)
+                raise JobFileError(f"{name}:{number}: {what}") from error
+            yield row
+
+
+def _split(line: str) -> List[str]:
+    """The fields of a line. The csv module would refuse one of more than 128 KiB, which `cores`
+    is for a job on ten thousand nodes, and let a stray quote swallow the lines after it."""
+    line = line.rstrip("\r\n")
+    if '"' not in line:
+        return line.split(",")
+    parts = line.split('"')
+    parts[1::2] = [quoted.replace(",", "\0") for quoted in parts[1::2]]
+    return [_unquoted(field) if '"' in field else field for field in '"'.join(parts).split(",")]
+
+
+def _unquoted(field: str) -> str:
+    if len(field) > 1 and field[0] == field[-1] == '"':
+        field = field[1:-1].replace('""', '"')
+    return field.replace("\0", ",")
+
+
+Converter = Tuple[str, int, Callable[[str], Any]]
+
+
+def _converters(name: str, header: Sequence[str]) -> List[Converter]:
+    missing = [column for column in _REQUIRED if column not in header]
+    if missing:
+        raise JobFileError(f"{name}:1: this is not a list of jobs: the first line names no column"
+                           f" {', '.join(f'`{column}`' for column in missing)}")
+    return [(column.name, header.index(column.name), _PARSERS[column.name])
+            if column.name in header else (column.name, 0, _always(column.default))
+            for column in fields(JobRow)]
+
+
+def _first_bad(convert: Sequence[Converter], values: Sequence[str]) -> str:
+    for column, index, parse in convert:
+        if index >= len(values):
+            return f"the line ends before `{column}`"
+        try:
+            parse(values[index])
+        except ValueError as error:
+            return f"{column}: {error}"
+    raise AssertionError("no column of the line is bad")
+
+
+def _always(value: Any) -> Callable[[str], Any]:
+    return lambda text: value
+
+
+def _maybe(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: parse(text) if text else None
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1", ""):
+        raise ValueError(f"`{text}` is neither 0 nor 1")
+    return text == "1"
+
+
+_STATUSES = {state.value: state.value for state in JobState if state.ended}
+
+
+def _status(text: str) -> str:
+    if text not in _STATUSES:
+        raise ValueError(f"`{text}` is none of {', '.join(_STATUSES)}")
+    return _STATUSES[text]
+
+
+_PARSERS: Dict[str, Callable[[str], Any]] = {
+    "id": int, "app": _plain, "procs": int, "submit": float, "start": _maybe(float),
+    "end": _maybe(float), "walltime": float, "status": _status, "exit_code": _maybe(int),
+    "app_time": _maybe(float), "exclusive": _flag, "backfilled": _flag, "nodes": _plain,
+    "cores": _plain, "binding": _plain, "reason": _plain,
+}

@@ -1,0 +1,427 @@
+"""Status tables: what a snapshot of the manager says, as text for people, as JSON for programs.
+
+A snapshot is the content of the file `state`. Nothing here asks the manager itself, so the
+answer is the same on every node that sees the file; its age tells whether the manager lives.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import re
+import signal
+import sys
+import textwrap
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NoReturn, Optional, \
+    Sequence, TextIO, Tuple
+
+from prettytable import PrettyTable
+
+from vrm.model.node import Socket
+
+Snapshot = Mapping[str, Any]
+
+FORMAT = 1
+STALE_AFTER = 15.0
+"""Age in seconds from which a manager that has not ended is suspected to be dead: it writes at
+least every 5 s."""
+FOLD_ABOVE = 64
+"""Number of nodes above which equal neighbours share their lines in the table of nodes."""
+
+
+# --------------------------------------------------------------------------------- the head line
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What stands above every table; `age` in seconds."""
+
+    age: float
+    stale: bool
+    running: List[Mapping[str, Any]]
+    queued: List[Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, now: float) -> "_Head":
+        if snapshot.get("format") != FORMAT:
+            raise ValueError(f"the state has format {snapshot.get('format')!r} and this vrm reads"
+                             f" format {FORMAT}: ask with the vrm that runs the manager")
+        age = max(0.0, now - snapshot["time"])  # clocks of two hosts may differ a little
+        stale = age > STALE_AFTER and snapshot["manager"]["phase"] != "ended"
+        by_state: Dict[str, List[Mapping[str, Any]]] = {"running": [], "queued": []}
+        for job in snapshot["jobs"]:
+            by_state[job["state"]].append(job)
+        return cls(age, stale, by_state["running"], by_state["queued"])
+
+    def lines(self, snapshot: Snapshot, width: Optional[int]) -> List[str]:
+        """The lines of text, none longer than `width`."""
+        rules, manager, ended = (snapshot[key] for key in ("scheduling", "manager", "ended"))
+        others = ", ".join(f"{count} {what}" for what, count in ended.items()
+                           if count and what != "completed")
+        policies = f"{rules['algorithm']}, backfilling {rules['backfilling']}, {rules['policy']}:"
+        counts = (f"{len(self.running)} running, {len(self.queued)} waiting,"
+                  f" {sum(ended.values())} ended{f' ({others})' if others else ''};"
+                  f" {_ago(self.age)} ago")
+        one_line = f"{policies} {counts}"
+        lines = [one_line] if width is None or len(one_line) <= width else [policies, counts]
+        if snapshot["emulated"]:
+            lines.append(f"EMULATED: {_geometry(snapshot['nodes'])} on this machine,"
+                         f" ranks oversubscribed and unbound")
+        if self.stale:
+            lines.append(f"the manager (pid {manager['pid']} on {manager['host']}) has not written"
+                         f" for {_ago(self.age)}: it may have died")
+        elif manager["phase"] == "ended":
+            lines.append("the manager has ended")
+        elif manager["phase"] == "stopping":
+            lines.append("the manager is stopping: it starts no more jobs")
+        lines = [_shown(line) for line in lines]
+        if width is None:
+            return lines
+        return [part for line in lines for part in textwrap.wrap(line, max(width, 20))]
+
+
+def _geometry(nodes: Sequence[Mapping[str, Any]]) -> str:
+    shapes = {tuple(len(socket) for socket in node["sockets"]) for node in nodes}
+    count = f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}"
+    if len(shapes) != 1:
+        return count
+    sockets = shapes.pop()
+    if len(set(sockets)) != 1:
+        return f"{count} of {'+'.join(map(str, sockets))} cores"
+    return f"{count} of {len(sockets)}x{sockets[0]}"
+
+
+def _ago(seconds: float) -> str:
+    for unit, size, below in (("s", 1, 600), ("min", 60, 120 * 60), ("h", 3600, 72 * 3600)):
+        if seconds < below:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds // 86400)} days"
+
+
+def _shown(text: str) -> str:
+    """The text with what could disturb a terminal made visible: names come from users."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _clock(moment: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(moment))
+
+
+def _duration(seconds: float) -> str:
+    """HH:MM:SS; time that is over is shown as +HH:MM:SS. Parts of a second count as not over."""
+    if not math.isfinite(seconds):
+        return "-"
+    whole = math.ceil(seconds)
+    sign, whole = ("+", -whole) if whole < 0 else ("", whole)
+    return f"{sign}{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def _remaining(job: Mapping[str, Any], now: float) -> float:
+    """The estimate less what of it has passed, in seconds; below 0 when the job outruns it."""
+    if job["state"] != "running":
+        return job["estimate"]
+    return job["start"] + job["estimate"] - now
+
+
+# ----------------------------------------------------------------------------------- the tables
+
+
+def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional[int] = None,
+                limit: Optional[int] = None) -> str:
+    """The jobs: running ones by their start, then waiting ones in the order of the queue.
+
+    Remaining is the estimate less the time it has run; of a waiting job it is the estimate, and
+    `+` marks a job past its estimate. `now` is in epoch seconds (default: the clock), `width` in
+    columns of the terminal (default: as wide as it gets); no more than `limit` waiting jobs are
+    shown. ValueError when the snapshot has another format.
+    """
+    now = time.time() if now is None else now
+    head = _Head.of(snapshot, now)
+    waiting = head.queued if limit is None else head.queued[:max(0, limit)]
+    rows = [
+        [str(job["id"]), _shown(job["app"]), str(job["procs"]),
+         "R" if job["state"] == "running" else "Q",
+         _clock(job["start"]) if job["state"] == "running" else "-",
+         _duration(_remaining(job, now))]
+        for job in [*sorted(head.running, key=lambda job: (job["start"], job["id"])), *waiting]]
+    names = ["Id", "App", "Procs", "Status", "Started", "Remaining"]
+    if width is not None:
+        over = _width(names, rows) - width
+        longest = max([len(row[1]) for row in rows], default=0)
+        for row in rows:
+            row[1] = _cut(row[1], max(8, longest - over)) if over > 0 else row[1]
+    after = []
+    if len(waiting) < len(head.queued):
+        after.append(f"... and {len(head.queued) - len(waiting)} more waiting")
+    reserved = next((job for job in head.queued if job.get("expected_start") is not None), None)
+    if reserved:
+        moment = reserved["expected_start"]
+        after.append(f"job {reserved['id']} has a reservation for {_clock(moment)},"
+                     f" in {_duration(max(0.0, moment - now))}")
+    return "\n".join([*head.lines(snapshot, width), _table(names, rows), *after])
+
+
+def state_table(snapshot: Snapshot, now: Optional[float] = None,
+                width: Optional[int] = None) -> str:
+    """The nodes: a line for every socket, with the application on each core.
+
+    Status is Empty, Full or Slots (some cores taken), or Down. When the table is wider than
+    `width` columns, its cores are folded into runs (`0-15 ft.B.x, 16-31 .`). In clusters of more
+    than FOLD_ABOVE nodes, neighbours with the same jobs on the same cores (most often none)
+    share their lines (`n3-n999`). `now` is in epoch seconds (default: the clock). ValueError
+    when the snapshot has another format.
+    """
+    now = time.time() if now is None else now
+    head = _Head.of(snapshot, now)
+    apps = {job["id"]: _shown(job["app"]) for job in head.running}
+    sockets = list(_sockets(snapshot["nodes"]))
+    most = max([len(socket.slots) for _, _, socket in sockets], default=0)
+    names = ["Node", "Socket", "Taken", "Status", *(f"Core {core}" for core in range(most))]
+    left = [[name, str(socket.number), f"{socket.taken}/{len(socket.slots)}",
+             socket.status if up else "Down"] for name, up, socket in sockets]
+    if width is None or 9 * most <= width:
+        rows = [[*start, *(_app(job, apps) for job in socket.slots),
+                 *[""] * (most - len(socket.slots))]
+                for start, (_, _, socket) in zip(left, sockets)]
+        if width is None or _width(names, rows) <= width:
+            return "\n".join([*head.lines(snapshot, width), _table(names, rows)])
+    names[4:] = ["Cores"]
+    room = max(24, width - _width(names[:4], left) - 3)
+    rows = [[*start, _wrapped(_runs(socket.slots, apps), room)]
+            for start, (_, _, socket) in zip(left, sockets)]
+    return "\n".join([*head.lines(snapshot, width), _table(names, rows)])
+
+
+def _sockets(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Tuple[str, bool, Socket]]:
+    """Name, whether it is up, and each socket of every line of the table of nodes."""
+    for group in _groups(nodes):
+        first, last = group[0], group[-1]
+        name = _shown(first["name"])
+        if last is not first:
+            name += f"-{_shown(last['name'])}"
+        for number, slots in enumerate(first["sockets"]):
+            yield name, first["up"], Socket(number, slots)
+
+
+def _groups(nodes: Sequence[Mapping[str, Any]]) -> List[List[Mapping[str, Any]]]:
+    if len(nodes) <= FOLD_ABOVE:
+        return [[node] for node in nodes]
+    groups: List[List[Mapping[str, Any]]] = []
+    for node in nodes:
+        before = groups[-1][-1] if groups else None
+        if (before is not None and node["up"] == before["up"]
+                and node["sockets"] == before["sockets"]
+                and _follows(node["name"], before["name"])):
+            groups[-1].append(node)
+        else:
+            groups.append([node])
+    return groups
+
+
+_numbered = re.compile(r"(.*?)([0-9]+)").fullmatch
+
+
+def _follows(name: str, before: str) -> bool:
+    """Whether a name is the next one: n4 after n3, or cn010 after cn009."""
+    found, earlier = _numbered(name), _numbered(before)
+    if not found or not earlier or found[1] != earlier[1]:
+        return False
+    return found[2] == str(int(earlier[2]) + 1).zfill(len(earlier[2]))
+
+
+def _app(job: Optional[int], apps: Mapping[int, str]) -> str:
+    if job is None:
+        return "."
+    return apps.get(job) or f"job {job}"
+
+
+def _runs(slots: Sequence[Optional[int]], apps: Mapping[int, str]) -> List[str]:
+    """Neighbouring cores of the same job together: `0-15 ft.B.x`, `16-31 .`."""
+    runs = []
+    first = 0
+    for core in range(1, len(slots) + 1):
+        if core == len(slots) or slots[core] != slots[first]:
+            numbers = f"{first}" if core - 1 == first else f"{first}-{core - 1}"
+            runs.append(f"{numbers} {_app(slots[first], apps)}")
+            first = core
+    return runs
+
+
+def _wrapped(parts: Iterable[str], room: int) -> str:
+    """The parts with commas between, in lines of at most `room` characters."""
+    lines = [""]
+    for part in parts:
+        part = _cut(part, room - 1)
+        if not lines[-1]:
+            lines[-1] = part
+        elif len(lines[-1]) + 2 + len(part) < room:
+            lines[-1] += f", {part}"
+        else:
+            lines[-1] += ","
+            lines.append(part)
+    return "\n".join(lines)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[:length - 3]}..."
+
+
+def _width(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """How many columns of a terminal the table takes."""
+    columns = zip(names, *rows)
+    return sum(max(map(len, column)) + 3 for column in columns) + 1
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    table = PrettyTable(names)
+    table.align = "l"
+    table.add_rows(rows)
+    return table.get_string()
+
+
+# ------------------------------------------------------------------------------------- as JSON
+
+
+def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any]:
+    """The jobs as data for `json.dumps`; the keys are kept from version to version.
+
+    Common to both forms: `format` (1), `time` of the snapshot and its `age`, `manager` (`host`,
+    `pid`, `start`, `phase`), `stale` (true: the manager may have died), `emulated`, `scheduling`
+    (`algorithm`, `backfilling`, `policy`) and `ended` (number of jobs by how they ended).
+    Here `jobs`, in the order of the table: `id`, `app`, `procs`, `state` (running or queued),
+    `submit`, `estimate`, `exclusive`, `start` (null while queued), `remaining` (below 0: past its
+    estimate), `expected_start` (null without a reservation), `nodes` (empty while queued).
+    Moments are epoch seconds, durations seconds.
+    """
+    now = time.time() if now is None else now
+    head = _Head.of(snapshot, now)
+    running = sorted(head.running, key=lambda job: (job["start"], job["id"]))
+    return {**_common(snapshot, head), "jobs": [{
+        **{key: job[key] for key in ("id", "app", "procs", "state", "submit", "estimate",
+                                     "exclusive")},
+        "start": job.get("start"),
+        "remaining": _remaining(job, now),
+        "expected_start": job.get("expected_start"),
+        "nodes": list(job.get("nodes", ())),
+    } for job in [*running, *head.queued]]}
+
+
+def state_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any]:
+    """The nodes as data for `json.dumps`; the keys are kept from version to version.
+
+    The common keys are those of `queue_json`. Here `nodes`: `name`, `up` and `sockets`, each with
+    `socket` (its number), `taken`, `status` (Empty, Full, Slots or Down) and for every core
+    `jobs` (the id, or null) and `apps` (the application, or null).
+    """
+    now = time.time() if now is None else now
+    head = _Head.of(snapshot, now)
+    apps = {job["id"]: job["app"] for job in head.running}
+
+    def socket_json(up: bool, socket: Socket) -> Dict[str, Any]:
+        return {"socket": socket.number, "taken": socket.taken,
+                "status": socket.status if up else "Down", "jobs": list(socket.slots),
+                "apps": [apps.get(job) if job is not None else None for job in socket.slots]}
+
+    return {**_common(snapshot, head), "nodes": [{
+        "name": node["name"], "up": node["up"],
+        "sockets": [socket_json(node["up"], Socket(number, slots))
+                    for number, slots in enumerate(node["sockets"])],
+    } for node in snapshot["nodes"]]}
+
+
+def _common(snapshot: Snapshot, head: _Head) -> Dict[str, Any]:
+    return {"format": FORMAT, "time": snapshot["time"], "age": head.age,
+            "manager": dict(snapshot["manager"]), "stale": head.stale,
+            "emulated": snapshot["emulated"], "scheduling": dict(snapshot["scheduling"]),
+            "ended": dict(snapshot["ended"])}
+
+
+# ------------------------------------------------------------------------------------ watching
+
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # alternate screen, no cursor, no wrapping of long lines
+_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+
+
+def watch(render: Callable[[], str], interval: float, stop: Optional[threading.Event] = None,
+          out: Optional[TextIO] = None) -> None:
+    """Show what `render` gives again and again, every `interval` seconds.
+
+    On a terminal the text is redrawn in place, on its alternate screen, cut to its size; what was
+    there before is there again afterwards. Elsewhere the texts follow one another, with a line
+    between. When `render` raises OSError or ValueError (the file is missing, or is no snapshot)
+    the reason is shown above the last text, and it goes on.
+
+    Returns when `stop` is set (checked after each text) or at Ctrl-C; SIGTERM leaves the terminal
+    in order, too, and then ends as SystemExit. Raises what writing raises (BrokenPipeError when
+    nobody reads any more).
+    """
+    out = sys.stdout if out is None else out
+    stop = threading.Event() if stop is None else stop
+    screen = out.isatty()
+    last = ""
+    with _unwound_by_sigterm():
+        try:
+            if screen:
+                out.write(_ENTER)
+            first = True
+            while True:
+                try:
+                    text = last = render()
+                except (OSError, ValueError) as error:
+                    text = f"{_clock(time.time())} {_shown(str(error))}\n{last}"
+                if screen:
+                    out.write(_frame(text, _size(out)))
+                else:
+                    out.write(("" if first else "-" * 40 + "\n") + text.rstrip("\n") + "\n")
+                out.flush()
+                first = False
+                if stop.wait(interval):
+                    return
+        except KeyboardInterrupt:
+            return
+        finally:
+            if screen:
+                out.write(_LEAVE)
+                out.flush()
+
+
+def _frame(text: str, size: os.terminal_size) -> str:
+    """What draws the text over an earlier one, on a terminal of that size."""
+    lines = text.rstrip("\n").split("\n")
+    if len(lines) > size.lines > 1:
+        hidden = len(lines) - size.lines + 1
+        lines[size.lines - 1:] = [f"... {hidden} more lines: a higher terminal shows them"]
+    # Erase before writing: behind a line of full width, the cursor still stands on its last column.
+    text = "\n".join(f"\x1b[K{line[:size.columns]}" for line in lines)
+    return f"\x1b[H{text}" + ("\n\x1b[J" if len(lines) < size.lines else "")
+
+
+def _size(out: TextIO) -> os.terminal_size:
+    try:
+        return os.get_terminal_size(out.fileno())
+    except (OSError, io.UnsupportedOperation):
+        return os.terminal_size((80, 24))
+
+
+@contextmanager
+def _unwound_by_sigterm() -> Iterator[None]:
+    """Inside, SIGTERM unwinds the main thread, so that `finally` blocks are run."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def unwind(number: int, frame: Any) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

@@ -1,0 +1,1 @@
+"""Virtual time: the policies of the live manager on recorded and invented workloads."""

@@ -1,0 +1,166 @@
+"""The event loop in virtual time: the scheduler, policies and cluster of the live manager, with
+a clock that jumps from event to event.
+
+The order of things at one instant is fixed: first all ends, then all submissions, then one
+scheduling step. Jobs that end at one instant do so by id. The real run time of a job is known to
+the loop alone: the scheduler sees the estimate.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Tuple
+
+from vrm.model.cluster import Booking, Cluster
+from vrm.model.job import Infeasible, Job
+from vrm.scheduling.queue import JobQueue
+from vrm.scheduling.scheduler import Scheduler, Start
+from vrm.workload.submission import Submission
+
+# What an entry of the event list is. Ends come before moments at which a job should have ended.
+_END, _EXPECTED = 0, 1
+
+
+class Recorder(Protocol):
+    """Is told what happens; times in seconds of the workload."""
+
+    def ended(self, booking: Booking, start: Start, end: float, status: str, user: str) -> None:
+        """A job ended: `status` is completed, or timeout when it was killed."""
+
+    def refused(self, job: Job, reason: str, user: str) -> None:
+        """A job can never run on this machine."""
+
+    def moment(self, now: float, queued: int, queued_procs: int, busy_procs: int) -> None:
+        """The state after everything that happened at `now`."""
+
+
+class Speeds(Protocol):
+    """How fast jobs run beside others (see `vrm.simulation.corun`)."""
+
+    def started(self, booking: Booking, run: float, now: float) -> Iterable[Tuple[int, float]]:
+        """A job of `run` seconds of work started: the jobs whose end changes, with their ends."""
+
+    def ended(self, booking: Booking, now: float) -> Iterable[Tuple[int, float]]:
+        """A job left: the jobs whose end changes, with their new ends."""
+
+
+class Simulator:
+    """A scheduler and a cluster in virtual time.
+
+    With `kill`, a job that reaches its estimate is ended there (status `timeout`). `speeds`
+    lets jobs run faster or slower beside others. `progress(now, ended, waiting)` is called about
+    every thousand events.
+    """
+
+    def __init__(self, scheduler: Scheduler, cluster: Cluster, recorder: Recorder,
+                 kill: bool = False, speeds: Optional[Speeds] = None,
+                 progress: Optional[Callable[[float, int, int], None]] = None) -> None:
+        self.scheduler = scheduler
+        self.cluster = cluster
+        self.recorder = recorder
+        self.kill = kill
+        self.speeds = speeds
+        self.progress = progress
+        self.queue: JobQueue = scheduler.new_queue()
+        self.now = 0.0
+        self.events = 0
+        self.ended = 0
+        self._events: List[Tuple[float, int, int, int]] = []  # time, what, job, version
+        self._hidden: Dict[int, Tuple[float, str]] = {}  # run time and user of jobs not ended
+        self._started: Dict[int, Start] = {}
+        self._versions: Dict[int, int] = {}  # of the ends of running jobs; old ones are void
+
+    def run(self, submissions: Iterable[Submission]) -> None:
+        """Run all submissions (in order of time) to their ends."""
+        for _ in self.moments(submissions):
+            pass
+
+    def moments(self, submissions: Iterable[Submission]) -> Iterator[float]:
+        """The same, event by event: yields each moment after its scheduling step."""
+        source = iter(submissions)
+        following = next(source, None)
+        events, queue, cluster = self._events, self.queue, self.cluster
+        step, moment, progress = self.scheduler.step, self.recorder.moment, self.progress
+        queued_procs = 0
+        busy_procs = 0
+        while events or following is not None:
+            if following is None or (events and events[0][0] < following.job.submit):
+                now = events[0][0]
+            else:
+                now = max(following.job.submit, self.now) if self.events else following.job.submit
+            self.now = now
+            while events and events[0][0] <= now:
+                _, what, job_id, version = heapq.heappop(events)
+                if what == _END and self._versions.get(job_id) == version:
+                    busy_procs -= self._end(job_id, now)
+            while following is not None and following.job.submit <= now:
+                if self._submit(following):
+                    queued_procs += following.job.procs
+                following = next(source, None)
+            for start in step(now, queue, cluster):
+                procs = start.booking.job.procs
+                queued_procs -= procs
+                busy_procs += procs
+                self._start(start, now)
+            moment(now, len(queue), queued_procs, busy_procs)
+            self.events += 1
+            if progress is not None and self.events % 1000 == 0:
+                progress(now, self.ended, len(queue))
+            yield now
+        if len(queue):
+            raise RuntimeError(f"{len(queue)} job(s) wait for ever on an empty machine; the "
+                               "placement policy promised that they fit")
+
+    def _submit(self, submission: Submission) -> bool:
+        job, run, user = submission
+        try:
+            self.scheduler.check(job)
+        except Infeasible as reason:
+            self.recorder.refused(job, str(reason), user)
+            return False
+        self._hidden[job.id] = run, user
+        self.queue.add(job)
+        return True
+
+    def _start(self, start: Start, now: float) -> None:
+        booking = start.booking
+        job_id = booking.job.id
+        self._started[job_id] = start
+        run = self._hidden[job_id][0]
+        if self.speeds is not None:
+            for changed, end in self.speeds.started(booking, run, now):
+                self._schedule_end(changed, end)
+        else:
+            self._schedule_end(job_id, now + run)
+
+    def _schedule_end(self, job_id: int, end: float) -> None:
+        version = self._versions[job_id] = self._versions.get(job_id, 0) + 1
+        expected = self._started[job_id].booking.expected_end
+        if end > expected:
+            if self.kill:
+                end = expected
+            elif version == 1:
+                heapq.heappush(self._events, (expected, _EXPECTED, job_id, version))
+        heapq.heappush(self._events, (end, _END, job_id, version))
+
+    def _end(self, job_id: int, now: float) -> int:
+        booking = self.cluster.release(job_id)
+        run, user = self._hidden.pop(job_id)
+        del self._versions[job_id]
+        killed = self.kill and now >= booking.expected_end and self._unfinished(booking, run, now)
+        if self.speeds is not None:
+            for changed, end in self.speeds.ended(booking, now):
+                self._schedule_end(changed, end)
+        self.recorder.ended(booking, self._started.pop(job_id), now,
+                            "timeout" if killed else "completed", user)
+        self.ended += 1
+        return booking.job.procs
+
+    def _unfinished(self, booking: Booking, run: float, now: float) -> bool:
+        if self.speeds is not None:
+            return self.speeds.remaining(booking.job.id, now) > 1e-9  # type: ignore[attr-defined]
+        return run > booking.job.estimate
+
+    def waiting(self) -> Any:
+        """The jobs that wait now, in order."""
+        return self.queue.in_order(self.now)

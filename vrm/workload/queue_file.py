@@ -1,0 +1,625 @@
+"""Queue files: what a line says, how a file is followed while it grows, how a recorded one is
+replayed, and how to tell that its writer has ended.
+
+One line per job, blanks between the columns:
+
+    ft.B.x 8 60 0                  app, ranks, estimated seconds, exclusive (0 or 1)
+    is.B.x 32 10 0 4               a recorded line: 4 seconds pass before the next one
+    lu.B.x 8 90.5 1 cores=2        after the columns, key=value fields (see FIELDS)
+    cg.B.x 4 30 0 name='run 1'     words are quoted as in a shell
+    end                            nothing comes after this line
+
+`#` at the start of a word begins a comment. A line that is wrong is a LineError with the reason,
+and the lines after it count.
+
+While a file is followed:
+
+- A line is taken when its newline has arrived, and never twice. Lines are appended; what has
+  been taken is not looked at again. To mend a refused line, append it anew.
+- If the file is replaced or rewritten (as an editor saves) and its beginning is still what was
+  taken, reading goes on behind that. If its beginning is another, the new content is read from
+  its start: all its lines are new ones.
+- A file that has shrunk or vanished may be in the middle of being saved. That is believed when two
+  looks in a row find the same (`QueueFollower.unsettled` tells that a second one is due).
+
+A program that writes a queue while the manager runs says so in a marker file (see WriterMarker).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import socket
+import stat
+from collections import deque
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from hashlib import blake2b
+from pathlib import Path
+from typing import (Any, BinaryIO, Callable, Deque, Dict, Iterable, Iterator, List, Mapping,
+                    NamedTuple, NoReturn, Optional, Tuple, Union)
+
+EXAMPLE = "ft.B.x 8 60 0"
+LONGEST = 16384
+"""Bytes of the longest line that is read."""
+
+
+class LineError(ValueError):
+    """A line that names no job as it should; the text says what stands there and what is wanted."""
+
+
+# ---------------------------------------------------------------------------- what a line says
+
+
+@dataclass(frozen=True)
+class QueueLine:
+    """The job that a line asks for. `seconds` is the estimate, `delay` the seconds until the next
+    line in a recorded queue (None where the column is missing), `fields` the values of the
+    `key=value` fields as FIELDS reads them.
+    """
+
+    app: str
+    procs: int
+    seconds: float
+    exclusive: bool = False
+    delay: Optional[float] = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """The line of a queue file that says this."""
+        words = [self.app, str(self.procs), _plain(self.seconds), str(int(self.exclusive))]
+        if self.delay is not None:
+            words.append(_plain(self.delay))
+        # `#x` would begin a comment; a quoted one does not.
+        return " ".join([*map(shlex.quote, words),
+                         *(f"{key}={shlex.quote(str(value))}"
+                           for key, value in self.fields.items())])
+
+
+class _Entry(NamedTuple):
+    """A column or field: the reader of its text (ValueError when it is wrong) and what it wants."""
+
+    read: Callable[[str], Any]
+    wanted: str
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
+        raise ValueError(text)
+    return int(text)
+
+
+def _number(text: str) -> float:
+    if not re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text):
+        raise ValueError(text)
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(text)
+    return number
+
+
+def _positive(text: str) -> float:
+    if not _number(text) > 0:
+        raise ValueError(text)
+    return _number(text)
+
+
+def _flag(text: str) -> bool:
+    return {"0": False, "1": True}[text]
+
+
+def _label(text: str) -> str:
+    if not text.isprintable() or not 0 < len(text) <= 64:
+        raise ValueError(text)
+    return text
+
+
+def check_app(app: str) -> str:
+    """The name of a program inside Applications.Path, unchanged; LineError when it leads out of
+    there or could be taken for something else than a name.
+    """
+    inside = "it must be the name of a file that lies inside Applications.Path"
+    if not app or app in (".", ".."):
+        raise LineError(f"app: `{app}` names no file; {inside}; for example `{EXAMPLE}`")
+    if "/" in app:
+        raise LineError(f"app: `{show(app)}` is a path; {inside}, without a slash")
+    if app.startswith("-"):
+        raise LineError(f"app: `{show(app)}` begins with `-` and would be read as an option; "
+                        f"{inside}")
+    if not app.isprintable() or len(app) > 200:
+        raise LineError(f"app: `{show(app)}` is longer than 200 characters or holds some that "
+                        f"cannot be printed; {inside}")
+    return app
+
+
+COLUMNS: Dict[str, _Entry] = {
+    "app": _Entry(check_app, "the name of a program"),
+    "procs": _Entry(_whole, "a whole number of ranks, 1 or more"),
+    "seconds": _Entry(_positive, "the estimated run time, a number of seconds above 0"),
+    "exclusive": _Entry(_flag, "0 (may share its nodes) or 1 (may not)"),
+    "delay": _Entry(_number, "the seconds until the next line, 0 or more"),
+}
+
+FIELDS: Dict[str, _Entry] = {
+    "cores": _Entry(_whole, "the cores of each rank, a whole number, 1 or more"),
+    "name": _Entry(_label, "a label of at most 64 printable characters"),
+}
+"""The `key=value` fields: a new one is one line here."""
+
+
+def parse_line(text: str) -> QueueLine:
+    """The job that a line asks for; LineError when it is wrong, blank or only a comment."""
+    words = _words(text)
+    if not words:
+        raise LineError(f"the line names no job; a job is for example `{EXAMPLE}`")
+    return _job(words)
+
+
+def _job(words: List[str]) -> QueueLine:
+    entries = list(COLUMNS.items())
+    values: Dict[str, Any] = {"delay": None}
+    fields: Dict[str, Any] = {}
+    for index, word in enumerate(words):
+        key, is_field, value = word.partition("=")
+        if index > 0 and (is_field or fields):
+            if index < 4:
+                break
+            if not is_field:
+                raise LineError(f"`{show(word)}` stands after the key=value fields and is none; "
+                                f"quote a value with blanks: name='run 1'")
+            if key not in FIELDS:
+                _refuse_field(key)
+            if key in fields:
+                raise LineError(f"`{key}` is given twice")
+            fields[key] = _read(key, value, FIELDS[key])
+        elif index == len(entries):
+            raise LineError(f"`{show(word)}` is one column too many; there are {_names()}, for "
+                            f"example `{EXAMPLE}`, and then key=value fields")
+        else:
+            column, entry = entries[index]
+            values[column] = _read(column, word, entry)
+    if len(values) < 5:
+        missing = [column for column in list(COLUMNS)[:4] if column not in values]
+        raise LineError(f"{', '.join(missing)} missing; the columns are {_names()}, for example "
+                        f"`{EXAMPLE}`")
+    return QueueLine(fields=fields, **values)
+
+
+def _read(name: str, text: str, entry: _Entry) -> Any:
+    try:
+        return entry.read(text)
+    except LineError:
+        raise
+    except (ValueError, KeyError):
+        found = f"`{show(text)}` stands there" if text else "nothing stands there"
+        raise LineError(f"{name}: {found}, wanted is {entry.wanted}; for example `{EXAMPLE}`"
+                        ) from None
+
+
+def _refuse_field(key: str) -> NoReturn:
+    close = get_close_matches(key, FIELDS, 1)
+    hint = f"did you mean `{close[0]}`?" if close else f"known are {', '.join(FIELDS)}"
+    raise LineError(f"unknown field `{show(key)}`; {hint}")
+
+
+def _names() -> str:
+    return "app, procs, seconds, exclusive and, if recorded, delay"
+
+
+# Blanks, a comment at the start of a word, a word; a lone quote or backslash is left to shlex.
+_PART = re.compile(r"""[ \t]+|(#)|(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^ \t'"\\])+|.""", re.DOTALL)
+_BLANKS = re.compile(r"[ \t]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+_QUOTING = re.compile(r"['\"\\]")
+
+
+def _words(text: str) -> List[str]:
+    """The words of a line without its comment. LineError for open quotes and control characters."""
+    text = text.rstrip("\r\n")
+    for part in _PART.finditer(text) if "#" in text else ():
+        if part.group(1):
+            text = text[:part.start()]
+            break
+    control = _CONTROL.search(text)
+    if control:
+        raise LineError(f"the line holds the control character 0x{ord(control.group()):02x} at "
+                        f"place {control.start() + 1}; a queue file is plain text, for example "
+                        f"`{EXAMPLE}`")
+    if not _QUOTING.search(text):
+        return [word for word in _BLANKS.split(text) if word]  # the same, and much faster
+    try:
+        return shlex.split(text)
+    except ValueError:
+        raise LineError("a quote is not closed, or a backslash stands at the end of the line"
+                        ) from None
+
+
+def show(text: str, longest: int = 60) -> str:
+    """The text as a message may show it: short, and without what a terminal would obey."""
+    short = text if len(text) <= longest else text[:longest] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in short)
+
+
+def _plain(seconds: float) -> str:
+    return str(int(seconds)) if float(seconds).is_integer() else repr(float(seconds))
+
+
+# -------------------------------------------------------------------------- following a file
+
+_TAIL = 1024  # bytes before the place reached by which what was taken is known again
+
+
+class Position(NamedTuple):
+    """How far a queue file was taken: its inode, the byte and the lines reached, and a digest of
+    the last bytes before. Plain values, for a journal; `Position(*values)` restores it.
+    """
+
+    inode: int = 0
+    offset: int = 0
+    number: int = 0
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that was taken: its number (from 1), text, the job or what is wrong with it, and
+    the position after it.
+    """
+
+    number: int
+    text: str
+    parsed: Union[QueueLine, LineError]
+    position: Position
+
+
+class QueueFollower:
+    """Follows a queue file that grows; never waits, and never fails for what the file does.
+
+    `position` (of a Line, or of an earlier follower) continues there: nothing taken before it
+    is taken again, nothing after it is missed.
+    """
+
+    def __init__(self, path: Union[str, Path], position: Optional[Position] = None) -> None:
+        self.path = Path(path)
+        self.position = position or Position()
+        self.ended = False
+        """Nothing more will come: the `end` line was read, or all there was after `finish()`."""
+        self.trouble = ""
+        """Why the file cannot be read at the moment; empty when it can."""
+        self._notices: List[str] = []
+        self._finishing = False
+        self._seen: Any = None  # the state of the file that was read to its end
+        self._doubt: Any = None  # the state of a shrunken or vanished file, until seen again
+        self._skipped = 0  # how far a line too long has been searched for its end
+
+    @property
+    def unsettled(self) -> bool:
+        """The file has shrunk or vanished; another look soon will tell whether for good."""
+        return self._doubt is not None
+
+    def take_notices(self) -> List[str]:
+        """What happened to the file since the last call, each thing once, in whole sentences."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    def finish(self) -> None:
+        """Nothing more will be written: what stands there at the next `read_new` is all, and a
+        last line without newline counts.
+        """
+        self._finishing = True
+        self._seen = None
+
+    def read_new(self) -> List[Line]:
+        """The job lines and bad lines that came since the last call; not blanks and comments."""
+        if self.ended:
+            return []
+        try:
+            # A pipe under this name must not block the manager.
+            handle = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._missing()
+            return []
+        except OSError as error:
+            self._unreadable(error)
+            return []
+        try:
+            with open(handle, "rb") as file:
+                return self._read(file)
+        except OSError as error:
+            self._unreadable(error)
+            return []
+
+    def _missing(self) -> None:
+        gone = self.position.offset > 0
+        if gone and self._doubt != "missing" and not self._finishing:
+            self._doubt = "missing"
+            return
+        if gone:
+            self._notices.append(
+                f"queue file {self.path} is gone after {self._taken()}; a new one of this name "
+                f"is read from its start")
+            self._restart()
+            self.trouble = "is not there"
+        else:
+            self._in_trouble("is not there", "it is waited for")
+        self.ended = self._finishing
+
+    def _unreadable(self, error: OSError) -> None:
+        mend = f"mend: chmod u+r {shlex.quote(str(self.path))}" if isinstance(
+            error, PermissionError) else "mend its path or its file system"
+        self._in_trouble(f"cannot be read ({error.strerror})", f"it is tried again ({mend})")
+
+    def _in_trouble(self, trouble: str, then: str) -> None:
+        if self.trouble != trouble:
+            self.trouble = trouble
+            self._notices.append(f"queue file {self.path} {trouble}; {then}")
+
+    def _taken(self) -> str:
+        return f"{self.position.number} line(s) of it were taken"
+
+    def _restart(self) -> None:
+        self.position = Position()
+        self._seen = self._doubt = None
+        self._skipped = 0
+
+    def _read(self, file: BinaryIO) -> List[Line]:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            self._in_trouble("is not a regular file", "name one under Applications.Queue")
+            return []
+        self.trouble = ""
+        seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if seen != self._seen and not self._still_known(file, status, seen):
+            return []
+        self._doubt = None
+        if seen == self._seen:
+            return []
+        lines = list(self._take_lines(file, status.st_ino))
+        if self.ended and file.read(1):
+            self._notices.append(f"queue file {self.path}: what follows its `end` line (line "
+                                 f"{self.position.number + 1}) is not read")
+        self.ended = self.ended or self._finishing
+        self._seen = seen
+        return lines
+
+    def _still_known(self, file: BinaryIO, status: os.stat_result, seen: Any) -> bool:
+        """Whether the position holds for this file; False to wait for a second look."""
+        position = self.position
+        replaced = position.offset > 0 and position.inode != status.st_ino
+        if status.st_size >= position.offset and _digest(file, position.offset) == position.digest:
+            if replaced:
+                self._notices.append(f"queue file {self.path} was replaced and begins with the "
+                                     f"{position.number} line(s) taken; what follows them is read")
+            if status.st_size < self._skipped or replaced:
+                self._skipped = 0
+            self.position = position._replace(inode=status.st_ino)
+            return True
+        shrunk = status.st_size < position.offset
+        if shrunk and seen != self._doubt and not self._finishing:
+            self._doubt = seen
+            return False
+        how = "replaced" if replaced else "truncated" if shrunk else "rewritten"
+        self._notices.append(f"queue file {self.path} was {how} after {self._taken()}; what stands "
+                             f"in it now is read from its start, each line as a new job")
+        self._restart()
+        self.position = Position(inode=status.st_ino)
+        return True
+
+    def _take_lines(self, file: BinaryIO, inode: int) -> Iterator[Line]:
+        file.seek(self.position.offset)
+        while not self.ended:
+            raw = file.readline(LONGEST + 1)
+            too_long = len(raw) > LONGEST
+            complete = raw.endswith(b"\n") or (too_long and self._skip_line(file))
+            if not raw or not (complete or self._finishing):
+                return
+            offset, number = file.tell(), self.position.number + 1
+            self._skipped = 0
+            if number == 1 and raw.startswith(b"\xef\xbb\xbf"):
+                raw = raw[3:]  # the byte order mark that some editors put first
+            parsed = self._parse(raw, too_long)
+            if self.ended:
+                return  # the position stays before `end`: a restarted manager shall find it, too
+            self.position = Position(inode, offset, number, _digest(file, offset))
+            if parsed is not None:
+                text = raw.decode("utf-8", "backslashreplace").rstrip("\r\n")
+                yield Line(number, text[:200] if too_long else text, parsed, self.position)
+
+    def _skip_line(self, file: BinaryIO) -> bool:
+        """Go past the rest of a line too long to be kept; False when its end is not there yet."""
+        file.seek(max(self._skipped, file.tell()))
+        while True:
+            part = file.readline(65536)
+            if part.endswith(b"\n"):
+                return True
+            if not part:
+                self._skipped = file.tell()
+                return False
+
+    def _parse(self, raw: bytes, too_long: bool) -> Union[QueueLine, LineError, None]:
+        try:
+            if too_long:
+                raise LineError(f"the line is longer than {LONGEST} bytes")
+            words = _words(raw.decode("utf-8"))
+            if words == ["end"]:
+                self.ended = True
+                return None
+            return _job(words) if words else None
+        except LineError as error:
+            return error
+        except UnicodeDecodeError as error:
+            return LineError(f"byte 0x{raw[error.start]:02x} at place {error.start + 1} is not "
+                             f"UTF-8; save the file as UTF-8")
+
+
+def _digest(file: BinaryIO, offset: int) -> str:
+    """What stands before the offset, for recognising it again; empty at the start of a file."""
+    if offset == 0:
+        return ""
+    first = max(0, offset - _TAIL)
+    return blake2b(os.pread(file.fileno(), offset - first, first), digest_size=8).hexdigest()
+
+
+# -------------------------------------------------------------------------- recorded queues
+
+
+def replay(lines: Iterable[Line], speed: float = 1.0) -> Iterator[Tuple[float, Line]]:
+    """Each line with the seconds after the first at which it is due. A line's delay comes before
+    the next line, `speed` times faster than recorded; lines without one, and bad lines, have 0.
+    """
+    if not speed > 0:
+        raise ValueError(f"the speed of a replay must be above 0, not {speed:g}")
+    offset = 0.0
+    for line in lines:
+        yield offset, line
+        offset += _delay(line) / speed
+
+
+def _delay(line: Line) -> float:
+    return 0.0 if isinstance(line.parsed, LineError) else line.parsed.delay or 0.0
+
+
+class Replay:
+    """Gives the lines of a followed queue when they are due; `now` is any clock in seconds.
+
+    The first line (also the first after a restored position) is due at the first call. A line that
+    is appended later than its delay asks for is due at once, and those after it count from there.
+    A queue without delays is just followed.
+    """
+
+    def __init__(self, follower: QueueFollower, speed: float = 1.0) -> None:
+        if not speed > 0:
+            raise ValueError(f"the speed of a replay must be above 0, not {speed:g}")
+        self.follower = follower
+        self.speed = speed
+        self.position = follower.position
+        """The position after the last line that was given, to be stored and continued from."""
+        self._waiting: Deque[Tuple[float, Line]] = deque()
+        self._next = -math.inf  # when the line after the last one read is due
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will come, and all that came was given."""
+        return self.follower.ended and not self._waiting
+
+    def due(self, now: float) -> List[Line]:
+        """The lines that are due at `now` and were not given yet; reads the file's new lines."""
+        for line in self.follower.read_new():
+            at = max(self._next, now)
+            self._waiting.append((at, line))
+            self._next = at + _delay(line) / self.speed
+        lines = []
+        while self._waiting and self._waiting[0][0] <= now:
+            lines.append(self._waiting.popleft()[1])
+        if lines:
+            self.position = lines[-1].position
+        return lines
+
+    def next_due(self) -> Optional[float]:
+        """When the next line that was read is due; None when none waits."""
+        return self._waiting[0][0] if self._waiting else None
+
+
+# ---------------------------------------------------------------- is there still a writer?
+
+HEARTBEAT = 20.0
+"""Seconds within which a writer touches its marker."""
+_LOST = 6 * HEARTBEAT
+
+
+@dataclass(frozen=True)
+class Writer:
+    """What a marker tells of a queue's writer: `state` is none, writing or ended."""
+
+    state: str
+    reason: str
+
+
+class WriterMarker:
+    """While a program writes a queue: `with WriterMarker(queue) as marker:`, and `marker.beat()`
+    with every line, at least every HEARTBEAT seconds.
+
+    The marker is the file `<queue>.writer`, a JSON object: `host`, `pid`, `start` (of the process,
+    in clock ticks since the boot, so that a reused pid is not mistaken for it) and `ended`. It
+    stays when the writer has ended, or else a manager that starts later could not know. Raises
+    RuntimeError when another program writes this queue, OSError when the marker can't be written.
+    """
+
+    def __init__(self, queue: Union[str, Path]) -> None:
+        self.path = marker_path(queue)
+        self.queue = queue
+
+    def __enter__(self) -> "WriterMarker":
+        try:
+            touched = self.path.stat().st_mtime
+        except FileNotFoundError:
+            touched = 0.0
+        # Without a clock of its own, a marker on another host counts as just touched.
+        other = writer_of(self.queue, touched)
+        if other.state == "writing":
+            raise RuntimeError(f"{self.queue} is being written already: {other.reason}; end that "
+                               f"program, or remove {self.path} if it is gone")
+        self._write(ended=False)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._write(ended=True)
+
+    def beat(self) -> None:
+        """Tell managers on other hosts that this writer is alive."""
+        os.utime(self.path)
+
+    def _write(self, ended: bool) -> None:
+        facts = {"host": socket.gethostname(), "pid": os.getpid(),
+                 "start": _process_start(os.getpid()), "ended": ended}
+        new = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
+        new.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+        os.replace(new, self.path)
+
+
+def marker_path(queue: Union[str, Path]) -> Path:
+    """The marker file of a queue's writer."""
+    return Path(f"{queue}.writer")
+
+
+def writer_of(queue: Union[str, Path], now: float) -> Writer:
+    """What is known of the writer of a queue file; `now` in epoch seconds.
+
+    On this host the process is looked for; on another, the marker must have been touched within
+    the last six heartbeats. Without a marker, or with one that is not understood, the state is
+    none: somebody may append by hand at any time, and the queue ends with an `end` line.
+    """
+    marker = marker_path(queue)
+    try:
+        touched = marker.stat().st_mtime
+        facts = json.loads(marker.read_text(encoding="utf-8"))
+        host, pid, start, ended = (facts[key] for key in ("host", "pid", "start", "ended"))
+        pid = int(pid)
+    except FileNotFoundError:
+        return Writer("none", "no program has announced that it writes this queue")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Writer("none", f"{marker} is not understood ({error}); remove it")
+    who = f"process {pid} on {host}"
+    if ended:
+        return Writer("ended", f"{who} has written all its lines")
+    if host == socket.gethostname():
+        if _process_start(pid) == start:
+            return Writer("writing", f"{who} is running")
+        return Writer("ended", f"{who} is gone")
+    if now - touched <= _LOST:
+        return Writer("writing", f"{who} gave a sign {max(0.0, now - touched):.0f} s ago")
+    return Writer("ended", f"{who} has given no sign for {now - touched:.0f} s")
+
+
+def _process_start(pid: int) -> Optional[int]:
+    """When the process started, in clock ticks since the boot; None when it does not run."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name in parentheses may hold anything; the state (Z: a zombie) follows it.
+    words = text.rpartition(")")[2].split()
+    return None if words[0] in "ZX" else int(words[19])

@@ -1,0 +1,295 @@
+"""Traces in the Standard Workload Format 2.2, plain or gzipped: read as a stream, and written.
+
+Format: D. Feitelson, "The Standard Workload Format", Parallel Workloads Archive; 18 fields, -1
+where a value is not known, header lines `; Key: value`. Real traces are not clean: every row
+that is dropped or changed is counted, by reason, in `Trace.dirt`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Callable, Dict, IO, Iterable, Iterator, List, Optional, Tuple, Union
+
+from vrm.model.job import Job
+from vrm.workload.submission import Submission
+
+FIELDS = 18
+
+
+class TraceError(ValueError):
+    """A trace that cannot be read; the text names the file, the line and the mend."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which rows are taken, and how they are changed.
+
+    `first` and `last` are job numbers (inclusive), `begin` and `end` submission times in
+    seconds of the trace (`end` is not included). `load` divides the times between submissions:
+    2 makes the load twice as high. `clean` drops what has no sensible run: status cancelled
+    (5) before it started, and partial executions (2 to 4), which other rows sum up.
+    `largest` is the number of processors of the machine; larger jobs are dropped when given.
+    """
+
+    first: Optional[int] = None
+    last: Optional[int] = None
+    begin: Optional[float] = None
+    end: Optional[float] = None
+    load: float = 1.0
+    clean: bool = False
+    largest: Optional[int] = None
+    jobs: Optional[int] = None  # at most this many
+
+    def __post_init__(self) -> None:
+        if not self.load > 0:
+            raise ValueError(f"the load factor must be above 0, not {self.load:g}")
+
+
+@dataclass
+class Trace:
+    """An SWF file: its header, and the submissions as a stream.
+
+    A row is taken when its run time is above 0, its processors (requested, else allocated) are
+    at least 1 and its submission time is not negative. The estimate is the requested time,
+    else the run time, and never less than the run time unless `keep_estimates`. Times are the
+    trace's own seconds.
+    """
+
+    path: Path
+    rules: Rules = field(default_factory=Rules)
+    keep_estimates: bool = False
+    header: Dict[str, str] = field(default_factory=dict)
+    dirt: "Counter[str]" = field(default_factory=Counter)
+    taken: int = 0
+
+    def __post_init__(self) -> None:
+        self.path = Path(self.path)
+        with self._open() as lines:
+            self.header = read_header(lines)
+
+    @property
+    def processors(self) -> Optional[int]:
+        """Processors of the machine by the header (its nodes, if it names no processors)."""
+        for key in ("MaxProcs", "MaxNodes"):
+            number = _header_number(self.header.get(key, ""))
+            if number:
+                return number
+        return None
+
+    @property
+    def nodes(self) -> Optional[int]:
+        """Nodes of the machine by the header."""
+        return _header_number(self.header.get("MaxNodes", ""))
+
+    @property
+    def unix_start(self) -> Optional[int]:
+        """The moment of time 0, in seconds of the epoch, if the header tells it."""
+        return _header_number(self.header.get("UnixStartTime", ""))
+
+    def _open(self) -> IO[str]:
+        try:
+            raw = open(self.path, "rb")
+            magic = raw.read(2)
+            raw.seek(0)
+        except OSError as error:
+            raise TraceError(f"{self.path}: {error.strerror}") from error
+        stream = gzip.GzipFile(fileobj=raw) if magic == b"\x1f\x8b" else raw
+        return io.TextIOWrapper(io.BufferedReader(stream, 1 << 16), "ascii",  # type: ignore
+                                errors="replace")
+
+    def __iter__(self) -> Iterator[Submission]:
+        """The submissions, by time and then line; counts `taken` and `dirt` anew."""
+        self.taken = 0
+        self.dirt = Counter()
+        with self._open() as lines:
+            in_order = _is_sorted(lines)
+        with self._open() as lines:
+            rows = self._rows(lines)
+            if not in_order:
+                rows = iter(sorted(rows, key=lambda row: row.job.submit))  # stable: then by line
+            for row in rows:
+                if self.rules.jobs is not None and self.taken >= self.rules.jobs:
+                    return
+                self.taken += 1
+                yield row
+
+    def _rows(self, lines: Iterable[str]) -> Iterator[Submission]:
+        rules, dirt, keep = self.rules, self.dirt, self.keep_estimates
+        filtered = any(value is not None for value in
+                       (rules.first, rules.last, rules.begin, rules.end))
+        largest = rules.largest
+        load, origin = rules.load, None
+        previous, latest = 0, float("-inf")
+        number = _number
+        for line_number, line in enumerate(lines, 1):
+            words = line.split()
+            if not words or words[0][0] == ";":
+                continue
+            try:
+                job_id = int(words[0])
+                submit = number(words[1])
+                run = number(words[3])
+                procs = int(words[7])
+                if procs <= 0:
+                    procs = int(words[4])
+                    if procs > 0:
+                        dirt["allocated processors instead of requested ones"] += 1
+                estimate = number(words[8])
+                status, user, app = words[10], words[11], words[13]
+            except (ValueError, IndexError) as error:
+                if len(words) < FIELDS:
+                    dirt["dropped: fewer than 18 fields"] += 1
+                    continue
+                raise TraceError(f"{self.path}:{line_number}: not a row of numbers ({error}); "
+                                 "put a `;` before it if it is a remark") from error
+            if filtered and not _wanted(rules, job_id, submit):
+                continue
+            if run <= 0:
+                dirt["dropped: run time 0" if run == 0 else "dropped: no run time"] += 1
+                continue
+            if procs <= 0:
+                dirt["dropped: no processors"] += 1
+                continue
+            if submit < 0:
+                dirt["dropped: no submission time"] += 1
+                continue
+            if largest is not None and procs > largest:
+                dirt["dropped: more processors than the machine"] += 1
+                continue
+            if rules.clean and status in ("2", "3", "4"):
+                dirt["cleaned: part of a checkpointed job"] += 1
+                continue
+            if rules.clean and status == "5":
+                dirt["cleaned: cancelled"] += 1
+                continue
+            if estimate <= 0:
+                dirt["no requested time: run time instead"] += 1
+                estimate = run
+            elif estimate < run and not keep:
+                dirt["run time above the requested time: estimate raised"] += 1
+                estimate = run
+            if submit < latest:
+                dirt["submitted before the row above"] += 1
+            else:
+                latest = submit
+            if job_id <= previous:
+                dirt["job number not above the last one: renumbered"] += 1
+                job_id = previous + 1
+            previous = job_id
+            if load != 1.0:
+                if origin is None:
+                    origin = submit
+                submit = origin + (submit - origin) / load
+            yield Submission(Job(job_id, f"app{app}" if app[0] != "-" else "app", procs, estimate,
+                                 submit), run, user if user[0] != "-" else "")
+
+
+def _wanted(rules: Rules, job_id: int, submit: float) -> bool:
+    return ((rules.first is None or job_id >= rules.first)
+            and (rules.last is None or job_id <= rules.last)
+            and (rules.begin is None or submit >= rules.begin)
+            and (rules.end is None or submit < rules.end))
+
+
+def _number(text: str) -> float:
+    """A time; whole numbers stay whole, so that they are written as they were read."""
+    try:
+        return int(text)
+    except ValueError:
+        value = float(text)
+        if value != value or value in (float("inf"), float("-inf")):
+            raise ValueError(f"`{text}` is not a time") from None
+        return value
+
+
+def _header_number(text: str) -> Optional[int]:
+    words = text.split()
+    return int(words[0]) if words and words[0].isdigit() else None
+
+
+def _is_sorted(lines: Iterable[str]) -> bool:
+    latest = float("-inf")
+    for line in lines:
+        words = line.split(None, 2)
+        if len(words) < 2 or words[0][0] == ";":
+            continue
+        try:
+            submit = float(words[1])
+        except ValueError:
+            continue  # the reader complains
+        if submit < latest:
+            return False
+        latest = submit
+    return True
+
+
+def read_header(lines: Iterable[str]) -> Dict[str, str]:
+    """The `; Key: value` lines at the top; lines of a repeated key are joined by newlines."""
+    header: Dict[str, str] = {}
+    for line in lines:
+        line = line.strip()
+        if not line:
+            continue
+        if not line.startswith(";"):
+            break
+        key, colon, value = line.lstrip("; \t").partition(":")
+        key = key.strip()
+        if colon and key and key.replace("_", "").isalnum():
+            value = value.strip()
+            header[key] = f"{header[key]}\n{value}" if key in header else value
+    return header
+
+
+def write(path: Union[str, Path], submissions: Iterable[Submission], header: Dict[str, object],
+          starts: Optional[Callable[[int], Tuple[float, float]]] = None) -> int:
+    """Write a trace and return the number of its rows.
+
+    `header` gives the keys of the header lines in order; `starts(job id)`, when given, the
+    start and end of a job, from which the waiting time is taken. A path that ends in `.gz` is
+    compressed.
+    """
+    path = Path(path)
+    rows = 0
+    opened: IO[str]
+    if path.suffix == ".gz":  # without name and time, so that equal traces are equal files
+        binary = gzip.GzipFile("", "wb", fileobj=open(path, "wb"), mtime=0)
+        opened = io.TextIOWrapper(binary, "ascii", newline="\n")
+    else:
+        opened = open(path, "w", encoding="ascii", newline="\n")
+    apps: Dict[str, int] = {}
+    users: Dict[str, int] = {}
+    with opened as out:
+        for key, value in {"Version": "2.2", **header}.items():
+            for line in str(value).splitlines():
+                out.write(f"; {key}: {line}\n")
+        for job, run, user in submissions:
+            wait = "-1"
+            if starts is not None:
+                wait = text_of(starts(job.id)[0] - job.submit)
+            app = _code(job.app[3:] if job.app.startswith("app") else job.app, apps)
+            out.write(f"{job.id} {text_of(job.submit)} {wait} {text_of(run)} {job.procs} -1 -1 "
+                      f"{job.procs} {text_of(job.estimate)} -1 1 {_code(user, users)} -1 {app} "
+                      "-1 -1 -1 -1\n")
+            rows += 1
+    return rows
+
+
+def _code(name: str, known: Dict[str, int]) -> int:
+    """A number for a name: its own if it is one, else the next (unknown is -1)."""
+    if not name:
+        return -1
+    if name.isdigit():
+        return int(name)
+    return known.setdefault(name, len(known) + 1)
+
+
+def text_of(seconds: float) -> str:
+    """A time without needless digits: whole numbers bare, others with 3 decimals at most."""
+    if isinstance(seconds, int):
+        return str(seconds)
+    text = f"{seconds:.3f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
