@@ -14,14 +14,18 @@ import time
 import pytest
 from ClusterShell.NodeSet import NodeSet
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings
 
-from vrm.model import Cluster, Heatmap, Infeasible, Job, JobState, Node
+from vrm.model import Cluster, Heatmap, Infeasible, Job, JobState, Node, Placement
 from vrm.report.jobs import (
     COLUMNS, HEADER, CoreRange, JobFileError, JobRow, JobWriter, PlacementText, job_line,
     parse_cores, read_jobs,
 )
 from vrm.scheduling import make_policy
+
+# A busy machine is no failure, and what the fixtures give may be used again and again.
+UNTIMED = settings(deadline=None, suppress_health_check=[
+    HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 ROW = JobRow(3, "ft.B.x", 32, 1700000000.25, 1700000001.0, 1700000033.5, 60.0, "completed", 0,
              2.73, False, True, "n[0-3]", "n0:0/0-3+1/0-3;n1:0/0-3", "ok", "")
@@ -79,7 +83,7 @@ def test_line_without_a_row_is_the_same():
 # ----------------------------------------------------------------------------------- round trip
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@UNTIMED
 @given(st.lists(job_rows(), max_size=8))
 def test_round_trip(tmp_path, rows):
     path = tmp_path / "jobs.csv"
@@ -91,7 +95,7 @@ def test_round_trip(tmp_path, rows):
     content.decode("utf-8")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@UNTIMED
 @given(st.lists(job_rows(), max_size=8))
 def test_other_programs_read_the_same(tmp_path, rows):
     """The csv module sees the texts as they are, but for the escapes that keep a job on a line."""
@@ -121,8 +125,8 @@ def test_each_job_is_in_the_file_when_write_returns(tmp_path):
     path = tmp_path / "jobs.csv"
     with JobWriter(path) as writer:
         assert list(read_jobs(path)) == []
-        for count in (1, 2, 3):
-            writer.write(dataclasses.replace(ROW, reason="x" * 20000))
+        for count, reason in enumerate(["", "short", "x" * 20000, "two\nlines"], 1):
+            writer.write(dataclasses.replace(ROW, reason=reason))
             assert len(list(read_jobs(path))) == count
 
 
@@ -282,6 +286,7 @@ def plain_cores(placement, nodes):
     return ";".join(parts)
 
 
+@UNTIMED
 @given(st.data())
 def test_placements_as_text(data):
     shape = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3))
@@ -300,7 +305,7 @@ def test_placements_as_text(data):
     for number in range(data.draw(st.integers(1, 8))):
         job = Job(number, data.draw(st.sampled_from(["ft.B.x", "is.B.x"])),
                   data.draw(st.integers(1, 2 * cluster.cores)), 10.0,
-                  exclusive=data.draw(st.booleans()))
+                  exclusive=data.draw(st.booleans()), cores=data.draw(st.integers(1, 3)))
         try:
             placement = policy.place(job, cluster)
         except Infeasible:
@@ -314,7 +319,18 @@ def test_placements_as_text(data):
         assert cores == plain_cores(placement, cluster.nodes)
         assert [name for name, _ in parse_cores(cores)] == taken
         assert sum(last - start + 1 for _, ranges in parse_cores(cores)
-                   for _, start, last in ranges) == job.procs
+                   for _, start, last in ranges) == job.procs * job.cores
+        if data.draw(st.booleans()):  # what comes later gets nodes with gaps between
+            cluster.release(data.draw(st.sampled_from(sorted(cluster.bookings))))
+
+
+def test_nodes_with_gaps_are_folded():
+    cluster = Cluster.regular(200, 2, 4)
+    writer = PlacementText(cluster.nodes)
+    for numbers, text in [([0], "n0"), ([199], "n199"), ([0, 1, 2], "n[0-2]"), ([0, 2], "n[0,2]"),
+                          ([3, 5, 6, 7, 100, 198, 199], "n[3,5-7,100,198-199]")]:
+        taken = sum(1 << number for number in numbers)
+        assert writer.nodes(Placement("whole", (taken, taken), (taken,), 8)) == text
 
 
 def test_parse_cores():

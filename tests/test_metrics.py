@@ -9,8 +9,8 @@ import statistics
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 
 from vrm.model import JobState
 from vrm.report import metrics
@@ -20,6 +20,9 @@ from vrm.report.metrics import (
     makespan, per_processor_bounded_slowdown, percentile, queue_length, running, slowdown, span,
     summary, throughput, trim, trim_share, turnaround, utilisation, waiting,
 )
+
+# A busy machine is no failure.
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def row(submit, start, end, procs=1, status="completed", app_time=None, user=""):
@@ -77,6 +80,7 @@ def test_threshold_and_processors():
             metric(job, threshold=0)
 
 
+@UNTIMED
 @given(schedules(), st.floats(0.1, 100))
 def test_laws_per_job(jobs, threshold):
     for job in metrics.ran(jobs):
@@ -92,6 +96,7 @@ def test_laws_per_job(jobs, threshold):
 # ------------------------------------------------------------------------------- distributions
 
 
+@UNTIMED
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2))
 def test_distribution_is_that_of_the_standard_library(values):
     found = distribution(values)
@@ -134,6 +139,7 @@ def test_window():
     assert queue_length(SMALL, (-30, 30)).mean == 0.5
     assert queue_length(SMALL, (125, 200)).maximum == 0
     assert throughput(SMALL, (61, 120)) == 3600 / 59
+    assert throughput([*SMALL, row(0, 5, 9, status="failed")]) == 3 * 3600 / 125
 
 
 @pytest.mark.parametrize("rows", [[], [REFUSED]])
@@ -143,6 +149,7 @@ def test_nothing_ran(rows):
     assert load(rows) == [] and queue_length(rows).mean is None
 
 
+@UNTIMED
 @given(schedules(), st.integers(-2, 30), st.integers(1, 30))
 def test_machine_against_a_loop_over_seconds(jobs, first, length):
     done = metrics.ran(jobs)
@@ -166,6 +173,7 @@ def test_machine_against_a_loop_over_seconds(jobs, first, length):
         assert found.p95 == sorted(lengths)[math.ceil(0.95 * length - 1e-9) - 1]
 
 
+@UNTIMED
 @given(schedules())
 def test_capacity_is_used_lost_or_not_asked_for(jobs):
     done = metrics.ran(jobs)
@@ -177,6 +185,7 @@ def test_capacity_is_used_lost_or_not_asked_for(jobs):
             + unasked / (4 * makespan(done))) == pytest.approx(1)
 
 
+@UNTIMED
 @given(schedules())
 def test_mean_queue_is_the_waiting_of_all_jobs(jobs):
     """Little's law, which counting in two ways must obey."""
@@ -186,6 +195,7 @@ def test_mean_queue_is_the_waiting_of_all_jobs(jobs):
         sum(waiting(job) for job in done))
 
 
+@UNTIMED
 @given(schedules())
 def test_load_ends_empty_and_is_never_negative(jobs):
     series = load(jobs)
@@ -213,6 +223,7 @@ def test_fairness_by_user():
     assert fairness(SMALL) == metrics.Fairness(None, {})
 
 
+@UNTIMED
 @given(st.lists(st.floats(0, 1e300), min_size=1, max_size=20), st.floats(0.001, 1000))
 def test_jain_index(values, factor):
     index = jain_index(values)
@@ -287,6 +298,7 @@ def test_summary_takes_jobs_that_ran_no_time():
     json.dumps(found, allow_nan=False)
 
 
+@UNTIMED
 @given(schedules(), st.randoms())
 def test_the_order_of_the_jobs_does_not_matter(jobs, chance):
     shuffled = jobs[:]

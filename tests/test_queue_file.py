@@ -617,13 +617,13 @@ def test_replay_gives_every_line_once_and_never_early(delays, speed, waits):
         play, now, given_ = Replay(follower, speed), 0.0, []
         wanted = dict((line.parsed.app, at)
                       for at, line in replay(QueueFollower(path).read_new(), speed))
+        waits = [0.0, *waits]
         while not play.ended:
+            now = now + waits.pop(0) if waits else play.next_due()
             for line in play.due(now):
                 assert now >= wanted[line.parsed.app]
                 given_.append(line.parsed.app)
             assert play.next_due() is None or play.next_due() > now
-            now = play.next_due() if len(given_) >= len(waits) else now + waits[len(given_)]
-            now = now if now is not None else 0.0
         assert given_ == [f"a{i}" for i in range(len(delays))]
 
 

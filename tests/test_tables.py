@@ -19,13 +19,17 @@ import threading
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, settings
 
 from vrm.model import Cluster, Heatmap, Job
 from vrm.report import tables
 from vrm.report.tables import queue_json, queue_table, state_json, state_table, watch
 from vrm.scheduling import make_policy
+
+# A busy machine is no failure, and what the fixtures give may be used again and again.
+UNTIMED = settings(deadline=None, suppress_health_check=[
+    HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 NOW = 1650548407.0  # 13:40:07 in UTC
 
@@ -127,6 +131,14 @@ def test_sockets_of_different_sizes():
     ]
 
 
+def test_running_jobs_stand_by_start_and_waiting_ones_as_in_the_queue():
+    jobs = [queued(1, "a", 1, 9.0), running(2, "a", 1, NOW - 1, 9.0), queued(0, "a", 1, 9.0),
+            running(4, "a", 1, NOW - 2, 9.0), running(3, "a", 1, NOW - 2, 9.0)]
+    text = queue_table(snapshot(jobs=jobs), NOW)
+    assert [line.split("|")[1].strip() for line in lines(text)[4:-1]] == ["3", "4", "2", "1", "0"]
+    assert [job["id"] for job in queue_json(snapshot(jobs=jobs), NOW)["jobs"]] == [3, 4, 2, 1, 0]
+
+
 def test_a_cluster_of_the_policies():
     """The view of a real cluster under strip: two jobs share a socket half and half."""
     cluster = Cluster.regular(1, 2, 4)
@@ -135,7 +147,8 @@ def test_a_cluster_of_the_policies():
     for job in jobs:
         cluster.book(job, policy.place(job, cluster), NOW)
     view = [("n0", True, [socket.slots for socket in cluster.view()[0]])]
-    text = state_table(snapshot(view, [running(j.id, j.app, j.procs, NOW, 60.0) for j in jobs]), NOW)
+    shown = [running(job.id, job.app, job.procs, NOW, 60.0) for job in jobs]
+    text = state_table(snapshot(view, shown), NOW)
     assert lines(text)[4:-1] == [
         "| n0   | 0      | 4/4   | Full   | ft.B.x | ft.B.x | is.B.x | is.B.x |",
         "| n0   | 1      | 3/4   | Slots  | ft.B.x | ft.B.x | is.B.x | .      |",
@@ -231,6 +244,12 @@ def test_wide_sockets_are_folded_into_runs(width):
     ]
 
 
+def test_runs_are_of_jobs_not_of_applications():
+    jobs = [running(0, "ft.B.x", 1, NOW, 60.0), running(1, "ft.B.x", 1, NOW, 60.0)]
+    text = state_table(snapshot([("n0", True, [[0] * 10 + [1] * 10])], jobs), NOW, 80)
+    assert "| 0-9 ft.B.x, 10-19 ft.B.x |" in text
+
+
 def test_runs_that_do_not_fit_go_on_below():
     nodes = [("n0", True, [[0, 1] * 3 + [None] * 58])]
     assert lines(state_table(snapshot(nodes, JOBS), NOW, 60))[-5:-1] == [
@@ -248,6 +267,7 @@ def test_the_full_table_is_kept_when_it_just_fits():
     assert "Cores" in state_table(snapshot(NODES, JOBS), NOW, width - 1)
 
 
+@UNTIMED
 @given(st.integers(60, 200), st.lists(st.sampled_from([0, 1, 7, None]), min_size=1, max_size=70),
        st.text("abcdefghijkl.", min_size=1, max_size=60))
 def test_no_line_is_wider_than_the_terminal(width, slots, app):
@@ -315,8 +335,8 @@ def test_only_names_that_follow_each_other_share_a_line():
 def test_two_jobs_of_one_application_do_not_share_a_line():
     jobs = [running(0, "ft.B.x", 1, NOW, 60.0), running(1, "ft.B.x", 1, NOW, 60.0)]
     nodes = many((40, [[0]], True), (40, [[1]], True))
-    assert [line.split("|")[1].strip() for line in lines(state_table(snapshot(nodes, jobs), NOW))[4:-1]
-            ] == ["n0-n39", "n40-n79"]
+    text = state_table(snapshot(nodes, jobs), NOW)
+    assert [line.split("|")[1].strip() for line in lines(text)[4:-1]] == ["n0-n39", "n40-n79"]
 
 
 def test_waiting_jobs_can_be_limited():

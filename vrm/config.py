@@ -481,7 +481,7 @@ def _text(file: str) -> str:
     except ValueError:  # a NUL character in it
         raise _unreadable(_shown(file), "no file can have this name", "check the path") from None
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         hint = "save the file with the encoding UTF-8"
@@ -617,7 +617,7 @@ def _composed(text: str, file: str) -> Optional[yaml.Node]:
 def _is_empty(node: yaml.Node) -> bool:
     """Whether nothing is written there. A lone ~ is not nothing: it is the home directory."""
     null = isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
-    return null and not node.style and node.value != "~"
+    return null and node.value != "~"
 
 
 def _plain(node: yaml.Node, location: Location, source: _Source, problems: List[Problem]) -> Any:

@@ -59,18 +59,17 @@ static int face_doubles(const cfd_domain *d, int axis, int side)
     return doubles;
 }
 
-/* Row buffers that cfd_compute_rhs needs: fluxes of one row along x and of three
- * neighbouring rows along y or z. */
-enum { SCRATCH_ROWS = 4 };
+/* Fluxes of a row of points along x, already multiplied by 1/(2h) and 1/h^2, from
+ * one point before the row to one after it.  The fixed length tells the compiler
+ * that the arrays do not overlap. */
+struct cfd_flux_row {
+    double f[CFD_VARS][CFD_MAX_N + 2]; /* F_a / (2h) of point i is at 1 + i */
+    double q[CFD_VARS][CFD_MAX_N + 2]; /* Q_a / h^2 likewise */
+};
 
-static ptrdiff_t scratch_width(const cfd_domain *d)
-{
-    int longest = 0;
-    for (int i = 0; i < d->blocks; i++)
-        if (d->block[i].n[0] > longest)
-            longest = d->block[i].n[0];
-    return longest + 2;
-}
+/* cfd_compute_rhs needs the fluxes of three neighbouring rows along y or z and of
+ * one row along x. */
+enum { ROW_ALONG_X = 3, SCRATCH_ROWS };
 
 void cfd_init(cfd_domain *d, int n, const int parts[3], int blocks, const int (*coordinate)[3],
               const int neighbour[3][2])
@@ -89,8 +88,7 @@ void cfd_init(cfd_domain *d, int n, const int parts[3], int blocks, const int (*
             d->outgoing[axis][side] = npb_alloc(doubles, sizeof(double));
             d->incoming[axis][side] = npb_alloc(doubles, sizeof(double));
         }
-    d->scratch = npb_alloc((size_t)(SCRATCH_ROWS * 2 * CFD_VARS * scratch_width(d)),
-                           sizeof(double));
+    d->scratch = npb_alloc(SCRATCH_ROWS, sizeof *d->scratch);
 }
 
 void cfd_free(cfd_domain *d)
@@ -172,35 +170,16 @@ static void exchange_halos(cfd_domain *d)
 
 /* ---- The spatial operator --------------------------------------------------- */
 
-/* Fluxes of a row of points along x, already multiplied by 1/(2h) and 1/h^2. */
-typedef struct {
-    double *f[CFD_VARS]; /* F_a / (2h) */
-    double *q[CFD_VARS]; /* Q_a / h^2 */
-} flux_row;
-
-static flux_row scratch_row(const cfd_domain *d, int row)
-{
-    ptrdiff_t width = scratch_width(d);
-    double *start = d->scratch + row * 2 * CFD_VARS * width + 1; /* index -1 exists */
-    flux_row r;
-    for (int m = 0; m < CFD_VARS; m++) {
-        r.f[m] = start + 2 * m * width;
-        r.q[m] = start + (2 * m + 1) * width;
-    }
-    return r;
-}
-
 /* The fluxes along the axis at points first to end-1 of the row that starts at u.
  * Called with a constant axis, for which the compiler makes its own version. */
-static inline void compute_fluxes(const cfd_domain *d, const double *u, ptrdiff_t var, int first,
-                                  int end, int axis, const flux_row *row)
+static inline void compute_fluxes(const cfd_domain *d, const double *restrict u, ptrdiff_t var,
+                                  int first, int end, int axis, cfd_flux_row *restrict row)
 {
-    const double *restrict u0 = u, *restrict u1 = u + var, *restrict u2 = u + 2 * var;
-    const double *restrict u3 = u + 3 * var, *restrict u4 = u + 4 * var;
-    double *restrict f0 = row->f[0], *restrict f1 = row->f[1], *restrict f2 = row->f[2];
-    double *restrict f3 = row->f[3], *restrict f4 = row->f[4];
-    double *restrict q0 = row->q[0], *restrict q1 = row->q[1], *restrict q2 = row->q[2];
-    double *restrict q3 = row->q[3], *restrict q4 = row->q[4];
+    const double *u0 = u, *u1 = u + var, *u2 = u + 2 * var, *u3 = u + 3 * var, *u4 = u + 4 * var;
+    double *f0 = row->f[0] + 1, *f1 = row->f[1] + 1, *f2 = row->f[2] + 1;
+    double *f3 = row->f[3] + 1, *f4 = row->f[4] + 1;
+    double *q0 = row->q[0] + 1, *q1 = row->q[1] + 1, *q2 = row->q[2] + 1;
+    double *q3 = row->q[3] + 1, *q4 = row->q[4] + 1;
     const double convect = d->convect;
     const double diffuse = d->diffuse * cfd_diffusion[axis];
     const double viscous = d->diffuse * CFD_K3K4;
@@ -247,24 +226,30 @@ static inline void add_differences(double *restrict sum, const double *restrict 
 static void add_along_x(const cfd_domain *d, const cfd_block *b, ptrdiff_t at)
 {
     const int first = b->inner_first[0], end = b->inner_end[0];
-    const flux_row row = scratch_row(d, 3);
+    cfd_flux_row *row = &d->scratch[ROW_ALONG_X];
 
-    compute_fluxes(d, b->u + at, b->var, first - 1, end + 1, 0, &row);
-    for (int m = 0; m < CFD_VARS; m++)
-        add_differences(b->rhs + m * b->var + at, row.f[m] - 1, row.f[m] + 1, row.q[m] - 1,
-                        row.q[m], row.q[m] + 1, b->u + m * b->var + at, 1, first, end);
+    compute_fluxes(d, b->u + at, b->var, first - 1, end + 1, 0, row);
+    for (int m = 0; m < CFD_VARS; m++) {
+        const double *f = row->f[m] + 1, *q = row->q[m] + 1;
+        const ptrdiff_t here = m * b->var + at;
+        add_differences(b->rhs + here, f - 1, f + 1, q - 1, q, q + 1, b->u + here, 1, first, end);
+    }
 }
 
-/* The row at `at` along y or z, when `rows` holds the fluxes of the rows below, at
- * and above it, row r in place (r mod 3). */
-static void add_across(const cfd_block *b, ptrdiff_t at, int axis, const flux_row rows[3], int r)
+/* The row at `at`, number r along y or z, when the fluxes of rows r-1, r and r+1
+ * are in place r-1, r, r+1 modulo 3. */
+static void add_across(const cfd_domain *d, const cfd_block *b, ptrdiff_t at, int axis, int r)
 {
-    const flux_row *below = &rows[(r + 2) % 3], *here = &rows[r % 3], *above = &rows[(r + 1) % 3];
+    const cfd_flux_row *below = &d->scratch[(r + 2) % 3];
+    const cfd_flux_row *row = &d->scratch[r % 3];
+    const cfd_flux_row *above = &d->scratch[(r + 1) % 3];
 
-    for (int m = 0; m < CFD_VARS; m++)
-        add_differences(b->rhs + m * b->var + at, below->f[m], above->f[m], below->q[m],
-                        here->q[m], above->q[m], b->u + m * b->var + at, b->stride[axis],
+    for (int m = 0; m < CFD_VARS; m++) {
+        const ptrdiff_t here = m * b->var + at;
+        add_differences(b->rhs + here, below->f[m] + 1, above->f[m] + 1, below->q[m] + 1,
+                        row->q[m] + 1, above->q[m] + 1, b->u + here, b->stride[axis],
                         b->inner_first[0], b->inner_end[0]);
+    }
 }
 
 static void start_with_forcing(const cfd_block *b, ptrdiff_t at)
@@ -314,26 +299,25 @@ static void correct_dissipation(const cfd_domain *d, const cfd_block *b, int axi
 static void compute_block_rhs(const cfd_domain *d, const cfd_block *b)
 {
     const int first = b->inner_first[0], end = b->inner_end[0];
-    const flux_row rows[3] = {scratch_row(d, 0), scratch_row(d, 1), scratch_row(d, 2)};
 
     /* Along x and y plane by plane; the flux rows of y run ahead by one. */
     for (int k = b->inner_first[2]; k < b->inner_end[2]; k++)
         for (int j = b->inner_first[1] - 1; j <= b->inner_end[1]; j++) {
             ptrdiff_t at = cfd_at(b, 0, j, k);
-            compute_fluxes(d, b->u + at, b->var, first, end, 1, &rows[(j + 1) % 3]);
+            compute_fluxes(d, b->u + at, b->var, first, end, 1, &d->scratch[(j + 3) % 3]);
             if (j > b->inner_first[1]) {
                 ptrdiff_t row = at - b->stride[1];
                 start_with_forcing(b, row);
                 add_along_x(d, b, row);
-                add_across(b, row, 1, rows, j);
+                add_across(d, b, row, 1, j - 1);
             }
         }
     for (int j = b->inner_first[1]; j < b->inner_end[1]; j++)
         for (int k = b->inner_first[2] - 1; k <= b->inner_end[2]; k++) {
             ptrdiff_t at = cfd_at(b, 0, j, k);
-            compute_fluxes(d, b->u + at, b->var, first, end, 2, &rows[(k + 1) % 3]);
+            compute_fluxes(d, b->u + at, b->var, first, end, 2, &d->scratch[(k + 3) % 3]);
             if (k > b->inner_first[2])
-                add_across(b, at - b->stride[2], 2, rows, k);
+                add_across(d, b, at - b->stride[2], 2, k - 1);
         }
     for (int axis = 0; axis < 3; axis++)
         correct_dissipation(d, b, axis);

@@ -32,6 +32,7 @@
 
 #define CFD_VARS 5
 #define CFD_HALO 2
+#define CFD_MAX_N 162 /* points along an edge of the largest cube, class C */
 
 /* Gas and flow: k1 and k5 are the ratios of specific heats and of the Prandtl
  * number's terms, k3 k4 is the viscosity. */
@@ -57,6 +58,8 @@ typedef struct {
     double *forcing;     /* H */
 } cfd_block;
 
+typedef struct cfd_flux_row cfd_flux_row;
+
 typedef struct {
     int n;          /* points along each edge of the cube */
     double convect; /* 1 / (2 h) */
@@ -66,7 +69,7 @@ typedef struct {
     int neighbour[3][2]; /* rank that owns the blocks below and above this
                             process' along each axis; any where there are none */
     double *outgoing[3][2], *incoming[3][2]; /* faces on their way */
-    double *scratch;
+    cfd_flux_row *scratch;               /* rows under way in cfd_compute_rhs */
 } cfd_domain;
 
 /* Where component 0 of a point is in a block's arrays. */

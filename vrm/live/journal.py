@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from vrm.model import Job, Placement
+from vrm.model import AnyPlacement, Cluster, CorePlacement, Job, Placement
 
 Record = Dict[str, Any]
 
@@ -157,15 +157,21 @@ def job_of(record: Record) -> Job:
                   ("id", "app", "procs", "estimate", "submit", "exclusive", "cores")})
 
 
-def placement_record(placement: Placement) -> Record:
-    """A placement as journal values; node sets are hexadecimal."""
+def placement_record(placement: AnyPlacement) -> Record:
+    """A placement as journal values; sets of nodes or cores are hexadecimal."""
+    if isinstance(placement, CorePlacement):
+        return {"taken": hex(placement.taken), "procs": placement.procs,
+                "width": placement.width}
     return {"share": placement.share, "claims": [hex(c) for c in placement.claims],
             "order": [hex(g) for g in placement.order], "procs": placement.procs,
             "width": placement.width}
 
 
-def placement_of(record: Record) -> Placement:
-    """The placement of a journal record."""
+def placement_of(record: Record, cluster: Cluster) -> AnyPlacement:
+    """The placement of a journal record, on the cluster that it was made for."""
+    if "taken" in record:
+        return CorePlacement(cluster.layout, int(record["taken"], 16), record["procs"],
+                             record["width"])
     lane0, lane1 = (int(c, 16) for c in record["claims"])
     return Placement(record["share"], (lane0, lane1),
                      tuple(int(g, 16) for g in record["order"]), record["procs"], record["width"])

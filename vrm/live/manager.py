@@ -22,8 +22,8 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Set, Tu
 from vrm.config import Settings
 from vrm.live import control, journal as journals
 from vrm.live.launchers import LaunchError
-from vrm.live.processes import (SessionEnd, pids_with_environment, session_members,
-                                 signal_process, signal_session)
+from vrm.live.processes import (SessionEnd, pids_with_environment, signal_process,
+                                signal_session)
 from vrm.live.rundir import RunDirectory, RunError, write_json
 from vrm.live.setup import Site, application_fault
 from vrm.live.spawner import (Ended, ExitStatus, LaunchFailed, LaunchRequest, Marker, RecordError,
@@ -97,6 +97,7 @@ class Outcome:
     exit_code: Optional[int] = None      # as a shell would show it
     end: float = 0.0
     session: Optional[int] = None
+    ran: Optional[Tuple[float, float]] = None  # start and end of mpirun, as its supervisor saw them
 
 
 class Manager:
@@ -421,8 +422,10 @@ class Manager:
                                 placement=journals.placement_record(placement))
             self._prepared.append(start)
             self._dirty = True
-        if len(self.queue) and not self.scheduler.ordering.static:
-            self._next_step = now + RESTEP
+        if len(self.queue):
+            self._next_step = self.scheduler.wake(now)
+            if not self.scheduler.ordering.static:
+                self._next_step = min(self._next_step, now + RESTEP)
 
     def _launch_prepared(self, now: float) -> None:
         """Launch what was decided, once the decision is in the journal."""
@@ -500,14 +503,15 @@ class Manager:
         del self.running[job.id]
         self.cluster.release(job.id)
         self._close(Outcome(job, state, reason, running.booking, running.backfilled,
-                            shell_code(status), self.clock(), running.session))
+                            shell_code(status), self.clock(), running.session,
+                            (status.start, status.end) if status else None))
         self._changed = True
 
     def _close(self, outcome: Outcome) -> None:
         """Record that a job will not run (any more)."""
         self.counts[outcome.state.value] += 1
         self.journal.append("end", id=outcome.job.id, time=outcome.end, state=outcome.state.value,
-                            reason=outcome.reason, exit_code=outcome.exit_code)
+                            reason=outcome.reason, exit_code=outcome.exit_code, ran=outcome.ran)
         self._outcomes.append(outcome)
         self._dirty = True
 
@@ -566,11 +570,10 @@ class Manager:
 
     def _sweep_session(self, outcome: Outcome) -> None:
         """End processes of a job that outlived its mpirun."""
-        left = session_members(outcome.session)
+        left = signal_session(outcome.session, signal.SIGKILL, spare={outcome.session})
         if left:
             self.tell("warning", f"#{outcome.job.id} {outcome.job.app}: {len(left)} process(es) "
-                                 "outlived it and are killed")
-            signal_session(outcome.session, signal.SIGKILL)
+                                 "outlived it and were killed")
 
     def _check_early(self, running: Running) -> None:
         """Look at the bindings of a job that runs, so that a wrong one is known in time."""
@@ -585,7 +588,7 @@ class Manager:
             return "unchecked"
         result = self.launcher.check_bindings(
             self.run_directory.errors(job.app, job.id), self.run_directory.output(job.app, job.id),
-            list(booking.placement.slots(self.cluster.nodes)))
+            list(booking.placement.slots(self.cluster.nodes)), self.cluster.nodes)
         if result.state == "mismatch" and job.id not in self._mismatched:
             self._mismatched.add(job.id)
             self.tell("warning", f"#{job.id} {job.app}: RANKS ARE NOT WHERE THE RANKFILE PUTS THEM: "
@@ -616,11 +619,11 @@ class Manager:
             jobs.append({**_job_facts(booking.job), "state": JobState.RUNNING.value,
                          "start": booking.start, "expected_end": booking.expected_end,
                          "nodes": [names[i] for i in booking.placement.nodes]})
-        reservation = getattr(self.scheduler.backfilling, "reservation", None)
+        reserved = self.scheduler.reservations(now, self.queue, self.cluster)
         for job in self.queue.in_order(now):
             facts = {**_job_facts(job), "state": JobState.QUEUED.value}
-            if reservation and reservation.job.id == job.id and reservation.time < math.inf:
-                facts["expected_start"] = reservation.time
+            if job.id in reserved:
+                facts["expected_start"] = reserved[job.id]
             jobs.append(facts)
         settings = self.settings
         return {
@@ -728,7 +731,7 @@ class Manager:
 
     def _take_over(self, job: Job, start: journals.Record, intent: str) -> None:
         """Follow a job that an earlier manager started."""
-        placement = journals.placement_of(start["placement"])
+        placement = journals.placement_of(start["placement"], self.cluster)
         booking = self.cluster.book(job, placement, start["time"])
         try:
             marker = Marker.read(self.run_directory.marker(job.id))
@@ -754,8 +757,8 @@ class Manager:
             if job_id in known:
                 continue
             job, start = past.jobs[job_id], past.started.get(job_id)
-            booking = Booking(job, journals.placement_of(start["placement"]), start["time"],
-                              start["time"] + job.estimate) if start else None
+            booking = Booking(job, journals.placement_of(start["placement"], self.cluster),
+                              start["time"], start["time"] + job.estimate) if start else None
             self._outcomes.append(Outcome(job, JobState(end["state"]), end["reason"], booking,
                                           bool(start and start["backfilled"]), end["exit_code"],
                                           end["time"]))

@@ -4,6 +4,7 @@ The processes behind it, and the order of what they do, are described in `superv
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import marshal
 import os
@@ -79,11 +80,14 @@ class ExitStatus:
 def read_status(path: PathLike) -> Optional[ExitStatus]:
     """The exit status that a supervisor left in `path`, or None if there is none (yet).
 
-    Raises RecordError if the file cannot be read or is not a status.
+    `path` is a status file, or the marker of a dead supervisor, which may have been killed after
+    it wrote the status there and before it turned the marker into the status file.
+    Raises RecordError if the file cannot be read or is damaged.
     """
-    values = _read_json(path)
-    if values is None:
+    lines = _read_lines(path)
+    if lines is None or len(lines) < 2:
         return None
+    values = lines[1]
     try:
         return ExitStatus(*(values[name] for name in ExitStatus.__dataclass_fields__))
     except (KeyError, TypeError) as error:
@@ -112,9 +116,10 @@ class Marker:
 
         Raises RecordError if the file cannot be read or is not a marker.
         """
-        values = _read_json(path)
-        if values is None:
+        lines = _read_lines(path)
+        if lines is None:
             return None
+        values = lines[0]
         try:
             return cls(*(values[name] for name in cls.__dataclass_fields__))
         except (KeyError, TypeError) as error:
@@ -130,18 +135,23 @@ class Marker:
         return stat is not None and stat.pid.started == self.started and not stat.dead
 
 
-def _read_json(path: PathLike) -> Optional[Dict[str, Any]]:
-    """The object in a JSON file, None if there is no file; RecordError otherwise."""
+def _read_lines(path: PathLike) -> Optional[List[Dict[str, Any]]]:
+    """The objects in a file of one line for the marker and one for the status, when it is there.
+
+    None if there is no file. A last line without its end counts as not written. Raises
+    RecordError if the file cannot be read or has no line.
+    """
     try:
-        values = json.loads(Path(os.fsdecode(path)).read_bytes())
+        lines = Path(os.fsdecode(path)).read_bytes().split(b"\n")[:-1]
+        values = [json.loads(line) for line in lines]
     except FileNotFoundError:
         return None
     except OSError as error:
         raise RecordError(f"cannot read {os.fsdecode(path)}: {error.strerror}") from error
     except ValueError as error:
         raise RecordError(f"{os.fsdecode(path)} is damaged: {error}") from error
-    if not isinstance(values, dict):
-        raise RecordError(f"{os.fsdecode(path)} is damaged: not a JSON object")
+    if not values or not all(isinstance(value, dict) for value in values):
+        raise RecordError(f"{os.fsdecode(path)} is damaged: it holds no marker")
     return values
 
 
@@ -153,7 +163,8 @@ class LaunchRequest:
 
     `argv[0]` is a path, or a name to be found along the PATH of `env`, which is the program's
     whole environment. `stdout` and `stderr` are emptied first and may be the same file.
-    `marker` stands while the job lives; `status` receives how it ended and must not be shared.
+    `marker` stands while the job lives; `status` receives how it ended, and lies on the same file
+    system, since the one is renamed to the other.
     `affinity`: numbers of the CPUs to which the program is bound. `limits`: soft limits by the
     name of `resource.RLIMIT_*` in lower case (`{"core": 0}`). `sync`: force the status to disk
     before the marker goes.
@@ -209,8 +220,8 @@ class Started:
 class Ended:
     """A job's program ended, its status is on disk and its marker gone.
 
-    Unless `problem` says why not (a full disk): then nobody but the receiver knows the status,
-    and removing the marker is left to it.
+    Unless `problem` says why not (a file system turned read-only): then nobody but the receiver
+    may know the status, and removing the marker is left to it.
     """
 
     id: JobId
@@ -331,7 +342,17 @@ class Spawner:
 
     @staticmethod
     def _program() -> List[str]:
-        return [sys.executable, "-I", "-S", supervisor.__file__]
+        """The command line of the spawner: the compiled file, if it is there and new enough.
+
+        Compiling it anew would take longer and leave a megabyte in every supervisor.
+        """
+        source = supervisor.__file__
+        compiled = importlib.util.cache_from_source(source)
+        try:
+            fresh = os.path.getmtime(compiled) >= os.path.getmtime(source)
+        except OSError:
+            fresh = False
+        return [sys.executable, "-I", "-S", compiled if fresh else source]
 
     def close(self) -> None:
         """End the spawner and forget its jobs; their supervisors follow them to the end.
@@ -484,15 +505,17 @@ class Spawner:
     @staticmethod
     def _ended_untold(identity: JobId, launch: _Launch) -> Event:
         """What to tell of a supervisor that is gone: the end which it recorded, or its loss."""
-        try:
-            status = read_status(launch.request.status)
-        except RecordError:
-            status = None
-        if status is None:
-            return SupervisorLost(identity, launch.supervisor_pid)
-        if status.error is not None:
-            return LaunchFailed(identity, status.error)
-        return Ended(identity, status)
+        request = launch.request
+        for path, problem in ((request.status, None), (request.marker, "status still in marker")):
+            try:
+                status = read_status(path)
+            except RecordError:
+                continue
+            if status is not None:
+                if status.error is not None:
+                    return LaunchFailed(identity, status.error, problem)
+                return Ended(identity, status, problem)
+        return SupervisorLost(identity, launch.supervisor_pid)
 
     def _spawner_lost(self, told: List[Event]) -> None:
         """Find out where each launch stood, which is settled: no launch is under way any more."""
@@ -518,8 +541,6 @@ class Spawner:
         """None: this job was not started. True: its supervisor lives or has done its work.
         False: its supervisor is dead and its marker still there."""
         if launch.supervisor_pid is None:
-            if os.path.exists(launch.request.status):
-                return True
             try:
                 marker = Marker.read(launch.request.marker)
             except RecordError:

@@ -13,6 +13,12 @@ spawner. In this order it writes the marker, starts the job, tells the manager, 
 status, removes the marker, tells the manager. It ignores every signal that can be ignored: a
 Ctrl-C or a batch system's warning that reaches it must not lose the status.
 
+The status is written into the marker's file, behind the marker, and the file then renamed to the
+status file. So marker and status change places in one step, a supervisor killed between the two
+has left the status in the marker, a full disk has room for it (the block is there already), and
+a job costs one file fewer to create and none to delete (ext4 looks at every inode that was
+deleted in the last minute before it gives out a new one: 100 to 1500 microseconds a file).
+
 The wire, between processes of one interpreter: requests are `marshal` behind a four-byte length
 on a stream socket, events are one `marshal` tuple per packet on a socket that all supervisors
 share. The request socket and the files on the command line (the manager's lock) stay open in a
@@ -90,11 +96,37 @@ class Context:
 
 # Files.
 
-def write_file(path: bytes, text: str, sync: bool = False) -> None:
-    """Write a small file so that a reader sees all of it or none of it; raises OSError."""
+def write_marker(path: bytes, text: str) -> None:
+    """Write a marker so that a reader sees all of it or none of it; raises OSError."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, b"." + name + b".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    write(temporary, text, os.O_TRUNC, False)
+    os.rename(temporary, path)
+
+
+def record(marker: bytes, status: bytes, text: str, sync: bool) -> str | None:
+    """Turn a marker into a status; `text` is all of the file. Returns what went wrong, or None.
+
+    It may be tried again: what is there already is written once more in its place.
+    """
+    try:
+        write(marker, text, 0, sync)
+        os.rename(marker, status)
+        if sync:
+            for path in (marker, status):
+                descriptor = os.open(os.path.dirname(path), os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+    except (OSError, ValueError) as error:
+        return described("status file", status, error)
+    return None
+
+
+def write(path: bytes, text: str, flags: int, sync: bool) -> None:
+    """Write a small file from its beginning; raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o644)
     try:
         data = text.encode()
         while data:
@@ -103,28 +135,6 @@ def write_file(path: bytes, text: str, sync: bool = False) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    os.rename(temporary, path)
-    if sync:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def record(status: bytes, marker: bytes, text: str, sync: bool) -> str | None:
-    """Write the status, then remove the marker. Returns what went wrong, or None."""
-    try:
-        write_file(status, text, sync)
-    except (OSError, ValueError) as error:
-        return described("status file", status, error)
-    try:
-        os.unlink(marker)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        return described("marker file", marker, error)
-    return None
 
 
 def described(what: str, path: bytes, error: Exception) -> str:
@@ -254,10 +264,10 @@ def supervise(context: Context, started: int, payload: bytes) -> None:
     (identity, name, argv, env, cwd, stdout, stderr, marker, status, affinity, limits,
      sync) = marshal.loads(payload)
     me = os.getpid()
+    text = (f'{{"id": {name}, "pid": {me}, "started": {started}, "boot": "{context.boot}", '
+            f'"host": "{context.host}", "time": {time.time():.6f}}}\n')
     try:
-        write_file(marker, f'{{"id": {name}, "pid": {me}, "started": {started}, '
-                           f'"boot": "{context.boot}", "host": "{context.host}", '
-                           f'"time": {time.time():.6f}}}\n')
+        write_marker(marker, text)
     except (OSError, ValueError) as error:
         context.tell((FAILED, identity, described("marker file", marker, error), None))
         return
@@ -282,11 +292,11 @@ def supervise(context: Context, started: int, payload: bytes) -> None:
             code = os.WEXITSTATUS(raw)
         user, system, maxrss = usage.ru_utime, usage.ru_stime, usage.ru_maxrss * 1024
 
-    text = (f'{{"id": {name}, "code": {"null" if code is None else code}, '
-            f'"signal": {"null" if number is None else number}, "error": {quoted(message)}, '
-            f'"start": {begin:.6f}, "end": {end:.6f}, "user": {user:.6f}, '
-            f'"system": {system:.6f}, "maxrss": {maxrss}, "duration": {duration:.6f}}}\n')
-    problem = record(status, marker, text, sync)
+    text += (f'{{"id": {name}, "code": {"null" if code is None else code}, '
+             f'"signal": {"null" if number is None else number}, "error": {quoted(message)}, '
+             f'"start": {begin:.6f}, "end": {end:.6f}, "user": {user:.6f}, '
+             f'"system": {system:.6f}, "maxrss": {maxrss}, "duration": {duration:.6f}}}\n')
+    problem = record(marker, status, text, sync)
     if message is not None:
         event: tuple = (FAILED, identity, message, problem)
     else:
@@ -298,7 +308,7 @@ def supervise(context: Context, started: int, payload: bytes) -> None:
     last = time.monotonic() + RETRY_FOR
     while problem is not None and time.monotonic() < last:
         time.sleep(RETRY_EVERY)
-        problem = record(status, marker, text, sync)
+        problem = record(marker, status, text, sync)
 
 
 # The spawner.

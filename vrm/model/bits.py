@@ -6,10 +6,8 @@ An `&` over five thousand nodes takes nanoseconds, which is what lets a scheduli
 
 from __future__ import annotations
 
-import re
-from typing import Iterator, Tuple
+from typing import Iterator, List, Tuple
 
-_ONES = re.compile("1+")
 
 if hasattr(int, "bit_count"):
     count = int.bit_count
@@ -47,7 +45,16 @@ def lowest(bits: int, wanted: int) -> int:
     return bits & ((1 << above) - 1)
 
 
-def runs(bits: int) -> Iterator[Tuple[int, int]]:
+def runs(bits: int) -> List[Tuple[int, int]]:
     """The set as ranges: pairs of the first member and one past the last, ascending."""
-    for match in _ONES.finditer(bin(bits)[:1:-1]):
-        yield match.span()
+    digits = bin(bits)[:1:-1]
+    find = digits.find
+    found = []
+    first = find("1")
+    while first >= 0:
+        stop = find("0", first)
+        if stop < 0:
+            stop = len(digits)
+        found.append((first, stop))
+        first = find("1", stop)
+    return found

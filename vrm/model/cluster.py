@@ -91,10 +91,21 @@ class Pool:
         if job.resources:
             self._change_amounts(job, placement, +1)
 
+    def keep_common(self, other: "Pool") -> None:
+        """Keep as free only what is free in the other, too."""
+        self.up &= other.up
+        self.busy0 |= other.busy0
+        self.busy1 |= other.busy1
+        self.busy_cores |= other.busy_cores
+        self._down_cores |= other._down_cores
+        for name, left in self.amounts.items():
+            self.amounts[name] = list(map(min, left, other.amounts[name]))
+
     def _change_amounts(self, job: Job, placement: AnyPlacement, sign: int) -> None:
         for node, ranks in placement.ranks_by_node(self.nodes):
             for name, amount in job.resources.items():
-                self.amounts[name][node] += sign * ranks * amount
+                if name in self.amounts:  # none of a resource may be asked of nodes without it
+                    self.amounts[name][node] += sign * ranks * amount
 
 
 class Cluster(Pool):

@@ -7,7 +7,11 @@ under `method` beside it: threshold, floor, percentile and trimming differ betwe
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from dataclasses import asdict, dataclass
+from itertools import accumulate
+from operator import sub
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Protocol, Sequence, \
     Tuple, TypeVar
 
@@ -20,8 +24,8 @@ THRESHOLD = 10.0
 class Finished(Protocol):
     """What a metric reads of a job that ended; `JobRow` is one, a simulation may have its own.
 
-    `start` and `end` are None when the job never ran. A `user` attribute is read by `fairness`
-    where there is one.
+    `start` and `end` (s) are None when the job never ran. A `user` attribute is read by
+    `fairness` where there is one.
     """
 
     @property
@@ -31,9 +35,9 @@ class Finished(Protocol):
     @property
     def submit(self) -> float: ...
     @property
-    def start(self) -> Optional[float]: ...
+    def start(self) -> Any: ...
     @property
-    def end(self) -> Optional[float]: ...
+    def end(self) -> Any: ...
     @property
     def app_time(self) -> Optional[float]: ...
 
@@ -52,12 +56,12 @@ def ran(rows: Iterable[Row]) -> List[Row]:
 
 def waiting(row: Finished) -> float:
     """Waiting time w = start - submit, in seconds."""
-    return row.start - row.submit  # type: ignore[operator]
+    return row.start - row.submit
 
 
 def running(row: Finished) -> float:
     """Running time r = end - start, in seconds: how long the job held its cores."""
-    return row.end - row.start  # type: ignore[operator]
+    return row.end - row.start
 
 
 def application_time(row: Finished) -> float:
@@ -70,7 +74,7 @@ def application_time(row: Finished) -> float:
 
 def turnaround(row: Finished) -> float:
     """Turnaround (response) time w + r = end - submit, in seconds."""
-    return row.end - row.submit  # type: ignore[operator]
+    return row.end - row.submit
 
 
 def slowdown(row: Finished) -> float:
@@ -152,11 +156,6 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] * (1 - part) + ordered[below + 1] * part
 
 
-def mean(values: Sequence[float]) -> Optional[float]:
-    """The arithmetic mean; None of no values."""
-    return math.fsum(values) / len(values) if values else None
-
-
 # --------------------------------------------------------------------------------- the machine
 
 
@@ -165,7 +164,7 @@ def span(rows: Iterable[Finished]) -> Window:
     jobs = ran(rows)
     if not jobs:
         return 0.0, 0.0
-    return min(row.submit for row in jobs), max(row.end for row in jobs)  # type: ignore[type-var]
+    return min(row.submit for row in jobs), max(row.end for row in jobs)
 
 
 def makespan(rows: Iterable[Finished]) -> float:
@@ -188,8 +187,8 @@ def utilisation(rows: Iterable[Finished], processors: int,
     first, last = _window(jobs, processors, window)
     if last <= first:
         return 0.0
-    used = math.fsum(row.procs * max(0.0, min(row.end, last) - max(row.start, first))
-                     for row in jobs)  # type: ignore[type-var]
+    used = math.fsum(row.procs * (min(row.end, last) - max(row.start, first))
+                     for row in jobs if row.end > first and row.start < last)
     return used / (processors * (last - first))
 
 
@@ -209,35 +208,43 @@ def load(rows: Iterable[Finished]) -> List[Load]:
     An entry is what holds after all ends, submissions and starts of its moment. Jobs that never
     ran are left out, for when they left the queue is not known.
     """
-    changes: Dict[float, List[int]] = {}
-    for row in ran(rows):
-        procs = row.procs
-        for time, queued, started in ((row.submit, 1, 0), (row.start, -1, 1), (row.end, 0, -1)):
-            change = changes.get(time)  # type: ignore[arg-type]
-            if change is None:
-                change = changes[time] = [0, 0, 0, 0]  # type: ignore[index]
-            change[0] += queued
-            change[1] += queued * procs
-            change[2] += started
-            change[3] += started * procs
-    series = []
-    now = [0, 0, 0, 0]
-    for time in sorted(changes):
-        now = [old + new for old, new in zip(now, changes[time])]
-        series.append(Load(time, *now))
-    return series
+    times, states = _moments(ran(rows))
+    return [Load(time, state >> 3 * _BITS, state >> 2 * _BITS & _MASK, state >> _BITS & _MASK,
+                 state & _MASK) for time, state in zip(times, states)]
 
 
-def _spells(series: Sequence[Load], window: Window) -> Iterable[Tuple[float, Load]]:
-    """Seconds and state of each stretch of the window; the times before the first are empty."""
+# A state is the four counters of Load as parts of one integer, so that a job changes all of them
+# with one addition: with half a million moments that is what takes the time.
+_BITS = 40
+_MASK = (1 << _BITS) - 1
+_QUEUED = 1 << 3 * _BITS
+_QUEUED_PROCS = 1 << 2 * _BITS
+_RUNNING = 1 << _BITS
+
+
+def _moments(jobs: Iterable[Finished]) -> Tuple[List[float], List[int]]:
+    """The moments at which something happened, and the state after each."""
+    changes: Dict[float, int] = defaultdict(int)
+    for row in jobs:
+        waits = _QUEUED + _QUEUED_PROCS * row.procs
+        runs = _RUNNING + row.procs
+        changes[row.submit] += waits
+        changes[row.start] += runs - waits
+        changes[row.end] -= runs
+    times = sorted(changes)
+    return times, list(accumulate(map(changes.__getitem__, times)))
+
+
+def _spells(jobs: Iterable[Finished], window: Window) -> List[Tuple[float, int]]:
+    """Seconds and state of each stretch of the window in which nothing happened."""
     first, last = window
-    if series and series[0].time > first:
-        yield min(series[0].time, last) - first, Load(first, 0, 0, 0, 0)
-    for point, following in zip(series, [*series[1:], None]):
-        end = last if following is None else min(following.time, last)
-        begin = max(point.time, first)
-        if end > begin:
-            yield end - begin, point
+    times, states = _moments(jobs)
+    if not times or last <= first:
+        return []
+    begin, end = bisect_right(times, first), bisect_left(times, last)
+    states = [states[begin - 1] if begin else 0, *states[begin:end]]
+    times = times[begin:end]
+    return list(zip(map(sub, [*times, last], [first, *times]), states))
 
 
 def queue_length(rows: Iterable[Finished], window: Optional[Window] = None) -> Distribution:
@@ -248,25 +255,23 @@ def queue_length(rows: Iterable[Finished], window: Optional[Window] = None) -> D
     the number of different stretches.
     """
     jobs = ran(rows)
-    return _queue_length(load(jobs), window or span(jobs))
+    return _queue_length(_spells(jobs, window or span(jobs)))
 
 
-def _queue_length(series: Sequence[Load], window: Window) -> Distribution:
-    spells = sorted((point.queued, seconds) for seconds, point in _spells(series, window))
-    if not spells:
+def _queue_length(spells: Sequence[Tuple[float, int]]) -> Distribution:
+    held: Dict[int, float] = defaultdict(float)
+    for seconds, state in spells:
+        held[state >> 3 * _BITS] += seconds
+    if not held:
         return Distribution(0, None, None, None, None)
-    total = math.fsum(seconds for _, seconds in spells)
+    lengths = sorted(held)
+    passed = list(accumulate(held[length] for length in lengths))
 
-    def reached(share: float) -> float:
-        passed = 0.0
-        for length, seconds in spells:
-            passed += seconds
-            if passed >= share * total:
-                return length
-        return spells[-1][0]
+    def reached(share: float) -> int:
+        return lengths[bisect_left(passed, share * passed[-1])]
 
-    average = math.fsum(length * seconds for length, seconds in spells) / total
-    return Distribution(len(spells), average, reached(0.5), reached(0.95), spells[-1][0])
+    average = math.fsum(length * held[length] for length in lengths) / passed[-1]
+    return Distribution(len(spells), average, reached(0.5), reached(0.95), lengths[-1])
 
 
 def throughput(rows: Iterable[Finished], window: Optional[Window] = None) -> float:
@@ -275,7 +280,7 @@ def throughput(rows: Iterable[Finished], window: Optional[Window] = None) -> flo
     first, last = window or span(jobs)
     if last <= first:
         return 0.0
-    done = sum(row.status == JobState.COMPLETED and first <= row.end <= last  # type: ignore
+    done = sum(row.status == JobState.COMPLETED and first <= row.end <= last
                for row in jobs)
     return done * 3600 / (last - first)
 
@@ -291,15 +296,16 @@ def loss_of_capacity(rows: Iterable[Finished], processors: int,
     case study" (ICPP workshops 2010).
     """
     jobs = ran(rows)
-    return _loss_of_capacity(load(jobs), processors, _window(jobs, processors, window))
+    window = _window(jobs, processors, window)
+    return _loss_of_capacity(_spells(jobs, window), processors)
 
 
-def _loss_of_capacity(series: Sequence[Load], processors: int, window: Window) -> float:
-    if window[1] <= window[0]:
-        return 0.0
-    lost = math.fsum(seconds * max(0, min(point.queued_procs, processors - point.busy_procs))
-                     for seconds, point in _spells(series, window))
-    return lost / (processors * (window[1] - window[0]))
+def _loss_of_capacity(spells: Sequence[Tuple[float, int]], processors: int) -> float:
+    total = math.fsum(seconds for seconds, _ in spells)
+    lost = math.fsum(
+        seconds * max(0, min(state >> 2 * _BITS & _MASK, processors - (state & _MASK)))
+        for seconds, state in spells if state >= _QUEUED)
+    return lost / (processors * total) if total else 0.0
 
 
 def _window(jobs: Sequence[Finished], processors: int, window: Optional[Window]) -> Window:
@@ -389,9 +395,8 @@ def summary(rows: Iterable[Finished], processors: int, warm_up: float = 0.0,
     leaves no time, or for a bad threshold or number of processors.
     """
     rows = list(rows)
-    everyone = ran(rows)
+    everyone = jobs = ran(rows)
     first, last = whole = _window(everyone, processors, None)
-    jobs = everyone
     if (warm_up or cool_down) and everyone:
         jobs = trim(everyone, warm_up, cool_down)
         latest = max(row.submit for row in everyone)
@@ -403,13 +408,13 @@ def summary(rows: Iterable[Finished], processors: int, warm_up: float = 0.0,
     counts = {state.value: 0 for state in JobState if state.ended}
     for row in rows:
         counts[row.status] += 1
-    series = load(everyone)
-    waits = distribution([waiting(row) for row in jobs])
-    turnarounds = distribution([turnaround(row) for row in jobs])
-    bounded = distribution([bounded_slowdown(row, threshold) for row in jobs])
-    queue = _queue_length(series, window)
+    spells = _spells(everyone, window)
+    waits = distribution(map(waiting, jobs))
+    runs = distribution(map(running, jobs))
+    turnarounds = distribution(map(turnaround, jobs))
+    bounded = distribution(bounded_slowdown(row, threshold) for row in jobs)
+    queue = _queue_length(spells)
     users = fairness(jobs, lambda row: bounded_slowdown(row, threshold))
-    runs = distribution([running(row) for row in jobs])
     return {
         "jobs": len(jobs),
         **counts,
@@ -420,15 +425,15 @@ def summary(rows: Iterable[Finished], processors: int, warm_up: float = 0.0,
         "average_queue_length": queue.mean,
         "makespan": whole[1] - whole[0],
         "utilisation": utilisation(everyone, processors, window),
-        "loss_of_capacity": _loss_of_capacity(series, processors, window),
+        "loss_of_capacity": _loss_of_capacity(spells, processors),
         "throughput_per_hour": throughput(everyone, window),
         "wait": asdict(waits),
         "running": asdict(runs),
         "turnaround": asdict(turnarounds),
-        "slowdown": asdict(distribution([slowdown(row) for row in jobs if running(row) > 0])),
+        "slowdown": asdict(distribution(slowdown(row) for row in jobs if running(row) > 0)),
         "bounded_slowdown": asdict(bounded),
         "per_processor_bounded_slowdown": asdict(distribution(
-            [per_processor_bounded_slowdown(row, threshold) for row in jobs])),
+            per_processor_bounded_slowdown(row, threshold) for row in jobs)),
         "queue_length": asdict(queue),
         "fairness": asdict(users) if users.means else None,
         "method": {
@@ -454,7 +459,7 @@ def closing_line(algorithm: str, backfilling: Any, rows: Iterable[Finished]) -> 
     jobs = [row for row in ran(rows) if row.status == JobState.COMPLETED]
     if not jobs:
         return f"{algorithm}({name}): no job completed"
-    waits = mean([waiting(row) for row in jobs])
-    runs = mean([application_time(row) for row in jobs])
-    figures = tuple(round(float(figure), 2) for figure in (waits, runs, waits + runs))
+    waits = math.fsum(map(waiting, jobs)) / len(jobs)
+    runs = math.fsum(map(application_time, jobs)) / len(jobs)
+    figures = tuple(round(figure, 2) for figure in (waits, runs, waits + runs))
     return f"{algorithm}({name}): {figures}"

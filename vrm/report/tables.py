@@ -279,7 +279,7 @@ def _width(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     return sum(max(map(len, column)) + 3 for column in columns) + 1
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(names: Sequence[str], rows: List[List[str]]) -> str:
     table = PrettyTable(names)
     table.align = "l"
     table.add_rows(rows)

@@ -9,12 +9,14 @@ or (2) leaves the head what it needs at the shadow time.
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, Dict, Hashable, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.job import Job
 from vrm.scheduling.queue import Waiting
 from vrm.scheduling.registry import Registry
+from vrm.scheduling.reservations import Reserving
 
 BACKFILLINGS = Registry("backfilling")
 
@@ -114,6 +116,13 @@ class Easy:
         # ends, unless it has come since.
         self._left: Optional[Tuple[Cluster, int]] = None
 
+    @staticmethod
+    def reserve(job: Job, now: float, cluster: Cluster, policy: Any) -> Reservation:
+        """The reservation that a job gets when it is the head."""
+        if hasattr(policy, "exact") and policy.exact(job):
+            return reserve_by_count(job, now, cluster, policy)
+        return reserve(job, now, cluster, policy)
+
     def fill(self, now: float, waiting: Sequence[Job], first: int, cluster: Cluster,
              policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
         """Jobs of `waiting` after the head (at `first`) that may start now, with their places.
@@ -211,6 +220,40 @@ BACKFILLINGS.register("easy")(Easy)
 BACKFILLINGS.register("list")(ListScheduling)
 
 
+@BACKFILLINGS.register("conservative")
+def conservative() -> Reserving:
+    """A reservation for every job, kept and moved forward when jobs end early."""
+    return Reserving(None, kept=True)
+
+
+@BACKFILLINGS.register("conservative-recomputed")
+def conservative_recomputed() -> Reserving:
+    """A reservation for every job, all made anew at each step."""
+    return Reserving(None, kept=False)
+
+
+@BACKFILLINGS.register("easy-kept")
+def easy_kept() -> Reserving:
+    """One reservation, which its job keeps until it starts, whoever is first by then."""
+    return Reserving(1, kept=True)
+
+
+_DEPTH = re.compile(r"(\d{1,6})(-kept)?")
+
+
 def make_backfilling(text: str) -> Any:
-    """The backfilling of that name or dotted path; PolicyError when there is none."""
-    return BACKFILLINGS.find(text)()
+    """The backfilling of that name or dotted path, or with that number of reservations.
+
+    `3` makes three reservations anew at each step, `3-kept` keeps them. A user's own is a
+    function or class without arguments whose result has `fill`, as Easy, or `plan`, as
+    Reserving. Raises PolicyError.
+    """
+    depth = _DEPTH.fullmatch(text.strip())
+    if depth is None:
+        return BACKFILLINGS.find(text)()
+    number, kept = int(depth.group(1)), bool(depth.group(2))
+    if number == 0:
+        return NoBackfilling()
+    if number == 1 and not kept:
+        return Easy()
+    return Reserving(number, kept)

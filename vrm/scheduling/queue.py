@@ -36,6 +36,10 @@ class Waiting(Sequence[Job]):
         jobs = [job for job in self._queue.fresh if job.id in self._queue]
         return jobs if len(jobs) < 2 else sorted(jobs, key=self.key)
 
+    def holds(self, job: Job) -> bool:
+        """Whether the job waits."""
+        return job.id in self._queue
+
     def key(self, job: Job) -> Key:
         """The sort key of a job, smallest first, at this moment."""
         return self._queue.key(job, self._now)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, List
+from typing import Any, Dict, List
 
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
@@ -74,6 +75,26 @@ class Scheduler:
             queue.remove_started([start.booking.job for start in starts])
         queue.fresh.clear()
         return starts
+
+    def wake(self, now: float) -> float:
+        """When the next step is due although nothing may happen by then: a reservation begins.
+
+        Infinity when only submissions and ends make steps worth while.
+        """
+        wake = getattr(self.backfilling, "wake", None)
+        return math.inf if wake is None else wake(now)
+
+    def reservations(self, now: float, queue: JobQueue, cluster: Cluster) -> Dict[int, float]:
+        """When waiting jobs can start at the latest, by id, as far as they have reservations."""
+        if not len(queue):
+            return {}
+        if hasattr(self.backfilling, "reservations"):
+            return self.backfilling.reservations()
+        if hasattr(self.backfilling, "reserve"):
+            head = queue.in_order(now)[0]
+            time = self.backfilling.reserve(head, now, cluster, self.policy).time
+            return {head.id: time} if time < math.inf else {}
+        return {}
 
     def _follow_plan(self, now: float, waiting: Waiting, cluster: Cluster) -> List[Start]:
         """Start what the plan of reservations lets start; heads may have to wait, too."""

@@ -9,6 +9,7 @@ the loop alone: the scheduler sees the estimate.
 from __future__ import annotations
 
 import heapq
+import math
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Tuple
 
 from vrm.model.cluster import Booking, Cluster
@@ -43,6 +44,9 @@ class Speeds(Protocol):
     def ended(self, booking: Booking, now: float) -> Iterable[Tuple[int, float]]:
         """A job left: the jobs whose end changes, with their new ends."""
 
+    def remaining(self, job_id: int, now: float) -> float:
+        """Work that is left of a running job, in seconds."""
+
 
 class Simulator:
     """A scheduler and a cluster in virtual time.
@@ -69,6 +73,7 @@ class Simulator:
         self._hidden: Dict[int, Tuple[float, str]] = {}  # run time and user of jobs not ended
         self._started: Dict[int, Start] = {}
         self._versions: Dict[int, int] = {}  # of the ends of running jobs; old ones are void
+        self._may_be_void = False
 
     def run(self, submissions: Iterable[Submission]) -> None:
         """Run all submissions (in order of time) to their ends."""
@@ -81,18 +86,26 @@ class Simulator:
         following = next(source, None)
         events, queue, cluster = self._events, self.queue, self.cluster
         step, moment, progress = self.scheduler.step, self.recorder.moment, self.progress
+        plans = hasattr(self.scheduler.backfilling, "wake")
         queued_procs = 0
         busy_procs = 0
-        while events or following is not None:
-            if following is None or (events and events[0][0] < following.job.submit):
+        wake = math.inf
+        while True:
+            if self._may_be_void:
+                while events and self._is_void(events[0]):
+                    heapq.heappop(events)
+            if not events and following is None:
+                break
+            now = following.job.submit if following is not None else math.inf
+            if events and events[0][0] < now:
                 now = events[0][0]
-            else:
-                now = max(following.job.submit, self.now) if self.events else following.job.submit
+            if wake < now:
+                now = wake
             self.now = now
             while events and events[0][0] <= now:
-                _, what, job_id, version = heapq.heappop(events)
-                if what == _END and self._versions.get(job_id) == version:
-                    busy_procs -= self._end(job_id, now)
+                event = heapq.heappop(events)
+                if not self._may_be_void or event[1] == _END and not self._is_void(event):
+                    busy_procs -= self._end(event[2], now)
             while following is not None and following.job.submit <= now:
                 if self._submit(following):
                     queued_procs += following.job.procs
@@ -102,6 +115,8 @@ class Simulator:
                 queued_procs -= procs
                 busy_procs += procs
                 self._start(start, now)
+            if plans:
+                wake = self.scheduler.wake(now)
             moment(now, len(queue), queued_procs, busy_procs)
             self.events += 1
             if progress is not None and self.events % 1000 == 0:
@@ -110,6 +125,11 @@ class Simulator:
         if len(queue):
             raise RuntimeError(f"{len(queue)} job(s) wait for ever on an empty machine; the "
                                "placement policy promised that they fit")
+
+    def _is_void(self, event: Tuple[float, int, int, int]) -> bool:
+        """Whether the end has been put elsewhere, or the job has ended before its estimate."""
+        version = self._versions.get(event[2])
+        return version != event[3] if event[1] == _END else version is None
 
     def _submit(self, submission: Submission) -> bool:
         job, run, user = submission
@@ -134,12 +154,16 @@ class Simulator:
             self._schedule_end(job_id, now + run)
 
     def _schedule_end(self, job_id: int, end: float) -> None:
-        version = self._versions[job_id] = self._versions.get(job_id, 0) + 1
+        version = self._versions.get(job_id, 0) + 1
+        if version > 1:
+            self._may_be_void = True
+        self._versions[job_id] = version
         expected = self._started[job_id].booking.expected_end
         if end > expected:
             if self.kill:
                 end = expected
             elif version == 1:
+                self._may_be_void = True
                 heapq.heappush(self._events, (expected, _EXPECTED, job_id, version))
         heapq.heappush(self._events, (end, _END, job_id, version))
 
@@ -158,7 +182,7 @@ class Simulator:
 
     def _unfinished(self, booking: Booking, run: float, now: float) -> bool:
         if self.speeds is not None:
-            return self.speeds.remaining(booking.job.id, now) > 1e-9  # type: ignore[attr-defined]
+            return self.speeds.remaining(booking.job.id, now) > 1e-6
         return run > booking.job.estimate
 
     def waiting(self) -> Any:

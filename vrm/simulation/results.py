@@ -10,31 +10,46 @@ import hashlib
 import math
 from array import array
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, TextIO, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, TextIO, Tuple
 
 
 from vrm.model import bits
 from vrm.model.cluster import AnyPlacement, Booking
 from vrm.model.job import Job
-from vrm.model.node import Node
-from vrm.model.placement import CorePlacement, Placement
-from vrm.report.jobs import HEADER, PlacementText, job_line
+from vrm.model.node import Node, lane_of_socket
+from vrm.model.placement import CoreLayout, CorePlacement, Placement
+from vrm.report.jobs import HEADER, PlacementText, fold_nodes, job_line, seconds_text
 from vrm.report.metrics import THRESHOLD, Distribution, jain_index, percentile
 from vrm.scheduling.scheduler import Start
 
+PLACES = ("full", "nodes", "none")
 _STATUSES = ("completed", "failed", "timeout", "cancelled", "refused")
+
+
+class Row(NamedTuple):
+    """A job that ran; times in seconds of the workload."""
+
+    id: int
+    procs: int
+    submit: float
+    start: float
+    end: float
+    user: str = ""
 
 
 class Results:
     """Records a run; see `vrm.simulation.engine.Recorder`.
 
     `nodes` are those of the cluster. With `out`, a text file, each job is written there as it
-    ends, in the columns of `jobs.csv`; `places` tells whether with its nodes and cores.
+    ends, in the columns of `jobs.csv`; `places` tells how much of its place: `full`, `nodes`
+    (without the cores, which on thousands of nodes are gigabytes) or `none`. `evalys` is a text
+    file for the same jobs in the columns of Batsim and evalys.
     """
 
-    def __init__(self, nodes: Sequence[Node], out: Optional[TextIO] = None,
-                 places: bool = True) -> None:
+    def __init__(self, nodes: Sequence[Node], out: Optional[TextIO] = None, places: str = "full",
+                 evalys: Optional[TextIO] = None, workload: str = "workload") -> None:
+        if places not in PLACES:
+            raise ValueError(f"places are {', '.join(PLACES)}, not `{places}`")
         self.processors = sum(node.cores for node in nodes)
         self.counts = dict.fromkeys(_STATUSES, 0)
         self.refusals: Dict[str, int] = {}
@@ -42,7 +57,9 @@ class Results:
         self._out = out
         self._places = places
         self._text = PlaceText(nodes)
+        self._evalys = EvalysWriter(evalys, nodes, workload) if evalys is not None else None
         self._lines: List[str] = []
+        self._apps: Dict[str, str] = {}
         # One entry per job that ran.
         self.ids, self.procs = array("q"), array("q")
         self.submits, self.starts, self.ends = array("d"), array("d"), array("d")
@@ -71,19 +88,32 @@ class Results:
         self.users.append(number)
         if self._out is not None:
             nodes = cores = ""
-            if self._places:
+            if self._places == "full":
                 nodes, cores = self._text.columns(booking.placement)
-            self._write(job_line(job.id, job.app, job.procs, job.submit, booking.start, end,
-                                 job.estimate, status, None, None, job.exclusive,
-                                 start.backfilled, nodes, cores, "unbound"))
+            elif self._places == "nodes":
+                nodes = self._text.nodes(booking.placement)
+            if "," in cores:
+                cores = f'"{cores}"'
+            if "," in nodes:
+                nodes = f'"{nodes}"'
+            self._lines.append(
+                f"{job.id},{self._app(job.app)},{job.procs},{_text(job.submit)},"
+                f"{_text(booking.start)},{_text(end)},{_text(job.estimate)},{status},,,"
+                f"{'1' if job.exclusive else '0'},{'1' if start.backfilled else '0'},"
+                f"{nodes},{cores},unbound,\n")
+            if len(self._lines) >= 500:
+                self.flush()
+        if self._evalys is not None:
+            self._evalys.write(booking, end, status)
 
     def refused(self, job: Job, reason: str, user: str) -> None:
         """A job can never run on this machine."""
         self.counts["refused"] += 1
         self.refusals[reason] = self.refusals.get(reason, 0) + 1
         if self._out is not None:
-            self._write(job_line(job.id, job.app, job.procs, job.submit, None, None, job.estimate,
-                                 "refused", exclusive=job.exclusive, reason=reason))
+            self._lines.append(job_line(job.id, job.app, job.procs, job.submit, None, None,
+                                        job.estimate, "refused", exclusive=job.exclusive,
+                                        reason=reason))
 
     def moment(self, now: float, queued: int, queued_procs: int, busy_procs: int) -> None:
         """The state after everything that happened at `now`."""
@@ -92,10 +122,13 @@ class Results:
         self.queued_procs.append(queued_procs)
         self.busy_procs.append(busy_procs)
 
-    def _write(self, line: str) -> None:
-        self._lines.append(line)
-        if len(self._lines) >= 500:
-            self.flush()
+    def _app(self, app: str) -> str:
+        """The name of an application as `job_line` writes it."""
+        known = self._apps.get(app)
+        if known is None:
+            line = job_line(0, app, 0, 0, 0, 0, 0, "")
+            known = self._apps[app] = line[2:-len(",0,0,0,0,0,,,,0,0,,,,\n")]
+        return known
 
     def flush(self) -> None:
         """Hand all lines to the file."""
@@ -103,8 +136,17 @@ class Results:
             self._out.write("".join(self._lines))
             self._lines.clear()
             self._out.flush()
+        if self._evalys is not None:
+            self._evalys.flush()
 
     # The run as a whole.
+
+    def rows(self) -> Iterator["Row"]:
+        """The jobs that ran, in the order of their ends."""
+        names = list(self._user_numbers)
+        for job_id, procs, submit, start, end, user in zip(
+                self.ids, self.procs, self.submits, self.starts, self.ends, self.users):
+            yield Row(job_id, procs, submit, start, end, names[user])
 
     def start_hash(self) -> str:
         """A fingerprint of the schedule: the first 16 hex digits of the SHA-256 of the lines
@@ -228,6 +270,10 @@ def _distribution(values: Any) -> Dict[str, Any]:
                                percentile(ordered, 0.5), percentile(ordered, 0.95), ordered[-1]))
 
 
+def _text(time: float) -> str:
+    return str(time) if type(time) is int else seconds_text(time)
+
+
 class PlaceText:
     """Writes placements in the forms of `PlacementText`, whose work it does for ranges of nodes
     at once, and those made core by core."""
@@ -235,27 +281,54 @@ class PlaceText:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
         self._names = [node.name for node in nodes]
+        prefix = self._names[0][:-1]
+        self._prefix = prefix if all(name == f"{prefix}{index}" for index, name in
+                                     enumerate(self._names)) else None
         self._plain = PlacementText(nodes)
         self._filled: Dict[Tuple[str, int, int], Tuple[List[int], List[str]]] = {}
+        self._ranges: Dict[Tuple[int, int], Tuple[int, int, str]] = {}
+
+    def nodes(self, placement: AnyPlacement) -> str:
+        """The column `nodes`."""
+        return self._folded([(first, stop - 1) for first, stop in bits.runs(placement.node_set)])
 
     def columns(self, placement: AnyPlacement) -> Tuple[str, str]:
         """The columns `nodes` and `cores`."""
         if isinstance(placement, CorePlacement):
             return self._by_core(placement)
+        if len(placement.order) == 1:  # as everywhere but under strip
+            runs = bits.runs(placement.order[0])
+            nodes = self._folded([(first, stop - 1) for first, stop in runs])
+            return nodes, self._by_lane(placement, [runs])
+        return self.nodes(placement), self._by_lane(placement, map(bits.runs, placement.order))
+
+    def _folded(self, ranges: Sequence[Tuple[int, int]]) -> str:
+        """Nodes from first to last of each range, folded."""
+        if self._prefix is None:
+            return fold_nodes(self._names[node] for first, last in ranges
+                              for node in range(first, last + 1))
+        if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+            return self._names[ranges[0][0]]
+        numbers = ",".join([str(first) if first == last else f"{first}-{last}"
+                            for first, last in ranges])
+        return f"{self._prefix}[{numbers}]"
+
+    def _by_lane(self, placement: Placement,
+                 runs_of: Iterable[Sequence[Tuple[int, int]]]) -> str:
         parts: List[str] = []
         left = placement.procs
         lane0 = placement.claims[0]
-        for group in placement.order:
+        for group, runs in zip(placement.order, runs_of):
             if group & lane0 and group & ~lane0:  # its nodes differ in the lane they give
-                return self._plain.nodes(placement), self._plain.cores(placement)
+                return self._plain.cores(placement)
             ranks, texts = self._full(placement.share, 0 if group & lane0 else 1, placement.width)
-            for first, stop in bits.runs(group):
+            for first, stop in runs:
                 here = ranks[stop] - ranks[first]
                 if here > left:  # the last node may stay partly filled
-                    return self._plain.nodes(placement), self._partly(placement, parts, first, left)
+                    return self._partly(placement, parts, first, left)
                 parts += texts[first:stop]
                 left -= here
-        return self._plain.nodes(placement), ";".join(parts)
+        return ";".join(parts)
 
     def _full(self, share: str, lane: int, width: int) -> Tuple[List[int], List[str]]:
         """Of all nodes: the sum of the ranks before each, and the text of each when filled."""
@@ -288,24 +361,89 @@ class PlaceText:
         return ";".join(parts)
 
     def _by_core(self, placement: CorePlacement) -> Tuple[str, str]:
+        known = self._ranges
         parts: List[str] = []
-        places: List[str] = []
-        current, chosen = -1, 0
-        for node, socket, first, stop in placement.layout.spans(placement.taken):
-            if node != current:
-                if places:
-                    parts.append(f"{self._names[current]}:{'+'.join(places)}")
-                    places = []
-                current = node
-                chosen |= 1 << node
-            places.append(f"{socket}/{first}" if stop - first == 1
-                          else f"{socket}/{first}-{stop - 1}")
-        parts.append(f"{self._names[current]}:{'+'.join(places)}")
-        return self._plain.nodes(_NodesOf(chosen)), ";".join(parts)  # type: ignore[arg-type]
+        nodes: List[Tuple[int, int]] = []
+        for cores in bits.runs(placement.taken):
+            if cores not in known:
+                if len(known) >= 100_000:
+                    known.clear()
+                known[cores] = self._range(placement.layout, *cores)
+            first, last, text = known[cores]
+            if nodes and first <= nodes[-1][1] + 1:
+                if first == nodes[-1][1]:  # more of the same node
+                    parts[-1] += "+" + text.partition(":")[2]
+                else:
+                    parts.append(text)
+                nodes[-1] = nodes[-1][0], last
+            else:
+                parts.append(text)
+                nodes.append((first, last))
+        return self._folded(nodes), ";".join(parts)
+
+    def _range(self, layout: CoreLayout, start: int, stop: int) -> Tuple[int, int, str]:
+        """First and last node of a range of cores, and its text."""
+        by_node: Dict[int, List[str]] = {}
+        for node, socket, first, end in layout.spans((1 << stop) - (1 << start)):
+            by_node.setdefault(node, []).append(
+                f"{socket}/{first}" if end - first == 1 else f"{socket}/{first}-{end - 1}")
+        text = ";".join(f"{self._names[node]}:{'+'.join(places)}"
+                        for node, places in by_node.items())
+        return min(by_node), max(by_node), text
 
 
-class _NodesOf:
-    """Just the nodes of a placement."""
+class EvalysWriter:
+    """Writes `jobs.csv` as Batsim does and evalys reads (JobSet): processors are the cores of the
+    machine, numbered through, as an interval set such as `0-3 8`."""
 
-    def __init__(self, chosen: int) -> None:
-        self.order = (chosen,)
+    COLUMNS = ("job_id", "workload_name", "profile", "submission_time",
+               "requested_number_of_resources", "requested_time", "success", "final_state",
+               "starting_time", "execution_time", "finish_time", "waiting_time",
+               "turnaround_time", "stretch", "allocated_resources", "consumed_energy", "metadata")
+
+    def __init__(self, out: TextIO, nodes: Sequence[Node], workload: str) -> None:
+        self._out = out
+        self._nodes = nodes
+        self._workload = workload.replace(",", " ")
+        self._layout = CoreLayout(nodes)
+        self._lines = [",".join(self.COLUMNS) + "\n"]
+
+    def write(self, booking: Booking, end: float, status: str) -> None:
+        """Add a job that ran."""
+        job, start = booking.job, booking.start
+        run, turnaround = end - start, end - job.submit
+        stretch = turnaround / run if run > 0 else ""
+        state = ("COMPLETED_SUCCESSFULLY" if status == "completed"
+                 else "COMPLETED_WALLTIME_REACHED" if status == "timeout" else "COMPLETED_FAILED")
+        cores = " ".join(str(first) if stop - first == 1 else f"{first}-{stop - 1}"
+                         for first, stop in bits.runs(self._cores(booking.placement)))
+        app = job.app.replace(",", " ")
+        self._lines.append(
+            f"{job.id},{self._workload},{app},{seconds_text(job.submit)},{job.procs},"
+            f"{seconds_text(job.estimate)},{int(status == 'completed')},{state},"
+            f"{seconds_text(start)},{seconds_text(run)},{seconds_text(end)},"
+            f"{seconds_text(start - job.submit)},{seconds_text(turnaround)},{stretch},{cores},,\n")
+        if len(self._lines) >= 500:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand all lines to the file."""
+        self._out.write("".join(self._lines))
+        self._lines.clear()
+        self._out.flush()
+
+    def _cores(self, placement: AnyPlacement) -> int:
+        """The cores of a placement as a set, in the numbering of the layout."""
+        if isinstance(placement, CorePlacement):
+            return placement.taken
+        chosen = 0
+        for node, ranks in placement.ranks_by_node(self._nodes):
+            at = self._layout.node_first[node]
+            lane = placement.lane(node)
+            for cores in self._nodes[node].sockets:
+                first, length = lane_of_socket(cores, placement.share, lane)
+                here = min(ranks, length // placement.width)
+                chosen |= ((1 << here * placement.width) - 1) << (at + first)
+                ranks -= here
+                at += cores
+        return chosen

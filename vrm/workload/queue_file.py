@@ -326,11 +326,16 @@ class QueueFollower:
             self._unreadable(error)
             return []
         try:
-            with open(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                self._in_trouble("is not a regular file", "name one under Applications.Queue")
+                return []
+            with open(handle, "rb", closefd=False) as file:
                 return self._read(file)
         except OSError as error:
             self._unreadable(error)
             return []
+        finally:
+            os.close(handle)
 
     def _missing(self) -> None:
         gone = self.position.offset > 0
@@ -366,11 +371,8 @@ class QueueFollower:
         self._skipped = 0
 
     def _read(self, file: BinaryIO) -> List[Line]:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            self._in_trouble("is not a regular file", "name one under Applications.Queue")
-            return []
         self.trouble = ""
+        status = os.fstat(file.fileno())
         seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if seen != self._seen and not self._still_known(file, status, seen):
             return []

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import gzip
 import io
+import zlib
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, Dict, IO, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, IO, Iterable, Iterator, List, Optional, Tuple, Union
 
 from vrm.model.job import Job
 from vrm.workload.submission import Submission
@@ -48,6 +50,13 @@ class Rules:
         if not self.load > 0:
             raise ValueError(f"the load factor must be above 0, not {self.load:g}")
 
+    def wants(self, job_id: int, submit: float) -> bool:
+        """Whether a job lies within the limits."""
+        return ((self.first is None or job_id >= self.first)
+                and (self.last is None or job_id <= self.last)
+                and (self.begin is None or submit >= self.begin)
+                and (self.end is None or submit < self.end))
+
 
 @dataclass
 class Trace:
@@ -65,6 +74,8 @@ class Trace:
     header: Dict[str, str] = field(default_factory=dict)
     dirt: "Counter[str]" = field(default_factory=Counter)
     taken: int = 0
+    _raw: Optional[IO[bytes]] = field(default=None, repr=False, compare=False)
+    _bytes: int = field(default=0, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.path = Path(self.path)
@@ -90,16 +101,32 @@ class Trace:
         """The moment of time 0, in seconds of the epoch, if the header tells it."""
         return _header_number(self.header.get("UnixStartTime", ""))
 
-    def _open(self) -> IO[str]:
+    @property
+    def read(self) -> float:
+        """The share of the file that has been read (0 to 1)."""
+        if self._raw is None or self._raw.closed or not self._bytes:
+            return 1.0
+        return self._raw.tell() / self._bytes
+
+    @contextmanager
+    def _open(self) -> Iterator[IO[str]]:
         try:
-            raw = open(self.path, "rb")
-            magic = raw.read(2)
-            raw.seek(0)
+            raw: IO[bytes] = open(self.path, "rb")
         except OSError as error:
-            raise TraceError(f"{self.path}: {error.strerror}") from error
-        stream = gzip.GzipFile(fileobj=raw) if magic == b"\x1f\x8b" else raw
-        return io.TextIOWrapper(io.BufferedReader(stream, 1 << 16), "ascii",  # type: ignore
-                                errors="replace")
+            raise TraceError(f"{self.path}: {(error.strerror or str(error)).lower()}") from error
+        with raw:
+            self._bytes = raw.seek(0, 2)
+            raw.seek(0)
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            self._raw = raw
+            stream: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+            try:
+                yield io.TextIOWrapper(io.BufferedReader(stream, 1 << 16), "ascii",
+                                       errors="replace")
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                raise TraceError(f"{self.path}: damaged gzip file ({error}); fetch it anew"
+                                 ) from error
 
     def __iter__(self) -> Iterator[Submission]:
         """The submissions, by time and then line; counts `taken` and `dirt` anew."""
@@ -131,14 +158,15 @@ class Trace:
                 continue
             try:
                 job_id = int(words[0])
-                submit = number(words[1])
-                run = number(words[3])
                 procs = int(words[7])
                 if procs <= 0:
                     procs = int(words[4])
                     if procs > 0:
                         dirt["allocated processors instead of requested ones"] += 1
-                estimate = number(words[8])
+                try:
+                    submit, run, estimate = int(words[1]), int(words[3]), int(words[8])
+                except ValueError:
+                    submit, run, estimate = number(words[1]), number(words[3]), number(words[8])
                 status, user, app = words[10], words[11], words[13]
             except (ValueError, IndexError) as error:
                 if len(words) < FIELDS:
@@ -146,7 +174,7 @@ class Trace:
                     continue
                 raise TraceError(f"{self.path}:{line_number}: not a row of numbers ({error}); "
                                  "put a `;` before it if it is a remark") from error
-            if filtered and not _wanted(rules, job_id, submit):
+            if filtered and not rules.wants(job_id, submit):
                 continue
             if run <= 0:
                 dirt["dropped: run time 0" if run == 0 else "dropped: no run time"] += 1
@@ -186,13 +214,6 @@ class Trace:
                 submit = origin + (submit - origin) / load
             yield Submission(Job(job_id, f"app{app}" if app[0] != "-" else "app", procs, estimate,
                                  submit), run, user if user[0] != "-" else "")
-
-
-def _wanted(rules: Rules, job_id: int, submit: float) -> bool:
-    return ((rules.first is None or job_id >= rules.first)
-            and (rules.last is None or job_id <= rules.last)
-            and (rules.begin is None or submit >= rules.begin)
-            and (rules.end is None or submit < rules.end))
 
 
 def _number(text: str) -> float:

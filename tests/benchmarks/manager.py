@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""What the live manager costs, against a bare shell loop (and its peers) in the same run.
+
+python tests/benchmarks/manager.py [--jobs 60] [--rounds 3] [--peers PYTHON]
+
+--peers names a Python in which hyperqueue and qcg-pilotjob are installed. Medians of the rounds;
+the contestants take turns within a round, so that drift of the machine hits them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+from typing import Dict, List, Optional, Tuple
+
+import psutil
+import yaml
+from prettytable import PrettyTable
+
+from vrm.model import Cluster, Heatmap, Job
+from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
+
+ROOT_OPT_IN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def environment() -> Dict[str, str]:
+    """The environment of the runs; root has opted in."""
+    return {**os.environ, **(ROOT_OPT_IN if os.geteuid() == 0 else {})}
+
+
+def configure(folder: Path, lines: List[str]) -> Path:
+    """A site of one core with `true` as its program, and a queue of these lines."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "true").write_bytes(Path("/bin/true").read_bytes())
+    (folder / "bin" / "true").chmod(0o755)
+    (folder / "queue").write_text("".join(f"{line}\n" for line in lines))
+    config = folder / "vrm.yaml"
+    config.write_text(yaml.safe_dump({
+        "Applications": {"Path": str(folder / "bin"), "Queue": str(folder / "queue")},
+        "Nodes": 1, "Sockets": 1, "Cores": 1, "Log": str(folder / "log")}))
+    return config
+
+
+def run_vrm(jobs: int) -> Tuple[float, float, List[float]]:
+    """Seconds from the first start to the last end, of the whole command, and the seconds
+    between each mpirun's end and the next one's start."""
+    with tempfile.TemporaryDirectory(prefix="vrm-bench-") as name:
+        folder = Path(name)
+        config = configure(folder, ["true 1 60 0"] * jobs)
+        begin = time.monotonic()
+        subprocess.run([sys.executable, "-m", "vrm.cli", "-c", str(config), "--once"],
+                       env=environment(), stdout=subprocess.DEVNULL, check=True)
+        whole = time.monotonic() - begin
+        records = map(json.loads, (folder / "log" / "journal").read_text().splitlines())
+        spans = sorted(tuple(r["ran"]) for r in records if r["event"] == "end")
+    gaps = [later[0] - earlier[1] for earlier, later in zip(spans, spans[1:])]
+    return spans[-1][1] - spans[0][0], whole, gaps
+
+
+def launched(folder: Path) -> Tuple[List[str], Dict[str, str]]:
+    """The command and environment with which the manager starts one of these jobs."""
+    from vrm.config import load
+    from vrm.live.setup import prepare
+    config = configure(folder, [])
+    os.environ.update(environment())
+    site = prepare(load(config))
+    placement = site.scheduler.policy.place(Job(0, "true", 1, 60.0), site.cluster)
+    launch = site.launcher.command(0, folder / "bin" / "true",
+                                   list(placement.slots(site.cluster.nodes)),
+                                   site.cluster.nodes, folder / "true.0.rf")
+    for path, text in launch.files.items():
+        Path(path).write_text(text)
+    return [os.fspath(word) for word in launch.argv], dict(launch.env)
+
+
+def run_loop(argv: List[str], env: Dict[str, str], jobs: int) -> float:
+    """Seconds of a bare shell loop over the same mpirun."""
+    script = (f"i=0; while [ $i -lt {jobs} ]; do {shlex.join(argv)} > /dev/null 2>&1; "
+              "i=$((i+1)); done")
+    begin = time.monotonic()
+    subprocess.run(["sh", "-c", script], env=env, check=True)
+    return time.monotonic() - begin
+
+
+HYPERQUEUE = """
+import json, sys, time
+from hyperqueue import LocalCluster, Job
+from hyperqueue.cluster import WorkerConfig
+argv, env, jobs = json.loads(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
+with LocalCluster() as cluster:
+    cluster.start_worker(WorkerConfig(cores=1))
+    client = cluster.client()
+    def many(n):
+        job = Job()
+        for _ in range(n):
+            job.program(argv, env=env)
+        begin = time.monotonic()
+        client.wait_for_jobs([client.submit(job)])
+        return time.monotonic() - begin
+    many(1)
+    print(many(jobs))
+"""
+
+QCG = """
+import json, os, sys, tempfile, time
+from qcg.pilotjob.api.manager import LocalManager
+from qcg.pilotjob.api.job import Jobs
+argv, env, jobs = json.loads(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
+folder = tempfile.mkdtemp()
+manager = LocalManager(['--wd', folder, '--nodes', '1'])
+def many(n):
+    work = Jobs()
+    for i in range(n):
+        work.add(exec=argv[0], args=argv[1:], env=env, numCores=1, stdout=os.devnull,
+                 stderr=os.devnull, name='j%d_%d' % (n, i))
+    begin = time.monotonic()
+    manager.wait4(manager.submit(work))
+    return time.monotonic() - begin
+many(1)
+print(many(jobs))
+manager.finish()
+"""
+
+
+def run_peer(python: str, code: str, argv: List[str], env: Dict[str, str], jobs: int
+             ) -> Optional[float]:
+    """Seconds a peer takes for the same mpiruns on one core; None when it cannot be run."""
+    changed = {k: v for k, v in env.items() if os.environ.get(k) != v or k in ROOT_OPT_IN}
+    with tempfile.TemporaryDirectory(prefix="vrm-bench-peer-") as folder:
+        done = subprocess.run([python, "-c", code, json.dumps(argv), json.dumps(changed),
+                               str(jobs)], env=env, cwd=folder, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, check=False, timeout=300)
+    if done.returncode:
+        print(f"(a peer failed: {done.stderr.strip().splitlines()[-1:]})", file=sys.stderr)
+        return None
+    return float(done.stdout.split()[-1])
+
+
+def overhead(jobs: int, rounds: int, peers: Optional[str]) -> None:
+    """The table of back-to-back jobs."""
+    contestants: Dict[str, List[float]] = {}
+    gaps: List[float] = []
+    with tempfile.TemporaryDirectory(prefix="vrm-bench-") as name:
+        argv, env = launched(Path(name))
+        for _ in range(rounds):
+            contestants.setdefault("shell loop", []).append(run_loop(argv, env, jobs))
+            inside, whole, between = run_vrm(jobs)
+            contestants.setdefault("vrm, first start to last end", []).append(inside)
+            contestants.setdefault("vrm, whole command", []).append(whole)
+            gaps += between
+            if peers:
+                for title, code in (("HyperQueue", HYPERQUEUE), ("QCG-PilotJob", QCG)):
+                    took = run_peer(peers, code, argv, env, jobs)
+                    if took is not None:
+                        contestants.setdefault(title, []).append(took)
+    table = PrettyTable(["", "median s", "ratio to loop"])
+    table.align[""] = "l"
+    base = statistics.median(contestants["shell loop"])
+    for title, times in contestants.items():
+        median = statistics.median(times)
+        table.add_row([title, f"{median:.2f}", f"{median / base:.3f}"])
+    print(f"{jobs} jobs of one rank of `true`, back to back on one core, {rounds} rounds")
+    print(table)
+    ordered = sorted(1000 * gap for gap in gaps)
+    print("from the end of an mpirun to the start of the next: median "
+          f"{statistics.median(ordered):.2f} ms, 95th percentile "
+          f"{ordered[int(0.95 * len(ordered))]:.2f} ms\n")
+
+
+def step(jobs: int = 10000, nodes: int = 1000) -> None:
+    """One scheduling step with a long queue, on a full cluster of which a job has just ended."""
+    apps = ["bt", "cg", "ep", "ft", "is", "lu", "mg", "sp"]
+    table = PrettyTable(["policy", "algorithm", "first step ms", "later steps, median ms"])
+    for policy in ("compact", "strip"):
+        for algorithm in ("FCFS", "WFP3", "(q / t)**3 * n"):
+            draw = random.Random(1)
+            heatmap = Heatmap({a: {b: float(draw.randint(1, 8)) for b in apps} for a in apps})
+            cluster = Cluster.regular(nodes, 2, 32)
+            scheduler = Scheduler(make_ordering(algorithm), make_backfilling("easy"),
+                                  make_policy(policy, cluster, heatmap))
+            queue = scheduler.new_queue()
+
+            def job(number: int, now: float) -> Job:
+                return Job(number, draw.choice(apps) + ".B.x", 2 ** draw.randint(1, 14),
+                           draw.uniform(10, 5000), now)
+
+            for number in range(jobs):
+                queue.add(job(number, draw.uniform(-1000, 0)))
+            times, now = [], 0.0
+            for number in range(jobs, jobs + 51):
+                begin = time.perf_counter()
+                scheduler.step(now, queue, cluster)
+                times.append(1000 * (time.perf_counter() - begin))
+                now, first = cluster.ends[0]
+                cluster.release(first)
+                queue.add(job(number, now))
+            table.add_row([policy, algorithm, f"{times[0]:.1f}",
+                           f"{statistics.median(times[1:]):.1f}"])
+    print(f"one scheduling step, {jobs} queued jobs, {nodes} nodes of 2x32 cores, EASY")
+    print(table, "\n", sep="")
+
+
+def idle(seconds: float = 20.0) -> None:
+    """Share of a core that a manager with nothing to do uses."""
+    with tempfile.TemporaryDirectory(prefix="vrm-bench-") as name:
+        config = configure(Path(name), [])
+        manager = subprocess.Popen([sys.executable, "-m", "vrm.cli", "-c", str(config)],
+                                   env=environment(), stdout=subprocess.DEVNULL)
+        try:
+            while not (Path(name) / "log" / "state").exists():
+                time.sleep(0.05)
+            process = psutil.Process(manager.pid)
+            family = [process, *process.children(recursive=True)]
+            before = sum(sum(p.cpu_times()[:2]) for p in family)
+            time.sleep(seconds)
+            used = sum(sum(p.cpu_times()[:2]) for p in family) - before
+            memory = sum(p.memory_info().rss for p in family) / 2**20
+        finally:
+            manager.terminate()
+            manager.wait()
+    print(f"an idle manager uses {100 * used / seconds:.2f} % of a core and {memory:.0f} MiB "
+          f"(with its spawner; measured for {seconds:g} s)")
+
+
+def main() -> None:
+    """Run the benchmarks."""
+    parser = argparse.ArgumentParser(description=textwrap.dedent(__doc__ or ""),
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peers", metavar="PYTHON")
+    arguments = parser.parse_args()
+    overhead(arguments.jobs, arguments.rounds, arguments.peers)
+    step()
+    idle()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""What the end-to-end tests share: a site with programs and a configuration, and the real `vrm`
+run on it; waiting is always for a condition, with a limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import pytest
+import yaml
+
+from vrm.report.jobs import JobRow, read_jobs
+
+LIMIT = 60.0
+"""Seconds after which something awaited counts as not happening."""
+
+
+def wait_until(condition: Callable[[], Any], what: str, limit: float = LIMIT) -> Any:
+    """The condition's first true value; fails the test when it stays false."""
+    end = time.monotonic() + limit
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            pytest.fail(f"not within {limit:g} s: {what}")
+        select.select([], [], [], 0.01)  # give way to what is waited for
+
+
+def mpirun_environment() -> Dict[str, str]:
+    """The environment of a user who may run mpirun, also as root."""
+    env = {name: value for name, value in os.environ.items()
+           if not name.startswith(("VRM_", "SLURM_", "PBS_"))}
+    env["PYTHONUNBUFFERED"] = "1"
+    if os.geteuid() == 0:
+        env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    return env
+
+
+class Site:
+    """A directory with programs, a queue and a configuration, and `vrm` on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.bin = root / "bin"
+        self.queue = root / "queue"
+        self.log = root / "log"
+        self.pids = self.log / "pids"
+        self.config_file = root / "vrm.yaml"
+        self.env = mpirun_environment()
+        self.started: List[subprocess.Popen[str]] = []
+        self.bin.mkdir(parents=True)
+        self.config()
+
+    def config(self, **keys: Any) -> None:
+        """Write the configuration: one core on one node, and what `keys` say over it."""
+        settings: Dict[str, Any] = {
+            "Applications": {"Path": str(self.bin), "Queue": str(self.queue)},
+            "Nodes": 1, "Sockets": 1, "Cores": 1, "Log": str(self.log), "Grace": 1}
+        settings.update(keys)
+        self.config_file.write_text(yaml.safe_dump(settings))
+
+    def program(self, name: str, script: str) -> Path:
+        """A program of the site: a shell script."""
+        path = self.bin / name
+        path.write_text("#!/bin/sh\n" + textwrap.dedent(script))
+        path.chmod(0o755)
+        return path
+
+    def lines(self, *lines: str, end: bool = True) -> None:
+        """Write the queue file."""
+        self.queue.write_text("".join(line + "\n" for line in (*lines, *["end"] * end)))
+
+    def append(self, text: str) -> None:
+        """Append to the queue file."""
+        with open(self.queue, "a") as file:
+            file.write(text)
+
+    def start(self, *arguments: str, **env: str) -> "subprocess.Popen[str]":
+        """Start `vrm -c CONFIG ARGUMENTS` and return at once."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "vrm.cli", "-c", str(self.config_file), *arguments],
+            cwd=self.root, env={**self.env, **env}, text=True, stdin=subprocess.DEVNULL,
+            stdout=open(self.root / f"out.{len(self.started)}", "w"), stderr=subprocess.STDOUT)
+        process.output = self.root / f"out.{len(self.started)}"  # type: ignore[attr-defined]
+        self.started.append(process)
+        return process
+
+    def said(self, process: "subprocess.Popen[str]") -> str:
+        """What a started vrm has printed so far."""
+        return process.output.read_text()  # type: ignore[attr-defined]
+
+    def finish(self, process: "subprocess.Popen[str]", limit: float = LIMIT) -> str:
+        """Wait for a started vrm to end and return what it printed."""
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"vrm did not end within {limit:g} s; it said:\n{self.said(process)}")
+        return self.said(process)
+
+    def run(self, *arguments: str, limit: float = LIMIT, **env: str
+            ) -> "subprocess.CompletedProcess[str]":
+        """Run `vrm -c CONFIG ARGUMENTS` to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "vrm.cli", "-c", str(self.config_file), *arguments],
+            cwd=self.root, env={**self.env, **env}, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit, check=False)
+
+    def rows(self) -> Dict[int, JobRow]:
+        """The lines of jobs.csv by job id."""
+        return {row.id: row for row in read_jobs(self.log / "jobs.csv")}
+
+    def statuses(self) -> Dict[int, str]:
+        """Status of every ended job by id."""
+        return {job_id: row.status for job_id, row in sorted(self.rows().items())}
+
+    def state(self) -> Optional[Dict[str, Any]]:
+        """The state file's content, None while there is none."""
+        path = self.log / "state"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def running(self) -> List[str]:
+        """Ids of the jobs whose markers stand."""
+        return sorted(p.name for p in self.pids.glob("[0-9]*")) if self.pids.exists() else []
+
+    def processes(self) -> List[int]:
+        """Processes that jobs of this site's runs have left or still run."""
+        tag = os.fsencode(str(self.bin)) + b"/"
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                if tag in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+        return found
+
+    def close(self) -> None:
+        """End what the test has left running, and fail it if a job outlived everything."""
+        for process in self.started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        left = self.processes()
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert not left, f"processes of jobs were left: {left}"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """An empty site with an mpirun to use."""
+    beside = Path(sys.executable).with_name("mpirun")
+    if not shutil.which("mpirun") and not beside.exists():
+        pytest.skip("no mpirun on PATH and none beside this Python")
+    site = Site(tmp_path / "site")
+    yield site
+    site.close()

@@ -1,0 +1,395 @@
+"""The plain versions: ordering, placement and EASY backfilling written from their definitions, with
+lists of cores and loops over all nodes, and a small event loop that drives them beside the real ones.
+
+Also the random clusters and workloads that the property tests run on.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from hypothesis import strategies as st
+
+from vrm.model import Cluster, Heatmap, Infeasible, Job, Node
+from vrm.scheduling import JobQueue, Scheduler, make_backfilling, make_ordering, make_policy
+
+Place = Tuple[int, int, Tuple[int, ...]]
+"""Node, socket and cores of one rank."""
+
+UTILITIES: Dict[str, Callable[[float, float, int], float]] = {
+    "FCFS": lambda q, t, n: q,
+    "FCSJ": lambda q, t, n: q / t,
+    "WFP1": lambda q, t, n: (q / t) * n,
+    "WFP3": lambda q, t, n: (q / t) ** 3 * n,
+    "SJF": lambda q, t, n: -t,
+    "LJF": lambda q, t, n: t,
+}
+
+HEATMAP = """\
+bt ep lu sp is cg bt mg ft
+cg ep bt lu sp ft mg cg is
+ep sp mg lu bt ft is cg ep
+ft ep lu cg is mg bt sp ft
+"""
+"""Four lines in the form of a heatmap file; the kind `zz` of the workloads has none."""
+
+
+def rank_of_pair(app: str, partner: str) -> float:
+    """Place of the partner in the app's row; the middle where one of them is not known."""
+    rows = [line.split() for line in HEATMAP.splitlines()]
+    for row in rows:
+        if row[0] == app:
+            return row.index(partner, 1) if partner in row[1:] else len(row) / 2
+    return len(rows[0]) / 2
+
+
+def alone(job: Job, policy: str) -> bool:
+    """Whether the job shares no node with another."""
+    return policy in ("compact", "spare") or job.exclusive
+
+
+class PlainNode:
+    """One node: the job on each core, the jobs that hold its two halves, and what is left."""
+
+    def __init__(self, cores: Sequence[int], resources: Dict[str, Any],
+                 features: Sequence[str]) -> None:
+        self.slots: List[List[Optional[int]]] = [[None] * count for count in cores]
+        self.halves: List[Optional[Job]] = [None, None]
+        self.left = {name: Fraction(str(amount)) for name, amount in resources.items()}
+        self.features = set(features)
+        self.up = True
+
+    def copy(self) -> "PlainNode":
+        twin = PlainNode([], {}, self.features)
+        twin.slots = [list(socket) for socket in self.slots]
+        twin.halves, twin.left, twin.up = list(self.halves), dict(self.left), self.up
+        return twin
+
+    def room(self, job: Job, policy: str) -> List[Tuple[int, Tuple[int, ...]]]:
+        """Socket and cores of each rank that the job could have here now."""
+        if not self.up or not set(job.features) <= self.features:
+            return []
+        if policy == "pack" and (job.exclusive or job.resources or job.features):
+            return []
+        if None not in self.halves or (alone(job, policy) and self.halves != [None, None]):
+            return []
+        half = self.halves.index(None)
+        found = []
+        for number, socket in enumerate(self.slots):
+            cores = list(range(len(socket)))
+            if policy == "pack":
+                cores = [core for core in cores if socket[core] is None]
+            elif policy != "compact":
+                size = len(cores) // 2 or 1
+                cores = cores[half * size:half * size + size]
+            while len(cores) >= job.cores:
+                found.append((number, tuple(cores[:job.cores])))
+                cores = cores[job.cores:]
+        for name, amount in job.resources.items():
+            while len(found) * Fraction(str(amount)) > self.left.get(name, 0):
+                found.pop()
+        return found
+
+
+class Reference:
+    """A cluster under a policy, an ordering and a backfilling (none, easy, list), in the plainest
+    form.
+    """
+
+    def __init__(self, nodes: Sequence[Node], policy: str, ordering: str = "FCFS",
+                 backfilling: str = "none", heatmap: bool = False) -> None:
+        self.facts = nodes
+        self.nodes = [PlainNode(n.sockets, dict(n.resources), n.features) for n in nodes]
+        self.policy, self.ordering = policy, ordering
+        self.backfilling, self.heatmap = backfilling, heatmap
+        self.running: Dict[int, Tuple[Job, List[Place], float]] = {}
+
+    def copy(self) -> "Reference":
+        twin = Reference([], self.policy, self.ordering, self.backfilling, self.heatmap)
+        twin.facts = self.facts
+        twin.nodes = [node.copy() for node in self.nodes]
+        twin.running = dict(self.running)
+        return twin
+
+    # Placement.
+
+    def find(self, job: Job) -> Optional[List[Place]]:
+        """The place of each rank if the job started now, or None."""
+        def preference(index: int) -> Tuple[float, int]:
+            tenants = [t for t in self.nodes[index].halves if t is not None]
+            if not tenants:
+                return 0, index
+            app, partner = job.app.split(".")[0], tenants[0].app.split(".")[0]
+            return (rank_of_pair(app, partner) if self.heatmap else 1), index
+
+        places: List[Place] = []
+        for index in sorted(range(len(self.nodes)), key=preference):
+            for socket, cores in self.nodes[index].room(job, self.policy):
+                if len(places) < job.procs:
+                    places.append((index, socket, cores))
+        return places if len(places) == job.procs else None
+
+    def nodes_needed(self, job: Job) -> Optional[int]:
+        """Nodes that the job takes on the empty cluster; None when it can never run."""
+        places = Reference(self.facts, self.policy, heatmap=self.heatmap).find(job)
+        return None if places is None else len({index for index, _, _ in places})
+
+    def start(self, job: Job, places: List[Place], now: float) -> None:
+        """Give the cores to the job; fails when one of them is taken."""
+        for index in dict.fromkeys(index for index, _, _ in places):
+            node = self.nodes[index]
+            if alone(job, self.policy):
+                node.halves = [job, job]
+            elif self.policy == "strip":
+                node.halves[node.halves.index(None)] = job
+        for index, socket, cores in places:
+            for name, amount in job.resources.items():
+                left = self.nodes[index].left
+                left[name] = left.get(name, 0) - Fraction(str(amount))
+                assert left[name] >= 0
+            for core in cores:
+                assert self.nodes[index].slots[socket][core] is None
+                self.nodes[index].slots[socket][core] = job.id
+        self.running[job.id] = job, places, now + job.estimate
+
+    def end(self, job_id: int) -> None:
+        """Free all that the job holds."""
+        job, places, _ = self.running.pop(job_id)
+        for index, socket, cores in places:
+            node = self.nodes[index]
+            node.halves = [None if t is not None and t.id == job_id else t for t in node.halves]
+            for name, amount in job.resources.items():
+                node.left[name] += Fraction(str(amount))
+            for core in cores:
+                node.slots[socket][core] = None
+
+    # Scheduling.
+
+    def in_order(self, waiting: Sequence[Job], now: float) -> List[Job]:
+        """Highest utility first, then the earlier submitted, then the lower id."""
+        utility = UTILITIES[self.ordering]
+
+        def key(job: Job) -> Tuple[float, float, int]:
+            needed = self.nodes_needed(job)
+            assert needed is not None
+            return -utility(now - job.submit, job.estimate, needed), job.submit, job.id
+        return sorted(waiting, key=key)
+
+    def at(self, moment: float, now: float) -> "Reference":
+        """The cluster as it will be at that moment if all jobs run as long as estimated; a job
+        past its estimate counts as ending now.
+        """
+        later = self.copy()
+        for job_id, (_, _, end) in self.running.items():
+            if max(end, now) <= moment:
+                later.end(job_id)
+        return later
+
+    def shadow_time(self, job: Job, now: float) -> float:
+        """The earliest moment at which the job fits if nothing else starts."""
+        for moment in sorted({max(end, now) for _, _, end in self.running.values()}):
+            if self.at(moment, now).find(job):
+                return moment
+        return math.inf
+
+    def step(self, now: float, waiting: Sequence[Job]) -> List[Tuple[int, bool, List[Place]]]:
+        """Starts all that may start: id, whether it was backfilled, and places, as started."""
+        order = self.in_order(waiting, now)
+        starts = []
+        while order:
+            places = self.find(order[0])
+            if places is None:
+                break
+            self.start(order[0], places, now)
+            starts.append((order.pop(0).id, False, places))
+        if self.backfilling != "none" and order:
+            head, shadow = order[0], self.shadow_time(order[0], now)
+            for job in order[1:]:
+                places = self.find(job)
+                if places is None:
+                    continue
+                if self.backfilling == "easy" and now + job.estimate > shadow:
+                    with_it = self.copy()
+                    with_it.start(job, places, now)
+                    if with_it.at(shadow, now).find(head) is None:
+                        continue
+                self.start(job, places, now)
+                starts.append((job.id, True, places))
+        return starts
+
+
+# --------------------------------------------------------------------------------- the event loop
+
+
+class Task(NamedTuple):
+    """A job and how long it really runs."""
+
+    job: Job
+    runtime: float
+
+
+class Moment(NamedTuple):
+    """What a step has decided, and the plain cluster and the waiting jobs in order after it."""
+
+    now: float
+    starts: List[Tuple[int, bool, List[Place]]]
+    waiting: List[Job]
+    reference: Reference
+    scheduler: Scheduler
+    cluster: Cluster
+    queue: JobQueue
+
+
+class Switch(NamedTuple):
+    """A node that goes down or comes back at a moment."""
+
+    time: float
+    node: int
+    up: bool
+
+
+class Cancel(NamedTuple):
+    """A job that is taken out of the queue at a moment, if it waits; or only a step, if not."""
+
+    time: float
+    job_id: int
+
+
+def pair(nodes: Sequence[Node], policy: str, ordering: str = "FCFS", backfilling: str = "none",
+         heatmap: bool = False) -> Tuple[Scheduler, Cluster, Reference]:
+    """The real scheduler with its cluster, and the plain one of the same settings."""
+    cluster = Cluster(nodes)
+    ranks = Heatmap.parse(HEATMAP.splitlines()) if heatmap else None
+    scheduler = Scheduler(make_ordering(ordering), make_backfilling(backfilling),
+                          make_policy(policy, cluster, ranks))
+    return scheduler, cluster, Reference(nodes, policy, ordering, backfilling, heatmap)
+
+
+def places_of(placement: Any, nodes: Sequence[Node]) -> List[Place]:
+    """Where a placement puts each rank."""
+    slots = list(placement.slots(nodes))
+    assert [slot.rank for slot in slots] == list(range(len(slots)))
+    return [(slot.node, slot.socket, slot.cores) for slot in slots]
+
+
+def play(scheduler: Scheduler, cluster: Cluster, reference: Reference, tasks: Sequence[Task],
+         others: Sequence[Union[Switch, Cancel]] = ()) -> Iterator[Moment]:
+    """Run the workload through both, from event to event; each step must decide the same, and
+    leave the same job on every core. Ends when nothing will happen any more.
+    """
+    queue = scheduler.new_queue()
+    waiting: Dict[int, Job] = {}
+    runtimes = {task.job.id: task.runtime for task in tasks}
+    events: List[Tuple[float, int, Any]] = [(task.job.submit, 2, task.job) for task in tasks]
+    events += [(other.time, 1 if isinstance(other, Switch) else 3, other) for other in others]
+    while events:
+        now = min(time for time, _, _ in events)
+        happening = sorted((e for e in events if e[0] <= now), key=lambda event: event[1])
+        events = [e for e in events if e[0] > now]
+        for _, _, what in happening:
+            if isinstance(what, Switch):
+                cluster.set_up(what.node, what.up)
+                reference.nodes[what.node].up = what.up
+            elif isinstance(what, Cancel):
+                if what.job_id in waiting:
+                    queue.remove(what.job_id)
+                    del waiting[what.job_id]
+            elif isinstance(what, Job):
+                try:
+                    scheduler.check(what)
+                except Infeasible:
+                    assert reference.nodes_needed(what) is None
+                    continue
+                assert scheduler.policy.nodes(what) == reference.nodes_needed(what)
+                queue.add(what)
+                waiting[what.id] = what
+            else:
+                cluster.release(what)
+                reference.end(what)
+        expected = reference.step(now, list(waiting.values()))
+        starts = [(start.job.id, start.backfilled,
+                   places_of(start.booking.placement, cluster.nodes))
+                  for start in scheduler.step(now, queue, cluster)]
+        assert starts == expected, f"at {now}: {starts} instead of {expected}"
+        assert [[socket.slots for socket in node] for node in cluster.view()] == [
+            node.slots for node in reference.nodes]
+        for job_id, _, _ in starts:
+            del waiting[job_id]
+            events.append((now + runtimes[job_id], 0, job_id))
+        assert sorted(job.id for job in queue) == sorted(waiting)
+        yield Moment(now, starts, reference.in_order(list(waiting.values()), now), reference,
+                     scheduler, cluster, queue)
+
+
+# ------------------------------------------------------------------------ clusters and workloads
+
+KINDS = ["bt.B.x", "cg.S.x", "ep.A.x", "ft", "zz.B.x"]
+SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)
+POLICIES = st.sampled_from(["compact", "spare", "strip", "pack"])
+ORDERINGS = st.sampled_from(sorted(UTILITIES))
+FEATURES = st.sets(st.sampled_from(["fast", "big"])).map(frozenset)
+
+
+def regular_nodes(most: int = 6, features: bool = False) -> st.SearchStrategy:
+    """Equal nodes, also with odd and different sockets and with sockets of one core; equal in
+    all but their features, if so asked.
+    """
+    each = FEATURES if features else st.just(frozenset())
+    return st.tuples(SHAPES, st.lists(each, min_size=1, max_size=most)).map(
+        lambda facts: [Node(f"n{i}", facts[0], {}, f) for i, f in enumerate(facts[1])])
+
+
+def different_nodes(most: int = 6) -> st.SearchStrategy:
+    """Nodes of different shapes, resources and features."""
+    node = st.tuples(SHAPES, st.fixed_dictionaries({}, optional={
+        "gpu": st.integers(0, 3), "mem": st.sampled_from([4, 16.5])}), FEATURES)
+    return st.lists(node, min_size=1, max_size=most).map(
+        lambda facts: [Node(f"n{i}", *fact) for i, fact in enumerate(facts)])
+
+
+def jobs(plain: bool = True, most_procs: int = 20) -> st.SearchStrategy:
+    """Keywords of a job but for its id and submit time; with wishes unless plain."""
+    wishes: Dict[str, Any] = {} if plain else {
+        "resources": st.fixed_dictionaries({}, optional={
+            "gpu": st.integers(0, 2), "mem": st.sampled_from([1, 2.5, 4])}),
+        "features": st.sets(st.sampled_from(["fast", "big"]), max_size=1).map(frozenset)}
+    return st.fixed_dictionaries({
+        "app": st.sampled_from(KINDS),
+        "procs": st.one_of(st.integers(1, 4), st.integers(1, most_procs)),
+        "estimate": st.one_of(st.integers(1, 12), st.sampled_from([0.125, 2.5, 40, 100])),
+        "exclusive": st.sampled_from([False, False, False, True]),
+        "cores": st.sampled_from([1, 1, 1, 1, 2, 3]), **wishes})
+
+
+@st.composite
+def workloads(draw: Any, plain: bool = True, most: int = 14, late: bool = False) -> List[Task]:
+    """Jobs that come one after another and end when estimated or before; some later if `late`.
+
+    All times are multiples of 1/8, so that sums and differences of them are exact.
+    """
+    tasks, submit = [], 0.0
+    gaps = st.sampled_from([0, 0, 0, 1, 1, 2, 5, 0.5])
+    shares = st.sampled_from([1, 1, 1, 0.5, 0, *([1.5, 3] if late else [])])
+    ids = draw(st.permutations(range(draw(st.integers(1, most)))))
+    for job_id in ids:
+        submit += draw(gaps)
+        job = Job(id=job_id, submit=submit, **draw(jobs(plain)))
+        runtime = math.ceil(8 * job.estimate * draw(shares)) / 8
+        tasks.append(Task(job, min(runtime, job.estimate) if not late else runtime))
+    return tasks
+
+
+MOMENTS = st.sampled_from([0, 1, 2, 3, 5, 8, 13, 13.5, 30])
+
+
+def cancels() -> st.SearchStrategy:
+    """Waiting jobs that are cancelled, and steps at which nothing has happened."""
+    return st.lists(st.builds(Cancel, MOMENTS, st.integers(-3, 13)), max_size=5)
+
+
+def switches(nodes: int) -> st.SearchStrategy:
+    """Nodes that go down and come back."""
+    return st.lists(st.builds(Switch, MOMENTS, st.integers(0, nodes - 1), st.booleans()),
+                    max_size=5)

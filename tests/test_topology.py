@@ -1,0 +1,358 @@
+"""The machine as the kernel shows it: built trees, hwloc and lscpu as judges, and this machine."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any, Collection, Iterable, List, Optional, Sequence, Set, Tuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vrm.live.topology import (Topology, TopologyError, cpu_quota, geometry, parse_cpu_list,
+                               parse_topology, read_topology)
+from vrm.model import Node
+
+Cores = Sequence[Sequence[int]]  # of one socket: the CPU numbers of each core
+
+TWO_BY_FOUR = [[(0,), (1,), (2,), (3,)], [(4,), (5,), (6,), (7,)]]
+EVEN_ODD_THREADS = [[(0, 8), (2, 10), (4, 12), (6, 14)], [(1, 9), (3, 11), (5, 13), (7, 15)]]
+SUB_NUMA = [[(0,), (4,), (8,), (12,), (2,), (6,), (10,), (14,)],
+            [(1,), (5,), (9,), (13,), (3,), (7,), (11,), (15,)]]
+SUB_NUMA_NODES = [{0, 4, 8, 12}, {2, 6, 10, 14}, {1, 5, 9, 13}, {3, 7, 11, 15}]
+
+
+def listed(cpus: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(cpus))) + "\n"
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def machine(root: Path, sockets: Sequence[Cores], online: Optional[Set[int]] = None,
+            numa: Sequence[Set[int]] = (), caches: Sequence[Set[int]] = (),
+            package_id: Optional[int] = None, old_names: bool = False,
+            without: Collection[str] = ()) -> Path:
+    """A file system whose /sys shows these sockets: the kernel's files that topologies are read
+    from, by us and by hwloc. `caches` are the CPU sets of the third-level caches."""
+    every = {cpu for cores in sockets for core in cores for cpu in core}
+    online = every if online is None else online
+    system = root / "sys/devices/system"
+    for name, cpus in (("online", online), ("possible", every), ("present", every)):
+        write(system / "cpu" / name, listed(cpus))
+    for place, cores in enumerate(sockets):
+        package = {cpu for core in cores for cpu in core} & online
+        for number, core in enumerate(cores):
+            for cpu in core:
+                folder = system / f"cpu/cpu{cpu}"
+                folder.mkdir(parents=True)
+                if cpu in online:
+                    threads = set(core) & online
+                    files = {"physical_package_id": f"{place if package_id is None else package_id}\n",
+                             "core_id": f"{number}\n"}
+                    names = (("core_siblings", "thread_siblings") if old_names
+                             else ("package_cpus", "core_cpus"))
+                    for name, cpus in zip(names, (package, threads)):
+                        files[f"{name}_list"] = listed(cpus)
+                        files[name] = f"{sum(1 << c for c in cpus):x}\n"
+                    for name, text in files.items():
+                        if name not in without:
+                            write(folder / "topology" / name, text)
+                for cache in caches:
+                    if cpu in cache and cpu in online:
+                        shared = cache & online
+                        for name, text in (("level", "3\n"), ("type", "Unified\n"),
+                                           ("size", "1024K\n"), ("shared_cpu_list", listed(shared)),
+                                           ("shared_cpu_map", f"{sum(1 << c for c in shared):x}\n")):
+                            write(folder / "cache/index3" / name, text)
+    for number, node in enumerate(numa):
+        folder = system / f"node/node{number}"
+        write(folder / "cpulist", listed(node & online))
+        write(folder / "cpumap", f"{sum(1 << c for c in node & online):x}\n")
+        write(folder / "meminfo", f"Node {number} MemTotal: 1048576 kB\n")
+        write(folder / "distance", " ".join("10" if n == number else "20"
+                                            for n in range(len(numa))) + "\n")
+        write(system / "node/online", f"0-{len(numa) - 1}\n")
+    write(root / "proc/cpuinfo", "".join(f"processor\t: {cpu}\n\n" for cpu in sorted(online)))
+    write(root / "proc/meminfo", "MemTotal: 4194304 kB\n")
+    return root
+
+
+def shape(topology: Topology) -> List[List[Tuple[int, ...]]]:
+    return [[core.cpus for core in cores] for cores in topology.sockets]
+
+
+CUTS = {
+    "2 x 4": (TWO_BY_FOUR, {}, {}, TWO_BY_FOUR),
+    "2 x 4, old names of the files": (TWO_BY_FOUR, {"old_names": True}, {}, TWO_BY_FOUR),
+    "threads, even CPUs on the first socket": (EVEN_ODD_THREADS, {}, {}, EVEN_ODD_THREADS),
+    "the socket with CPU 0 is the first": (
+        [[(4,), (5,)], [(0,), (1,)]], {}, {}, [[(0,), (1,)], [(4,), (5,)]]),
+    "CPUs switched off": (
+        EVEN_ODD_THREADS, {"online": set(range(16)) - {0, 8, 10, 3}}, {},
+        [[(1, 9), (5, 13), (7, 15), (11,)], [(2,), (4, 12), (6, 14)]]),
+    "a cpuset with two cores of the first socket": (
+        TWO_BY_FOUR, {}, {"cpuset": {1, 3, 4, 5, 6, 7}}, [[(1,), (3,)], [(4,), (5,), (6,), (7,)]]),
+    "a cpuset without the first socket": (
+        TWO_BY_FOUR, {}, {"cpuset": {4, 5, 6, 7}}, [[(4,), (5,), (6,), (7,)]]),
+    "a mask": (TWO_BY_FOUR, {}, {"mask": {2, 6, 7}}, [[(2,)], [(6,), (7,)]]),
+    "a mask with one thread of a core": (EVEN_ODD_THREADS, {}, {"mask": {10, 1}},
+                                         [[(2, 10)], [(1, 9)]]),
+    "cores by NUMA node": (SUB_NUMA, {"numa": SUB_NUMA_NODES}, {}, SUB_NUMA),
+    "cores by cache": ([[(0,), (1,), (2,), (3,)]], {"caches": [{0, 2}, {1, 3}]}, {},
+                       [[(0,), (2,), (1,), (3,)]]),
+    "every socket is called -1": (TWO_BY_FOUR, {"package_id": -1}, {}, TWO_BY_FOUR),
+    "no lists of a socket's CPUs": (TWO_BY_FOUR, {"without": ("package_cpus_list",)}, {},
+                                    TWO_BY_FOUR),
+    "nothing of sockets": (
+        TWO_BY_FOUR, {"without": ("package_cpus_list", "physical_package_id")}, {},
+        [[(cpu,) for cpu in range(8)]]),
+    "nothing of threads": (
+        [[(0, 1), (2, 3)]], {"without": ("core_cpus_list",)}, {}, [[(0,), (1,), (2,), (3,)]]),
+}
+
+
+@pytest.mark.parametrize("case", CUTS)
+def test_sockets_and_cores(case: str, tmp_path: Path) -> None:
+    sockets, built, cut, expected = CUTS[case]
+    topology = parse_topology(machine(tmp_path, sockets, **built), "n0", **cut)
+    assert shape(topology) == [[tuple(core) for core in cores] for cores in expected]
+    assert topology.node == Node("n0", tuple(map(len, expected)))
+    assert topology.cores == sum(map(len, expected))
+
+
+def test_a_container_that_hides_sys(tmp_path: Path) -> None:
+    topology = parse_topology(tmp_path, "n0", cpuset={0, 2, 5}, mask={2, 5})
+    assert shape(topology) == [[(2,), (5,)]]
+    assert [core.number for core in topology.all_cores] == [0, 1, 2]
+
+
+def test_nothing_usable(tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match="no CPU that this process may use"):
+        parse_topology(tmp_path, "n0")
+
+
+def test_a_garbled_file_is_named(tmp_path: Path) -> None:
+    machine(tmp_path, TWO_BY_FOUR)
+    broken = tmp_path / "sys/devices/system/cpu/cpu3/topology/core_cpus_list"
+    broken.write_text("three\n")
+    with pytest.raises(TopologyError, match=f"{broken}: `three` is not a list"):
+        parse_topology(tmp_path, "n0")
+
+
+def test_numbers_count_what_a_launcher_sees(tmp_path: Path) -> None:
+    """Open MPI counts all of the cpuset and does not keep to an affinity mask."""
+    topology = parse_topology(machine(tmp_path, EVEN_ODD_THREADS), "n0",
+                              cpuset=set(range(16)) - {0, 8}, mask={4, 12, 6, 14, 3, 11})
+    assert topology.node.sockets == (2, 1)
+    assert [(c.number, c.socket, c.index) for cores in topology.sockets for c in cores] == [
+        (1, 0, 1), (2, 0, 2), (4, 1, 1)]
+    assert topology.core(1, 0).cpus == (3, 11)
+    assert topology.threads and not topology.even
+
+
+@pytest.mark.parametrize("cpuset, even", [
+    (range(8), True), ({0, 1, 4, 5}, True), ({0, 4, 5}, False), ({4, 5, 6, 7}, False)])
+def test_even_sockets(cpuset: Iterable[int], even: bool, tmp_path: Path) -> None:
+    topology = parse_topology(machine(tmp_path, TWO_BY_FOUR), "n0", cpuset=cpuset)
+    assert topology.even is even
+    assert not topology.threads
+
+
+def test_a_regular_machine_equals_the_parsed_one(tmp_path: Path) -> None:
+    assert Topology.regular("n0", (4, 4)) == parse_topology(machine(tmp_path, TWO_BY_FOUR), "n0")
+
+
+# ------------------------------------------------------------------------------------- judges
+
+
+def random_machine(seed: int) -> Tuple[Sequence[Cores], Any, Optional[Set[int]]]:
+    """Sockets, what else the kernel shows, and a cpuset (None for none)."""
+    dice = random.Random(seed)
+    threads, cores, packages = dice.choice((1, 2)), dice.choice((2, 4, 6)), dice.choice((1, 2, 3))
+    cpus = list(range(threads * cores * packages))
+    if dice.random() < 0.6:
+        dice.shuffle(cpus)
+    numbers = iter(cpus)
+    sockets = [[tuple(next(numbers) for _ in range(threads)) for _ in range(cores)]
+               for _ in range(packages)]
+    groups = [{cpu for core in part for cpu in core}
+              for socket in sockets for part in (socket[:cores // 2], socket[cores // 2:])]
+    kind = dice.choice(("caches", "numa", ""))
+    extra: Any = {kind: groups} if kind else {}
+    online = set(cpus)
+    if dice.random() < 0.4:
+        online -= set(dice.sample(cpus, len(cpus) // 4))
+        extra["online"] = online
+    cpuset = set(dice.sample(sorted(online), 2 * len(online) // 3)) if dice.random() < 0.5 else None
+    return sockets, extra, cpuset
+
+
+def hwloc_order(root: Path) -> List[List[Tuple[int, ...]]]:
+    """Sockets and cores as hwloc orders them, without the empty ones that it keeps if they have
+    memory."""
+    done = subprocess.run(
+        ["lstopo-no-graphics", "--of", "xml", "--no-io"], check=True, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={"PATH": os.environ["PATH"], "HWLOC_FSROOT": str(root),
+             "HWLOC_COMPONENTS": "linux,stop"})
+
+    def inside(thing: ElementTree.Element, kind: str) -> List[ElementTree.Element]:
+        return [found for found in thing.iter("object") if found.get("type") == kind]
+
+    packages = [[tuple(sorted(int(pu.get("os_index", "")) for pu in inside(core, "PU")))
+                 for core in inside(package, "Core") if inside(core, "PU")]
+                for package in inside(ElementTree.fromstring(done.stdout), "Package")]
+    return [cores for cores in packages if cores]
+
+
+@pytest.mark.skipif(not shutil.which("lstopo-no-graphics"), reason="no lstopo-no-graphics (hwloc)")
+@pytest.mark.parametrize("seed", range(30))
+def test_order_is_the_one_of_hwloc(seed: int, tmp_path: Path) -> None:
+    sockets, extra, cpuset = random_machine(seed)
+    machine(tmp_path, sockets, **extra)
+    if cpuset is not None:
+        write(tmp_path / "proc/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
+        write(tmp_path / "proc/self/cgroup", "0::/job\n")
+        write(tmp_path / "sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n")
+        write(tmp_path / "sys/fs/cgroup/job/cpuset.cpus.effective", listed(cpuset))
+        write(tmp_path / "sys/fs/cgroup/job/cpuset.mems.effective", "0-7\n")
+    assert shape(parse_topology(tmp_path, "n0", cpuset=cpuset)) == hwloc_order(tmp_path)
+
+
+@pytest.mark.skipif(not shutil.which("lscpu"), reason="no lscpu")
+def test_this_machine_as_lscpu_sees_it() -> None:
+    said = subprocess.run(["lscpu", "-p=CPU,CORE,SOCKET"], check=True, stdout=subprocess.PIPE,
+                          text=True).stdout
+    wanted = os.sched_getaffinity(0)
+    rows = [tuple(map(int, line.split(","))) for line in said.splitlines()
+            if not line.startswith("#") and int(line.split(",")[0]) in wanted]
+    topology = read_topology()
+    assert topology.cores == len({core for _, core, _ in rows})
+    assert sorted(topology.node.sockets) == sorted(
+        len({core for _, core, place in rows if place == socket})
+        for socket in {place for _, _, place in rows})
+    assert wanted <= {cpu for cores in topology.sockets for core in cores for cpu in core.cpus}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs 2 CPUs")
+def test_an_affinity_mask_hides_cores_from_us_and_not_from_launchers() -> None:
+    here = read_topology()
+    last = max(os.sched_getaffinity(0))
+    code = ("import os; from vrm.live.topology import read_topology\n"
+            f"os.sched_setaffinity(0, [{last}]); t = read_topology()\n"
+            "print(t.cores, len(t.all_cores), t.core(0, 0).cpus, os.sched_getaffinity(0))")
+    said = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE,
+                          text=True).stdout
+    own = next(core for core in here.all_cores if last in core.cpus)
+    assert said == f"1 {len(here.all_cores)} {own.cpus} {{{last}}}\n"
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_cpu_lists_are_read_back(cpus: Set[int]) -> None:
+    text = ""
+    for cpu in sorted(cpus):  # the kernel's form, written with no cleverness
+        first = cpu not in {c + 1 for c in cpus}
+        last = cpu not in {c - 1 for c in cpus}
+        text += ("," if first and text else "") + (str(cpu) if first else f"-{cpu}" if last else "")
+    assert parse_cpu_list(text + "\n") == cpus
+
+
+@pytest.mark.parametrize("text", ["x", "1,,2", "3-", "-1", "1 2"])
+def test_what_is_no_cpu_list(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_cpu_list(text)
+
+
+# -------------------------------------------------------------------------------------- quota
+
+QUOTAS = {
+    "no control groups": ({}, None),
+    "version 2": ({"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "150000 100000\n"},
+                  1.5),
+    "version 2, the group above is the narrow one": (
+        {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n",
+         "sys/fs/cgroup/a/cpu.max": "200000 100000\n"}, 2.0),
+    "version 2, no limit": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"},
+                            None),
+    "version 1": ({"proc/self/cgroup": "5:cpu,cpuacct:/job\n1:name=systemd:/job\n",
+                   "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "50000\n",
+                   "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n"}, 0.5),
+    "version 1 in a container, which sees its group as the root": (
+        {"proc/self/cgroup": "5:cpu:/docker/abc\n",
+         "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "300000\n",
+         "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 3.0),
+    "version 1, no limit": (
+        {"proc/self/cgroup": "5:cpu:/\n", "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+         "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, None),
+    "another controller's files": (
+        {"proc/self/cgroup": "5:cpuset:/\n", "sys/fs/cgroup/cpuset/cpu.max": "1 2\n"}, None),
+}
+
+
+@pytest.mark.parametrize("case", QUOTAS)
+def test_cpu_quota(case: str, tmp_path: Path) -> None:
+    files, expected = QUOTAS[case]
+    for name, text in files.items():
+        write(tmp_path / name, text)
+    assert cpu_quota(tmp_path) == expected
+
+
+# ----------------------------------------------------------------------------------- geometry
+
+EIGHT = Topology.regular("host", (4, 4))
+UNEVEN = Topology.regular("host", (2, 4))
+
+
+@pytest.mark.parametrize("topology, sizes, emulate, nodes, emulated", [
+    (EIGHT, ("auto", "auto", "auto"), False, [Node("host", (4, 4))], False),
+    (EIGHT, ("auto", "auto", "auto"), True, [Node("host", (4, 4))], False),
+    (EIGHT, (1, 2, 4), True, [Node("host", (4, 4))], False),
+    (EIGHT, (1, 1, 1), False, [Node("host", (1,))], False),
+    (EIGHT, ("auto", 1, "auto"), False, [Node("host", (4,))], False),
+    (EIGHT, ("auto", "auto", 3), False, [Node("host", (3, 3))], False),
+    (UNEVEN, ("auto", "auto", "auto"), False, [Node("host", (2, 4))], False),
+    (UNEVEN, (1, 1, "auto"), False, [Node("host", (2,))], False),
+    (UNEVEN, (1, 2, 2), False, [Node("host", (2, 2))], False),
+    (UNEVEN, (1, 2, 4), True, [Node("n0", (4, 4))], True),
+    (UNEVEN, (1, 3, "auto"), True, [Node("n0", (2, 4, 4))], True),
+    (EIGHT, (2, 2, 4), True, [Node("n0", (4, 4)), Node("n1", (4, 4))], True),
+    (EIGHT, (2, "auto", "auto"), True, [Node("n0", (4, 4)), Node("n1", (4, 4))], True),
+    (EIGHT, (1, 1, 64), True, [Node("n0", (64,))], True),
+])
+def test_geometry(topology: Topology, sizes: Tuple[Any, Any, Any], emulate: bool,
+                  nodes: List[Node], emulated: bool) -> None:
+    assert geometry(*sizes, emulate, topology) == (nodes, emulated)
+
+
+@pytest.mark.parametrize("topology, sizes, asked, there", [
+    (EIGHT, (8, 2, 4), "8 node(s) of 2 x 4 cores", "1 node of 2 x 4 usable cores"),
+    (EIGHT, (1, 1, 5), "1 node(s) of 1 x 5 cores", "1 node of 2 x 4 usable cores"),
+    (UNEVEN, (1, 2, 3), "1 node(s) of 2 x 3 cores", "1 node of 2+4 usable cores"),
+])
+def test_a_larger_geometry_must_be_asked_for(topology: Topology, sizes: Tuple[int, int, int],
+                                             asked: str, there: str) -> None:
+    with pytest.raises(TopologyError) as caught:
+        geometry(*sizes, False, topology)
+    assert asked in str(caught.value) and there in str(caught.value)
+    assert "add `Emulate: true` to run the ranks oversubscribed" in str(caught.value)
+
+
+@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, -1, 1), (1, 1, "many")])
+def test_sizes_that_are_none(sizes: Tuple[Any, Any, Any]) -> None:
+    with pytest.raises(TopologyError, match="wanted auto or a whole number"):
+        geometry(*sizes, True, EIGHT)
+
+
+def test_geometry_of_this_machine() -> None:
+    nodes, emulated = geometry()
+    assert nodes == [read_topology().node] and not emulated
+    assert nodes[0].name == os.uname().nodename.partition(".")[0]

@@ -1,0 +1,155 @@
+"""The environment that jobs are started in: the one place that decides it.
+
+It starts from vrm's own environment and is made in this order; later rows win.
+
+| variables | what happens | why |
+|---|---|---|
+| `OMPI_COMM_WORLD_*`, `OMPI_UNIVERSE_SIZE`, `OMPI_MCA_ess*`, `OMPI_MCA_orte_hnp_uri` and the like; `PMIX_*` but `PMIX_MCA_*`; `PMI_*`, `PMI2_*`, `HYDI_*`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS`, `PRTE_LAUNCHED`, `PRTE_SHARED_FS` | removed | an mpirun or srun around vrm left them; an mpirun that sees them takes itself for a rank of that one and refuses to run |
+| `OPAL_PREFIX`, `OMPI_MCA_pmix`, `OMPI_MCA_mpi_oversubscribe`, `OMPI_MCA_orte_tmpdir_base`, `PMIX_MCA_mca_base_component_show_load_errors` | removed if `OMPI_COMM_WORLD_SIZE` is there | the same, but outside an mpirun they are the user's own |
+| all other `OMPI_MCA_*`, `PMIX_MCA_*`, `PRTE_MCA_*`, `HWLOC_*` and everything else | kept | the user's settings |
+| `SLURM_OVERLAP=1` | set inside a Slurm job | else the mpiruns of several jobs wait for each other |
+| `SLURM_TASKS_PER_NODE` | set inside a Slurm job to all cores of every node | Open MPI takes its slots from it, and `--ntasks-per-node=1 -c N` would leave one |
+| `OMPI_ALLOW_RUN_AS_ROOT=1`, `OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1` | set with `Launcher.AllowRoot` | mpirun refuses to run as root without |
+| `OMPI_MCA_pml=ob1`, `OMPI_MCA_btl=self,vader` (4.1) or `self,sm` (5) | set for jobs on one machine without a fabric or GPU, with `Launcher.Transport: auto`, if the user has chosen no pml, btl or mtl (in the environment, `Launcher.Environment`, `Launcher.Options` or `~/.openmpi/mca-params.conf`) | probing the networks is most of an MPI program's start |
+| `PMIX_MCA_gds=hash` | set in the same case, if the user has not set it | no shared-memory store to be made for each job: a tenth of the start |
+| `HWLOC_COMPONENTS=-gl,-opencl,-x86` | set in the same case, if the user has set no `HWLOC_*` | hwloc's x86 probe moves onto every CPU in turn, those of running jobs too; the others ask for displays and GPUs |
+| `OMPI_MCA_mpi_yield_when_idle=1` | set for emulated clusters, if the user has not set it | ranks that outnumber the cores would wait busily for each other |
+| `Launcher.Environment` | set | the user's word for the jobs |
+| `VRM_RUN`, `VRM_JOB_ID` | set | processes of a job are found by them |
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import groupby
+from pathlib import Path
+from typing import Dict, Iterable, Mapping, Optional, Sequence, Union
+
+from vrm.live.launchers import LaunchError
+
+ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+
+_LEFT_BY_A_LAUNCHER = re.compile(r"""
+    OMPI_(COMM_WORLD_\w+|WORLD_\w+|UNIVERSE_SIZE|APP_CTX_NUM_PROCS|NUM_APP_CTX|FIRST_RANKS|ARGV
+         |COMMAND|FILE_LOCATION|TOOL_NAME|VERSION|LIBDIR_LOC|MCA_PREFIXES)
+    |OMPI_MCA_(ess|ess_base_\w+|initial_wdir|num_procs|cpu_type|shmem_RUNTIME_QUERY_hint)
+    |OMPI_MCA_orte_(app_num|bound_at_launch|ess_\w+|hnp_uri|jobfam_session_dir|launch|num_nodes
+                   |local_daemon_uri|parent_uri|precondition_transports|top_session_dir)
+    |OPAL_USER_PARAMS_GIVEN|PRTE_LAUNCHED|PRTE_SHARED_FS
+    |PMIX_(?!MCA_)\w+|PMI2?_\w+|HYDI_\w+|MPI_LOCALRANKID|MPI_LOCALNRANKS
+    """, re.VERBOSE)
+
+_ALSO_INSIDE_OPEN_MPI = frozenset((
+    "OPAL_PREFIX", "OMPI_MCA_pmix", "OMPI_MCA_mpi_oversubscribe", "OMPI_MCA_orte_tmpdir_base",
+    "PMIX_MCA_mca_base_component_show_load_errors"))
+
+# InfiniBand, RoCE, iWARP and EFA; Omni-Path; Slingshot; Aries; BXI. With a GPU, an MPI that can
+# read its memory has transports of its own.
+_FABRICS = ("sys/class/infiniband/*", "dev/hfi1_*", "sys/class/cxi/*", "dev/kgni*", "dev/bxi*",
+            "dev/nvidia[0-9]*", "dev/kfd")
+
+_TRANSPORT_PARAMETERS = ("pml", "btl", "mtl")
+
+
+def environment(base: Mapping[str, str], user: Optional[Mapping[str, str]] = None,
+                settings: Optional[Mapping[str, str]] = None, slots: Sequence[int] = (),
+                allow_root: bool = False) -> Dict[str, str]:
+    """The environment of all jobs of a run, by the table above; `tagged` adds the last row.
+
+    `base` is vrm's environment, `user` are the variables of `Launcher.Environment`, `settings`
+    those the launcher wants unless `base` has them, and `slots` the cores of every node in the
+    allocation's order.
+    """
+    inside = "OMPI_COMM_WORLD_SIZE" in base
+    env = {name: value for name, value in base.items()
+           if not _LEFT_BY_A_LAUNCHER.fullmatch(name)
+           and not (inside and name in _ALSO_INSIDE_OPEN_MPI)}
+    if "SLURM_JOB_ID" in env:
+        env["SLURM_OVERLAP"] = "1"
+        if slots:
+            env["SLURM_TASKS_PER_NODE"] = _tasks_per_node(env, slots)
+    if allow_root:
+        env.update((name, "1") for name in ROOT_VARIABLES)
+    for name, value in (settings or {}).items():
+        env.setdefault(name, value)
+    env.update(user or {})
+    return env
+
+
+def tagged(env: Mapping[str, str], run: str, job_id: int) -> Dict[str, str]:
+    """The environment of one job: with the marks by which its processes are found."""
+    return {**env, "VRM_RUN": run, "VRM_JOB_ID": str(job_id)}
+
+
+def _tasks_per_node(env: Mapping[str, str], slots: Sequence[int]) -> str:
+    """Slurm's form of the cores of every node, such as `8(x4),4`."""
+    given = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or ""
+    allocated = int(given) if given.isdigit() else len(slots)
+    if allocated != len(slots):  # only some nodes of the allocation are in use
+        slots = [max(slots)] * allocated
+    runs = ((cores, len(list(same))) for cores, same in groupby(slots))
+    return ",".join(f"{cores}(x{times})" if times > 1 else str(cores) for cores, times in runs)
+
+
+def open_mpi_settings(major: int, chosen: Iterable[str], one_machine: bool,
+                      emulated: bool) -> Dict[str, str]:
+    """The variables that Open MPI of this major version runs best with here.
+
+    `chosen` are the names that the user has set himself; `one_machine` tells that jobs stay on
+    one machine whose only transport is shared memory.
+    """
+    chosen = set(chosen)
+    settings = {}
+    if one_machine:
+        if not any(f"OMPI_MCA_{name}" in chosen for name in _TRANSPORT_PARAMETERS):
+            settings["OMPI_MCA_pml"] = "ob1"
+            settings["OMPI_MCA_btl"] = "self,vader" if major < 5 else "self,sm"
+        settings["PMIX_MCA_gds"] = "hash"
+        if not any(name.startswith("HWLOC_") for name in chosen):
+            settings["HWLOC_COMPONENTS"] = "-gl,-opencl,-x86"
+    if emulated:
+        settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    return settings
+
+
+def chosen_variables(base: Mapping[str, str], user: Mapping[str, str],
+                     options: Sequence[str]) -> Dict[str, str]:
+    """What the user has set himself, by variable name: in the environment, in the
+    configuration, as `--mca NAME VALUE` among the launcher's options, or in his file of MCA
+    parameters."""
+    chosen = environment(base, user)
+    for flag, name, value in zip(options, options[1:], options[2:]):
+        if flag.lstrip("-") in ("mca", "gmca", "omca"):
+            chosen[f"OMPI_MCA_{name}"] = value
+    home = base.get("HOME")
+    if home:
+        try:
+            text = Path(home, ".openmpi/mca-params.conf").read_text(errors="replace")
+        except OSError:  # nearly nobody has one
+            text = ""
+        for name, value in re.findall(r"^\s*(\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE):
+            chosen.setdefault(f"OMPI_MCA_{name}", value)
+    return chosen
+
+
+def fabric(root: Union[str, "os.PathLike[str]"] = "/") -> str:
+    """The network fabric or GPU of this machine, as the path that shows it; "" for none."""
+    return next((str(path) for pattern in _FABRICS for path in sorted(Path(root).glob(pattern))),
+                "")
+
+
+def root_allowed(env: Mapping[str, str], configured: bool, user: Optional[int] = None) -> bool:
+    """Whether mpirun will run as this user: not root, or allowed by the configuration
+    (`Launcher.AllowRoot`) or by Open MPI's two variables in `env`."""
+    user = os.geteuid() if user is None else user
+    return user != 0 or configured or all(env.get(name) == "1" for name in ROOT_VARIABLES)
+
+
+def check_root(env: Mapping[str, str], configured: bool, user: Optional[int] = None) -> None:
+    """Raise LaunchError once, at the start, instead of failing job by job."""
+    if not root_allowed(env, configured, user):
+        raise LaunchError(
+            "mpirun refuses to run as root unless told twice: set OMPI_ALLOW_RUN_AS_ROOT=1 and "
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, or Launcher: {AllowRoot: true} in the "
+            "configuration (in a container or a virtual machine of your own this is harmless)")

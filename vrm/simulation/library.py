@@ -1,0 +1,163 @@
+"""One call that runs a workload under a policy: what the command, the matrix of runs and users'
+own programs stand on."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Union
+
+from vrm.model.cluster import Cluster
+from vrm.model.heatmap import Heatmap
+from vrm.model.node import Node
+from vrm.report.metrics import THRESHOLD
+from vrm.scheduling.backfilling import make_backfilling
+from vrm.scheduling.ordering import Ordering, Utility, make_ordering
+from vrm.scheduling.placement import make_policy
+from vrm.scheduling.scheduler import Scheduler
+from vrm.simulation.corun import CoRunning, Speedups
+from vrm.simulation.engine import Simulator
+from vrm.simulation.inputs import WorkloadError, open_workload, read_heatmap
+from vrm.simulation.results import Results, Row
+from vrm.workload.submission import Submission
+from vrm.workload.swf import Rules
+
+Progress = Callable[[float, int, int], None]
+
+
+@dataclass
+class Outcome:
+    """A finished (or interrupted) simulation.
+
+    `summary` holds the metrics (see `vrm.report.metrics.summary`) and how the run went; `dirt`
+    counts, by reason, the rows of the workload that were dropped or changed.
+    """
+
+    summary: Dict[str, Any]
+    results: Results
+    cluster: Cluster
+    dirt: Dict[str, int] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def jobs(self) -> Iterator[Row]:
+        """The jobs that ran, in the order of their ends."""
+        return self.results.rows()
+
+
+def simulate(workload: Union[str, Path, Iterable[Submission]], *,
+             nodes: Union[int, Iterable[Node], None] = None, sockets: int = 1, cores: int = 1,
+             algorithm: Union[str, Ordering, Utility] = "FCFS",
+             backfill: Any = "none", policy: Any = "compact",
+             heatmap: Union[str, Path, Heatmap, None] = None,
+             speedups: Optional[Speedups] = None, rows_are: str = "own", kill: bool = False,
+             rules: Rules = Rules(), keep_estimates: bool = False,
+             threshold: float = THRESHOLD, warm_up: float = 0.0, cool_down: float = 0.0,
+             out: Union[str, Path, None] = None, places: Optional[str] = None,
+             evalys: bool = False, progress: Optional[Progress] = None) -> Outcome:
+    """Run a workload in virtual time and return its outcome.
+
+    `workload`: a trace (SWF, also .gz), a queue file, the jobs.csv of a run, or submissions in
+    order of time. `nodes`: how many, each of `sockets` with `cores`, or the nodes themselves; None
+    takes the processors of the trace's header as one-core nodes.
+
+    `algorithm`: a name, an expression, or a function `utility(job, now, nodes)`, highest first.
+    `backfill`: a name, a number of reservations, or an object with `fill` or `plan` (see
+    `vrm.scheduling.backfilling`). `policy`: a name, or a function `policy(cluster, heatmap)`.
+
+    `heatmap`: orders nodes under strip; a file with measured speed-ups (or `speedups`) also
+    makes jobs faster or slower there. `kill` ends jobs at their estimate. `rules` filter the
+    workload; `keep_estimates` leaves estimates below the run time as they are.
+
+    `out`: a directory for jobs.csv (and evalys.csv with `evalys`); `places`: full, nodes or none,
+    how much of a job's place is written (default: full up to 1024 nodes, else nodes).
+    `progress(now, ended, waiting)` is called now and then; its `watch(workload)`, if it has one,
+    at the beginning. KeyboardInterrupt ends the run early:
+    the outcome has `interrupted` and what has ended so far.
+
+    Raises WorkloadError, PolicyError, SpeedError and others of `vrm.simulation.inputs.ERRORS`.
+    """
+    measured = speedups
+    if isinstance(heatmap, (str, Path)):
+        heatmap, found = read_heatmap(heatmap, rows_are)
+        measured = speedups or found
+    elif heatmap is None and measured is not None:
+        heatmap = measured.heatmap()
+    source: Any = workload
+    if isinstance(workload, (str, Path)):
+        source = open_workload(workload, rules, keep_estimates, measured)
+    if hasattr(progress, "watch"):
+        progress.watch(source)
+    cluster = _cluster(source, nodes, sockets, cores)
+    ordering = algorithm
+    if isinstance(algorithm, str):
+        ordering = make_ordering(algorithm)
+    elif not isinstance(algorithm, Ordering):
+        name = getattr(algorithm, "__name__", type(algorithm).__name__)
+        ordering = Ordering(name, algorithm, static=False)
+    backfilling = make_backfilling(str(backfill)) if isinstance(backfill, (str, int)) else backfill
+    placement = (make_policy(policy, cluster, heatmap) if isinstance(policy, str)
+                 else policy(cluster, heatmap))
+    if hasattr(source, "rules") and source.processors is not None:
+        source.rules = _limited(source.rules, cluster)
+    if places is None:
+        places = "full" if len(cluster.nodes) <= 1024 else "nodes"
+    with ExitStack() as stack:
+        files: List[Any] = [None, None]
+        if out is not None:
+            directory = Path(out)
+            directory.mkdir(parents=True, exist_ok=True)
+            for index, name in enumerate(["jobs.csv"] + ["evalys.csv"] * evalys):
+                files[index] = stack.enter_context(
+                    open(directory / name, "w", 1 << 18, encoding="utf-8",
+                         errors="backslashreplace", newline="\n"))
+        results = Results(cluster.nodes, files[0], places, files[1],
+                          Path(workload).name if isinstance(workload, (str, Path)) else "workload")
+        simulator = Simulator(
+            Scheduler(ordering, backfilling, placement), cluster, results, kill,
+            CoRunning(cluster, measured) if measured is not None else None, progress)
+        begun = time.perf_counter()
+        interrupted = False
+        try:
+            simulator.run(source)
+        except KeyboardInterrupt:
+            interrupted = True
+        results.flush()
+        seconds = time.perf_counter() - begun
+    summary = {
+        "algorithm": ordering.name,
+        "backfilling": getattr(backfilling, "name", type(backfilling).__name__),
+        "policy": getattr(placement, "name", type(placement).__name__),
+        **results.summary(warm_up, cool_down, threshold),
+        "backfilled": results.backfilled,
+        "start_hash": results.start_hash(),
+        "refusals": dict(results.refusals),
+        "events": simulator.events,
+        "simulated_seconds": seconds,
+        "jobs_per_second": len(results.ids) / seconds if seconds > 0 else 0.0,
+    }
+    return Outcome(summary, results, cluster, dict(getattr(source, "dirt", {})), interrupted)
+
+
+def _cluster(source: Any, nodes: Union[int, Iterable[Node], None], sockets: int,
+             cores: int) -> Cluster:
+    if nodes is None:
+        processors = getattr(source, "processors", None)
+        if processors is None:
+            raise WorkloadError("the workload does not tell the size of the machine; give nodes, "
+                                "sockets and cores (--nodes N --sockets S --cores C)")
+        return Cluster.regular(processors, 1, 1)
+    if isinstance(nodes, int):
+        if min(nodes, sockets, cores) < 1:
+            raise WorkloadError("a machine has at least 1 node, 1 socket and 1 core")
+        return Cluster.regular(nodes, sockets, cores)
+    return Cluster(nodes)
+
+
+def _limited(rules: Rules, cluster: Cluster) -> Rules:
+    """The rules, with jobs dropped that are larger than the machine (traces have such dirt)."""
+    if rules.largest is not None:
+        return rules
+    return replace(rules, largest=cluster.cores)
