@@ -61,7 +61,7 @@ static void prepare_blocks(const adi_batch *batch, point_blocks *p)
     const int normal = 1 + batch->axis;
 
     memset(p, 0, sizeof *p);
-    for (int l = 0; l < ADI_LANES; l++) {
+    ADI_EACH_LANE(l) {
         p->lower[0][0][l] = -diffusion;
         p->upper[0][0][l] = -diffusion;
         p->diagonal[0][0][l] = 1.0 + 2.0 * diffusion;
@@ -82,7 +82,7 @@ static void load_blocks(const adi_batch *batch, int point, point_blocks *p)
     const int normal = 1 + batch->axis;
     adi_lanes inverse, v[3], energy, kinetic;
 
-    for (int l = 0; l < ADI_LANES; l++) {
+    ADI_EACH_LANE(l) {
         const double *q = u + batch->offset[l];
         inverse[l] = 1.0 / q[0];
         v[0][l] = q[var] * inverse[l];
@@ -96,7 +96,7 @@ static void load_blocks(const adi_batch *batch, int point, point_blocks *p)
     for (int c = 0; c < 3; c++) {
         const bool along = c == batch->axis;
         const int row = 1 + c;
-        for (int l = 0; l < ADI_LANES; l++) {
+        ADI_EACH_LANE(l) {
             /* d(m_c v_a), to which the pressure is added below */
             double f0 = -convect * v[c][l] * va[l];
             double fc = convect * va[l];
@@ -123,18 +123,18 @@ static void load_blocks(const adi_batch *batch, int point, point_blocks *p)
             p->diagonal[row][row][l] = 1.0 + 2.0 * qc;
         }
     }
-    for (int l = 0; l < ADI_LANES; l++) {
+    ADI_EACH_LANE(l) {
         p->lower[normal][4][l] = -convect * CFD_K2;
         p->upper[normal][4][l] = convect * CFD_K2;
     }
 
     adi_lanes q0;
-    for (int l = 0; l < ADI_LANES; l++)
+    ADI_EACH_LANE(l)
         q0[l] = -viscous * CFD_K1K5 * energy[l] * inverse[l];
     for (int c = 0; c < 3; c++) {
         const bool along = c == batch->axis;
         const int column = 1 + c;
-        for (int l = 0; l < ADI_LANES; l++) {
+        ADI_EACH_LANE(l) {
             double enthalpy = CFD_K1 * energy[l] - CFD_K2 * kinetic[l];
             double f = convect * ((along ? enthalpy : 0.0) - CFD_K2 * v[c][l] * va[l]);
             double q = viscous * inverse[l] *
@@ -145,7 +145,7 @@ static void load_blocks(const adi_batch *batch, int point, point_blocks *p)
             p->diagonal[4][column][l] = 2.0 * q;
         }
     }
-    for (int l = 0; l < ADI_LANES; l++) {
+    ADI_EACH_LANE(l) {
         double f0 = convect * (2.0 * CFD_K2 * kinetic[l] - CFD_K1 * energy[l]) * va[l];
         double f4 = convect * CFD_K1 * va[l];
         double q4 = viscous * CFD_K1K5 * inverse[l] + diffusion;
@@ -163,7 +163,7 @@ static inline void subtract_product(const block5 lower, const adi_lanes *before,
                                     adi_lanes *column, int column_stride)
 {
     for (int r = 0; r < CFD_VARS; r++)
-        for (int l = 0; l < ADI_LANES; l++) {
+        ADI_EACH_LANE(l) {
             double sum = column[r * column_stride][l];
             for (int s = 0; s < CFD_VARS; s++)
                 sum -= lower[r][s][l] * before[s * stride][l];
@@ -177,33 +177,33 @@ static inline void solve_block(block5 a, adi_lanes *upper, adi_lanes *right)
 {
     for (int p = 0; p < CFD_VARS; p++) {
         adi_lanes inverse;
-        for (int l = 0; l < ADI_LANES; l++)
+        ADI_EACH_LANE(l)
             inverse[l] = 1.0 / a[p][p][l];
         for (int c = p + 1; c < CFD_VARS; c++)
-            for (int l = 0; l < ADI_LANES; l++)
+            ADI_EACH_LANE(l)
                 a[p][c][l] *= inverse[l];
         for (int c = 0; c < CFD_VARS; c++)
-            for (int l = 0; l < ADI_LANES; l++)
+            ADI_EACH_LANE(l)
                 upper[p * CFD_VARS + c][l] *= inverse[l];
-        for (int l = 0; l < ADI_LANES; l++)
+        ADI_EACH_LANE(l)
             right[p][l] *= inverse[l];
         for (int r = p + 1; r < CFD_VARS; r++) {
             for (int c = p + 1; c < CFD_VARS; c++)
-                for (int l = 0; l < ADI_LANES; l++)
+                ADI_EACH_LANE(l)
                     a[r][c][l] -= a[r][p][l] * a[p][c][l];
             for (int c = 0; c < CFD_VARS; c++)
-                for (int l = 0; l < ADI_LANES; l++)
+                ADI_EACH_LANE(l)
                     upper[r * CFD_VARS + c][l] -= a[r][p][l] * upper[p * CFD_VARS + c][l];
-            for (int l = 0; l < ADI_LANES; l++)
+            ADI_EACH_LANE(l)
                 right[r][l] -= a[r][p][l] * right[p][l];
         }
     }
     for (int p = CFD_VARS - 1; p > 0; p--)
         for (int r = 0; r < p; r++) {
             for (int c = 0; c < CFD_VARS; c++)
-                for (int l = 0; l < ADI_LANES; l++)
+                ADI_EACH_LANE(l)
                     upper[r * CFD_VARS + c][l] -= a[r][p][l] * upper[p * CFD_VARS + c][l];
-            for (int l = 0; l < ADI_LANES; l++)
+            ADI_EACH_LANE(l)
                 right[r][l] -= a[r][p][l] * right[p][l];
         }
 }
@@ -228,7 +228,7 @@ static void eliminate(const adi_batch *batch, adi_lanes *rows)
         memcpy(pivot, here->diagonal, sizeof pivot);
         memcpy(row + UPPER, above->upper, sizeof above->upper);
         for (int m = 0; m < CFD_VARS; m++)
-            for (int l = 0; l < ADI_LANES; l++)
+            ADI_EACH_LANE(l)
                 row[RIGHT + m][l] = factor * rhs[m * batch->block->var + batch->offset[l]];
         for (int c = 0; c < CFD_VARS; c++)
             subtract_product(below->lower, before + UPPER + c, CFD_VARS, &pivot[0][c], CFD_VARS);
@@ -247,7 +247,7 @@ static void substitute(const adi_batch *batch, adi_lanes *rows, adi_lanes *after
         adi_lanes x[CFD_VARS];
 
         for (int m = 0; m < CFD_VARS; m++)
-            for (int l = 0; l < ADI_LANES; l++) {
+            ADI_EACH_LANE(l) {
                 double sum = row[RIGHT + m][l];
                 for (int s = 0; s < CFD_VARS; s++)
                     sum -= row[UPPER + m * CFD_VARS + s][l] * after[s][l];

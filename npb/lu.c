@@ -74,23 +74,22 @@ static const double operations[4] = {-144010.0, 27770.9, -10923.3, 1984.77};
 
 enum { LOWER = 0, UPPER = 1 }; /* the two sweeps; also the side they come from */
 
-/* Work space for one row of points along x; index -1 and one past the row exist. */
+/* Work space for one row of points along x, from the point before it to the one
+ * after it: what belongs to point i is at 1 + i. */
 typedef struct {
-    double *inverse; /* 1 / density */
-    double *v[3];
-    double *energy;       /* E / rho */
-    double *sum[CFD_VARS];  /* right-hand side of the row's equations */
-    double *momentum_pivot; /* inverses of elements of D */
-    double *energy_pivot;
+    double inverse[CFD_MAX_N + 2]; /* 1 / density */
+    double v[3][CFD_MAX_N + 2];
+    double energy[CFD_MAX_N + 2];        /* E / rho */
+    double sum[CFD_VARS][CFD_MAX_N + 2]; /* right-hand side of the row's equations */
+    double momentum_pivot[CFD_MAX_N + 2]; /* inverses of elements of D */
+    double energy_pivot[CFD_MAX_N + 2];
 } row_space;
-enum { ROW_ARRAYS = 5 + CFD_VARS + 2 };
 
 typedef struct {
     double dt;
     cfd_domain domain; /* with one block */
-    row_space row;
-    double *memory;  /* of the row */
-    double *message; /* one plane's edge */
+    row_space *row;
+    double *message;   /* one plane's edge */
 } solver;
 
 /* ---- Decomposition ------------------------------------------------------------ */
@@ -114,24 +113,14 @@ static void decompose(solver *s, npb_world world, int n)
     cfd_init(&s->domain, n, parts, 1, coordinate, neighbour);
 
     const cfd_block *block = &s->domain.block[0];
-    const int width = block->n[0] + 2;
     const int edge = block->n[0] > block->n[1] ? block->n[0] : block->n[1];
-    s->memory = npb_alloc((size_t)(ROW_ARRAYS * width), sizeof(double));
+    s->row = npb_alloc(1, sizeof *s->row);
     s->message = npb_alloc((size_t)(CFD_VARS * edge), sizeof(double));
-
-    double *next = s->memory + 1;
-    double **array[ROW_ARRAYS] = {
-        &s->row.inverse, &s->row.v[0],   &s->row.v[1],   &s->row.v[2],
-        &s->row.energy,  &s->row.sum[0], &s->row.sum[1], &s->row.sum[2],
-        &s->row.sum[3],  &s->row.sum[4], &s->row.momentum_pivot, &s->row.energy_pivot,
-    };
-    for (int i = 0; i < ROW_ARRAYS; i++, next += width)
-        *array[i] = next;
 }
 
 static void release(solver *s)
 {
-    npb_free(s->memory);
+    npb_free(s->row);
     npb_free(s->message);
     cfd_free(&s->domain);
 }
@@ -184,89 +173,117 @@ static void send_edges(const solver *s, int sweep, int k)
     }
 }
 
-/* Flow in the row's work space, from one point before it to one after. */
-static void load_row(const solver *s, const double *u)
+/* The flow of the row that starts at u. */
+static void load_flow(const cfd_block *b, const double *restrict u, row_space *restrict row)
 {
-    const cfd_block *b = &s->domain.block[0];
-    const double *restrict u0 = u, *restrict u1 = u + b->var, *restrict u2 = u + 2 * b->var;
-    const double *restrict u3 = u + 3 * b->var, *restrict u4 = u + 4 * b->var;
-    double *restrict inverse = s->row.inverse, *restrict energy = s->row.energy;
-    double *restrict vx = s->row.v[0], *restrict vy = s->row.v[1], *restrict vz = s->row.v[2];
+    const double *u0 = u, *u1 = u + b->var, *u2 = u1 + b->var, *u3 = u2 + b->var;
+    const double *u4 = u3 + b->var;
 
     for (int i = b->inner_first[0] - 1; i < b->inner_end[0] + 1; i++) {
-        inverse[i] = 1.0 / u0[i];
-        vx[i] = u1[i] * inverse[i];
-        vy[i] = u2[i] * inverse[i];
-        vz[i] = u3[i] * inverse[i];
-        energy[i] = u4[i] * inverse[i];
+        double inverse = 1.0 / u0[i];
+        row->inverse[1 + i] = inverse;
+        row->v[0][1 + i] = u1[i] * inverse;
+        row->v[1][1 + i] = u2[i] * inverse;
+        row->v[2][1 + i] = u3[i] * inverse;
+        row->energy[1 + i] = u4[i] * inverse;
     }
 }
 
-/* A neighbour's flow, coefficients of the sweep and result x; adds - omega times
- * the neighbour's block times x.  Called with constant axis. */
+/* Flow, and a vector of the system, at one point; by value, so that they live in
+ * registers. */
 typedef struct {
-    double convect;  /* + omega dt / (2h) for the lower neighbour, - for the upper */
-    double viscous;  /* omega dt k3 k4 / h^2 */
+    double inverse, vx, vy, vz, energy;
+} flow;
+
+typedef struct {
+    double density, x, y, z, energy;
+} vector;
+
+/* Coefficients of - omega times the blocks of the neighbours. */
+typedef struct {
+    double convect;    /* + omega dt / (2h) for the lower neighbours, - for the upper */
+    double viscous;    /* omega dt k3 k4 / h^2 */
     double diffuse[3]; /* omega dt d_a / h^2 */
 } coupling;
 
-static inline void couple(const coupling *c, int axis, double inverse, double vx, double vy,
-                          double vz, double energy, const double x[CFD_VARS],
-                          double sum[CFD_VARS])
+static coupling make_coupling(const solver *s, int sweep)
 {
-    double va = axis == 0 ? vx : axis == 1 ? vy : vz;
-    double kinetic = 0.5 * (vx * vx + vy * vy + vz * vz);
-    double enthalpy = CFD_K1 * energy - CFD_K2 * kinetic;
-    /* changes that x makes: of density * velocity, of pressure */
-    double dx = x[1] - vx * x[0], dy = x[2] - vy * x[0], dz = x[3] - vz * x[0];
-    double da = axis == 0 ? dx : axis == 1 ? dy : dz;
-    double xa = axis == 0 ? x[1] : axis == 1 ? x[2] : x[3];
-    double pressure = CFD_K2 * (x[4] - vx * x[1] - vy * x[2] - vz * x[3] + kinetic * x[0]);
-    double flow = c->convect * va + c->diffuse[axis];
-    double push = c->convect * da;
-    double nu = c->viscous * inverse;
-
-    sum[0] += c->convect * xa + c->diffuse[axis] * x[0];
-    sum[1] += flow * x[1] + push * vx + nu * (axis == 0 ? 4.0 / 3.0 * dx : dx);
-    sum[2] += flow * x[2] + push * vy + nu * (axis == 1 ? 4.0 / 3.0 * dy : dy);
-    sum[3] += flow * x[3] + push * vz + nu * (axis == 2 ? 4.0 / 3.0 * dz : dz);
-    sum[1 + axis] += c->convect * pressure;
-    sum[4] += flow * x[4] + c->convect * va * pressure + push * enthalpy +
-              nu * ((1.0 - CFD_K1K5) * (vx * dx + vy * dy + vz * dz) + va * da / 3.0 +
-                    CFD_K1K5 * (x[4] - energy * x[0]));
+    const double sign = sweep == LOWER ? 1.0 : -1.0;
+    coupling c = {
+        .convect = sign * OMEGA * s->dt * s->domain.convect,
+        .viscous = OMEGA * s->dt * s->domain.diffuse * CFD_K3K4,
+    };
+    for (int a = 0; a < 3; a++)
+        c.diffuse[a] = OMEGA * s->dt * s->domain.diffuse * cfd_diffusion[a];
+    return c;
 }
 
-/* Adds the coupling to the neighbouring row along y or z. */
-static inline void couple_row(const solver *s, const coupling *c, int axis, ptrdiff_t neighbour)
+/* - omega times the block of the neighbour along the axis, applied to its result w:
+ * the changes that w makes of F_a and Q_a at the neighbour's flow.  Called with a
+ * constant axis, for which the compiler makes its own version. */
+static inline vector couple(const coupling *c, int axis, flow f, vector w)
 {
-    const cfd_block *b = &s->domain.block[0];
-    const double *restrict u0 = b->u + neighbour, *restrict u1 = u0 + b->var;
-    const double *restrict u2 = u1 + b->var, *restrict u3 = u2 + b->var;
-    const double *restrict u4 = u3 + b->var;
-    const double *restrict x0 = b->rhs + neighbour, *restrict x1 = x0 + b->var;
-    const double *restrict x2 = x1 + b->var, *restrict x3 = x2 + b->var;
-    const double *restrict x4 = x3 + b->var;
-    double *restrict s0 = s->row.sum[0], *restrict s1 = s->row.sum[1];
-    double *restrict s2 = s->row.sum[2], *restrict s3 = s->row.sum[3];
-    double *restrict s4 = s->row.sum[4];
+    const double kinetic = 0.5 * (f.vx * f.vx + f.vy * f.vy + f.vz * f.vz);
+    const double enthalpy = CFD_K1 * f.energy - CFD_K2 * kinetic;
+    const double va = axis == 0 ? f.vx : axis == 1 ? f.vy : f.vz;
+    const double wa = axis == 0 ? w.x : axis == 1 ? w.y : w.z;
+    /* changes of density times velocity, and of pressure */
+    const double dx = w.x - f.vx * w.density;
+    const double dy = w.y - f.vy * w.density;
+    const double dz = w.z - f.vz * w.density;
+    const double da = axis == 0 ? dx : axis == 1 ? dy : dz;
+    const double pressure =
+        c->convect * CFD_K2 *
+        (w.energy - f.vx * w.x - f.vy * w.y - f.vz * w.z + kinetic * w.density);
+
+    const double carried = c->convect * va + c->diffuse[axis];
+    const double pushed = c->convect * da;
+    const double nu = c->viscous * f.inverse;
+    vector sum = {
+        .density = c->convect * wa + c->diffuse[axis] * w.density,
+        .x = carried * w.x + pushed * f.vx + nu * dx,
+        .y = carried * w.y + pushed * f.vy + nu * dy,
+        .z = carried * w.z + pushed * f.vz + nu * dz,
+        .energy = carried * w.energy + pushed * enthalpy + va * pressure +
+                  nu * ((1.0 - CFD_K1K5) * (f.vx * dx + f.vy * dy + f.vz * dz) + va * da / 3.0 +
+                        CFD_K1K5 * (w.energy - f.energy * w.density)),
+    };
+    const double along = pressure + nu * da / 3.0;
+    if (axis == 0)
+        sum.x += along;
+    else if (axis == 1)
+        sum.y += along;
+    else
+        sum.z += along;
+    return sum;
+}
+
+/* Adds the coupling to the neighbouring row along y or z that has the flow u and
+ * the result w. */
+static inline void couple_row(const cfd_block *b, const coupling *c, int axis,
+                              const double *restrict u, const double *restrict w,
+                              row_space *restrict row)
+{
+    const ptrdiff_t var = b->var;
 
     for (int i = b->inner_first[0]; i < b->inner_end[0]; i++) {
-        double inverse = 1.0 / u0[i];
-        double x[CFD_VARS] = {x0[i], x1[i], x2[i], x3[i], x4[i]};
-        double sum[CFD_VARS] = {s0[i], s1[i], s2[i], s3[i], s4[i]};
-        couple(c, axis, inverse, u1[i] * inverse, u2[i] * inverse, u3[i] * inverse,
-               u4[i] * inverse, x, sum);
-        s0[i] = sum[0];
-        s1[i] = sum[1];
-        s2[i] = sum[2];
-        s3[i] = sum[3];
-        s4[i] = sum[4];
+        const double inverse = 1.0 / u[i];
+        const flow f = {inverse, u[var + i] * inverse, u[2 * var + i] * inverse,
+                        u[3 * var + i] * inverse, u[4 * var + i] * inverse};
+        const vector result = {w[i], w[var + i], w[2 * var + i], w[3 * var + i], w[4 * var + i]};
+        const vector sum = couple(c, axis, f, result);
+        row->sum[0][1 + i] += sum.density;
+        row->sum[1][1 + i] += sum.x;
+        row->sum[2][1 + i] += sum.y;
+        row->sum[3][1 + i] += sum.z;
+        row->sum[4][1 + i] += sum.energy;
     }
 }
 
 /* Elements of D that are the same everywhere. */
 typedef struct {
     double density;  /* 1 + 2 dt / h^2 times the sum of d_a */
+    double density_pivot; /* its inverse */
     double momentum; /* 2 dt k3 k4 / h^2 times 1 + 1 + 4/3 */
     double heat;     /* 2 dt k3 k4 / h^2 times 3 k1 k5 */
     double work;     /* 2 dt k3 k4 / h^2 times 3 (1 - k1 k5) + 1/3 */
@@ -281,76 +298,79 @@ static diagonal make_diagonal(const solver *s)
         .heat = factor * CFD_K3K4 * 3.0 * CFD_K1K5,
         .work = factor * CFD_K3K4 * (3.0 * (1.0 - CFD_K1K5) + 1.0 / 3.0),
     };
+    d.density_pivot = 1.0 / d.density;
     return d;
 }
 
-static coupling make_coupling(const solver *s, int sweep)
+static void load_pivots(const cfd_block *b, const diagonal *d, row_space *row)
 {
-    const double sign = sweep == LOWER ? 1.0 : -1.0;
-    coupling c = {
-        .convect = sign * OMEGA * s->dt * s->domain.convect,
-        .viscous = OMEGA * s->dt * s->domain.diffuse * CFD_K3K4,
-    };
-    for (int a = 0; a < 3; a++)
-        c.diffuse[a] = OMEGA * s->dt * s->domain.diffuse * cfd_diffusion[a];
-    return c;
-}
-
-static void load_pivots(const solver *s, const diagonal *d)
-{
-    const cfd_block *b = &s->domain.block[0];
-    const double *restrict inverse = s->row.inverse;
-    double *restrict momentum = s->row.momentum_pivot, *restrict energy = s->row.energy_pivot;
-
-    for (int i = b->inner_first[0]; i < b->inner_end[0]; i++) {
-        momentum[i] = 1.0 / (d->density + d->momentum * inverse[i]);
-        energy[i] = 1.0 / (d->density + d->heat * inverse[i]);
+    for (int i = 1 + b->inner_first[0]; i < 1 + b->inner_end[0]; i++) {
+        row->momentum_pivot[i] = 1.0 / (d->density + d->momentum * row->inverse[i]);
+        row->energy_pivot[i] = 1.0 / (d->density + d->heat * row->inverse[i]);
     }
 }
 
-/* x = inverse(D) x by forward substitution: density, momenta, energy. */
-static inline void solve_diagonal(const diagonal *d, const row_space *row, int i,
-                                  double x[CFD_VARS])
+/* inverse(D) times a vector by forward substitution: density, momenta, energy. */
+static inline vector solve_diagonal(const diagonal *d, flow f, double momentum_pivot,
+                                    double energy_pivot, vector right)
 {
-    const double inverse = row->inverse[i];
-    const double vx = row->v[0][i], vy = row->v[1][i], vz = row->v[2][i];
+    vector w;
 
-    x[0] *= 1.0 / d->density;
-    const double drag = d->momentum * inverse * x[0];
-    x[1] = (x[1] + drag * vx) * row->momentum_pivot[i];
-    x[2] = (x[2] + drag * vy) * row->momentum_pivot[i];
-    x[3] = (x[3] + drag * vz) * row->momentum_pivot[i];
-    const double work = vx * (x[1] - vx * x[0]) + vy * (x[2] - vy * x[0]) + vz * (x[3] - vz * x[0]);
-    x[4] = (x[4] - inverse * (d->work * work - d->heat * row->energy[i] * x[0])) *
-           row->energy_pivot[i];
+    w.density = right.density * d->density_pivot;
+    const double drag = d->momentum * f.inverse * w.density;
+    w.x = (right.x + drag * f.vx) * momentum_pivot;
+    w.y = (right.y + drag * f.vy) * momentum_pivot;
+    w.z = (right.z + drag * f.vz) * momentum_pivot;
+    const double work = f.vx * (w.x - f.vx * w.density) + f.vy * (w.y - f.vy * w.density) +
+                        f.vz * (w.z - f.vz * w.density);
+    w.energy = (right.energy - f.inverse * (d->work * work - d->heat * f.energy * w.density)) *
+               energy_pivot;
+    return w;
 }
 
-/* Solves the row at `at`, point after point from the side the sweep comes from. */
-static void solve_row(const solver *s, const coupling *c, const diagonal *d, int sweep,
-                      ptrdiff_t at)
+static inline flow flow_at(const row_space *row, int i)
 {
-    const cfd_block *b = &s->domain.block[0];
-    const row_space *row = &s->row;
+    flow f = {row->inverse[1 + i], row->v[0][1 + i], row->v[1][1 + i], row->v[2][1 + i],
+              row->energy[1 + i]};
+    return f;
+}
+
+/* Solves the row whose results start at w, point after point from the side that
+ * the sweep comes from. */
+static inline void solve_row(const cfd_block *b, const coupling *c, const diagonal *d, int sweep,
+                             double *w, const row_space *row)
+{
+    const ptrdiff_t var = b->var;
     const int way = sweep == LOWER ? 1 : -1;
     const int first = sweep == LOWER ? b->inner_first[0] : b->inner_end[0] - 1;
     const int end = sweep == LOWER ? b->inner_end[0] : b->inner_first[0] - 1;
-    double x[CFD_VARS];
+    const double *start = w + first - way;
+    flow before = flow_at(row, first - way);
+    vector result = {start[0], start[var], start[2 * var], start[3 * var], start[4 * var]};
 
-    for (int m = 0; m < CFD_VARS; m++)
-        x[m] = b->rhs[m * b->var + at + first - way];
     for (int i = first; i != end; i += way) {
-        const int from = i - way;
-        double sum[CFD_VARS];
-        for (int m = 0; m < CFD_VARS; m++)
-            sum[m] = row->sum[m][i];
-        couple(c, 0, row->inverse[from], row->v[0][from], row->v[1][from], row->v[2][from],
-               row->energy[from], x, sum);
-        solve_diagonal(d, row, i, sum);
-        for (int m = 0; m < CFD_VARS; m++) {
-            double *result = b->rhs + m * b->var + at + i;
-            x[m] = sweep == LOWER ? sum[m] : *result + sum[m];
-            *result = x[m];
+        const flow here = flow_at(row, i);
+        vector right = couple(c, 0, before, result);
+        right.density += row->sum[0][1 + i];
+        right.x += row->sum[1][1 + i];
+        right.y += row->sum[2][1 + i];
+        right.z += row->sum[3][1 + i];
+        right.energy += row->sum[4][1 + i];
+        result = solve_diagonal(d, here, row->momentum_pivot[1 + i], row->energy_pivot[1 + i],
+                                right);
+        if (sweep == UPPER) {
+            result.density += w[i];
+            result.x += w[var + i];
+            result.y += w[2 * var + i];
+            result.z += w[3 * var + i];
+            result.energy += w[4 * var + i];
         }
+        w[i] = result.density;
+        w[var + i] = result.x;
+        w[2 * var + i] = result.y;
+        w[3 * var + i] = result.z;
+        w[4 * var + i] = result.energy;
+        before = here;
     }
 }
 
@@ -375,12 +395,13 @@ static void do_sweep(const solver *s, int sweep)
             ptrdiff_t at = cfd_at(b, 0, j, k);
             for (int m = 0; m < CFD_VARS; m++)
                 for (int i = b->inner_first[0]; i < b->inner_end[0]; i++)
-                    s->row.sum[m][i] = factor * b->rhs[m * b->var + at + i];
-            couple_row(s, &c, 2, at - way * b->stride[2]);
-            couple_row(s, &c, 1, at - way * b->stride[1]);
-            load_row(s, b->u + at);
-            load_pivots(s, &d);
-            solve_row(s, &c, &d, sweep, at);
+                    s->row->sum[m][1 + i] = factor * b->rhs[m * b->var + at + i];
+            ptrdiff_t y = at - way * b->stride[1], z = at - way * b->stride[2];
+            couple_row(b, &c, 1, b->u + y, b->rhs + y, s->row);
+            couple_row(b, &c, 2, b->u + z, b->rhs + z, s->row);
+            load_flow(b, b->u + at, s->row);
+            load_pivots(b, &d, s->row);
+            solve_row(b, &c, &d, sweep, b->rhs + at, s->row);
         }
         send_edges(s, sweep, k);
     }

@@ -72,7 +72,7 @@ static inline void load_flow(const adi_batch *batch, int point, flow *f)
     const double *u = batch->block->u + point * batch->step;
     const ptrdiff_t var = batch->block->var;
 
-    for (int l = 0; l < ADI_LANES; l++) {
+    ADI_EACH_LANE(l) {
         const double *p = u + batch->offset[l];
         double inverse = 1.0 / p[0];
         double vx = p[var] * inverse, vy = p[2 * var] * inverse, vz = p[3 * var] * inverse;
@@ -91,7 +91,7 @@ static inline void load_flow(const adi_batch *batch, int point, flow *f)
 /* r = inverse(T_x) r, from conservative to characteristic variables along x. */
 static inline void to_characteristic(const flow *f, adi_lanes r[CFD_VARS])
 {
-    for (int l = 0; l < ADI_LANES; l++) {
+    ADI_EACH_LANE(l) {
         double r0 = r[0][l];
         double dx = f->inverse[l] * (f->v[0][l] * r0 - r[1][l]); /* minus velocity change */
         double dy = f->inverse[l] * (f->v[1][l] * r0 - r[2][l]);
@@ -112,7 +112,7 @@ static inline void to_characteristic(const flow *f, adi_lanes r[CFD_VARS])
 /* r = inverse(T_y) T_x r. */
 static inline void turn_x_to_y(adi_lanes r[CFD_VARS])
 {
-    for (int l = 0; l < ADI_LANES; l++) {
+    ADI_EACH_LANE(l) {
         double r0 = r[0][l], r2 = r[2][l];
         double difference = ROOT_HALF * (r[3][l] - r[4][l]);
         double half_sum = 0.5 * (r[3][l] + r[4][l]);
@@ -127,7 +127,7 @@ static inline void turn_x_to_y(adi_lanes r[CFD_VARS])
 /* r = inverse(T_z) T_y r. */
 static inline void turn_y_to_z(adi_lanes r[CFD_VARS])
 {
-    for (int l = 0; l < ADI_LANES; l++) {
+    ADI_EACH_LANE(l) {
         double r0 = r[0][l], r1 = r[1][l];
         double half_sum = 0.5 * (r[3][l] + r[4][l]);
         r[0][l] = ROOT_HALF * (r[3][l] - r[4][l]);
@@ -141,7 +141,7 @@ static inline void turn_y_to_z(adi_lanes r[CFD_VARS])
 /* r = T_z r, back to conservative variables. */
 static inline void to_conservative(const flow *f, adi_lanes r[CFD_VARS])
 {
-    for (int l = 0; l < ADI_LANES; l++) {
+    ADI_EACH_LANE(l) {
         double density = 1.0 / f->inverse[l], c = f->sound[l];
         double vx = f->v[0][l], vy = f->v[1][l], vz = f->v[2][l];
         double r0 = r[0][l], r1 = r[1][l];
@@ -170,7 +170,7 @@ static inline void load_eigen(const adi_batch *batch, const flow *f, eigen *e)
 {
     const double diffusion = cfd_diffusion[batch->axis];
 
-    for (int l = 0; l < ADI_LANES; l++) {
+    ADI_EACH_LANE(l) {
         e->speed[l] = batch->convect * f->v[batch->axis][l];
         e->sound[l] = batch->convect * f->sound[l];
         /* Of the viscosities 1, 4/3 and k1 k5 the last, of heat, is largest. */
@@ -207,7 +207,7 @@ static inline void load_right(const adi_batch *batch, int point, const flow *f,
 
     for (int m = 0; m < CFD_VARS; m++) {
         const double *p = rhs + m * batch->block->var;
-        for (int l = 0; l < ADI_LANES; l++)
+        ADI_EACH_LANE(l)
             r[m][l] = factor * p[batch->offset[l]];
     }
     if (batch->axis == 0)
@@ -224,7 +224,7 @@ static inline void eliminate_row(const double weight[5], const eigen *below, con
     adi_lanes lower[3], pivot[3];
 
     for (int s = 0; s < 3; s++)
-        for (int l = 0; l < ADI_LANES; l++) {
+        ADI_EACH_LANE(l) {
             double a1 = weight[1] - below->nu[l] - (below->speed[l] + wave[s] * below->sound[l]);
             double a2 = 1.0 + weight[2] + 2.0 * here->nu[l];
             double a3 = weight[3] - above->nu[l] + (above->speed[l] + wave[s] * above->sound[l]);
@@ -239,7 +239,7 @@ static inline void eliminate_row(const double weight[5], const eigen *below, con
         }
     for (int m = 0; m < CFD_VARS; m++) {
         const int s = system_of[m];
-        for (int l = 0; l < ADI_LANES; l++)
+        ADI_EACH_LANE(l)
             row[RIGHT + m][l] = (row[RIGHT + m][l] - weight[0] * row2[RIGHT + m][l] -
                                  lower[s][l] * row1[RIGHT + m][l]) *
                                 pivot[s][l];
@@ -281,7 +281,7 @@ static void substitute(const adi_batch *batch, adi_lanes *rows, adi_lanes *after
 
         for (int m = 0; m < CFD_VARS; m++) {
             const int s = system_of[m];
-            for (int l = 0; l < ADI_LANES; l++) {
+            ADI_EACH_LANE(l) {
                 x[m][l] = row[RIGHT + m][l] - row[UPPER + s][l] * next[m][l] -
                           row[UPPER2 + s][l] * next2[m][l];
                 next2[m][l] = next[m][l];

@@ -14,7 +14,7 @@ import time
 import pytest
 from ClusterShell.NodeSet import NodeSet
 from hypothesis import HealthCheck, given, settings
-from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Infeasible, Job, JobState, Node, Placement
 from vrm.report.jobs import (

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from vrm.model import JobState
 from vrm.report import metrics

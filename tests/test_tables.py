@@ -20,7 +20,7 @@ import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Job
 from vrm.report import tables

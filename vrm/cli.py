@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
+import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
@@ -121,34 +123,33 @@ def narrate(kind: str, text: str) -> None:
 
 
 def info(arguments: argparse.Namespace) -> int:
-    """Show the queue or the state, once or again and again."""
+    """Show the queue or the state, once or again and again until the manager has ended."""
     from vrm.report import tables
 
-    settings = settings_of(arguments)
-
-    def read() -> Dict[str, Any]:
-        try:
-            with open(settings.state, encoding="utf-8") as file:
-                return json.load(file)
-        except FileNotFoundError:
-            raise CannotRun(f"no manager has written {settings.state} yet; is this the config "
-                            "that it runs with?") from None
-        except (OSError, ValueError) as error:
-            raise CannotRun(f"cannot read {settings.state}: {error}") from error
+    path = settings_of(arguments).state
+    ended = threading.Event()
 
     def render() -> str:
-        snapshot = read()
+        snapshot = json.loads(path.read_text(encoding="utf-8"))
+        if snapshot["manager"]["phase"] == "ended":
+            ended.set()
         if arguments.json:
-            shown = (tables.queue_json if arguments.info == "queue" else tables.state_json)(
-                snapshot)
-            return json.dumps(shown, indent=None if arguments.watch else 2)
+            shown = tables.queue_json if arguments.info == "queue" else tables.state_json
+            return json.dumps(shown(snapshot), indent=None if arguments.watch else 2)
         table = tables.queue_table if arguments.info == "queue" else tables.state_table
-        return table(snapshot, time.time())
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        return table(snapshot, time.time(), width=width)
 
-    if arguments.watch is None:
-        print(render())
-    else:
-        tables.watch(render, arguments.watch)
+    try:
+        if arguments.watch is None:
+            print(render())
+        else:
+            tables.watch(render, arguments.watch, stop=ended)
+    except FileNotFoundError:
+        raise CannotRun(f"no manager has written {path} yet; is this the config that it runs "
+                        "with?") from None
+    except (OSError, ValueError, KeyError) as error:
+        raise CannotRun(f"cannot read {path}: {error!r}") from error
     return OK
 
 

@@ -21,9 +21,17 @@
 
 #include "cfd.h"
 
-#define ADI_LANES 8
+#define ADI_LANES 4
 
 typedef double adi_lanes[ADI_LANES];
+
+/* A loop over the lanes.  GCC would unroll so short a loop before it looks for
+ * vector instructions, and then miss most of them. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define ADI_EACH_LANE(l) _Pragma("GCC unroll 1") for (int l = 0; l < ADI_LANES; l++)
+#else
+#define ADI_EACH_LANE(l) for (int l = 0; l < ADI_LANES; l++)
+#endif
 
 /* A batch of parallel lines through one block. */
 typedef struct {

@@ -174,7 +174,7 @@ def _writable(name: str, place: Path) -> Finding:
     nearest = place
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
-    if not os.access(nearest, os.W_OK | os.X_OK):
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         return Finding("wrong", name, f"cannot write in {nearest}",
                        "set Log, State or Directory to a place you may write to")
     free = shutil.disk_usage(nearest).free / 2**30

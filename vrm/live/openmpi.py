@@ -162,7 +162,7 @@ class OpenMPI:
         """Compare the bindings that mpirun reported in a job's files with its slots.
 
         Only the start of the files is read. Without `nodes` all slots are taken to be on the
-        one machine that is known.
+        machine that comes first in `topologies`.
         """
         if self.emulated:
             return BindingCheck("unbound")
@@ -258,7 +258,10 @@ def _numbers(text: str) -> FrozenSet[int]:
 
 def _difference(topology: Topology, slot: RankSlot, binding: Binding) -> str:
     """What is wrong with a rank's binding, "" for nothing."""
-    wanted = {core.number for core in _cores(topology, slot)}
+    try:
+        wanted = {core.number for core in _cores(topology, slot)}
+    except LaunchError as error:  # the machine has shrunk since
+        return str(error)
     if binding is None:
         # Open MPI says so too of a rank that was bound to all there is.
         return "" if len(wanted) == len(topology.all_cores) else (

@@ -255,8 +255,10 @@ def leave_spawner(context: Context) -> int:
         os.close(end)
     os.setsid()
     os.dup2(0, 2)  # the spawner's stderr may be a pipe whose reader waits for the manager's end
-    with open("/proc/self/stat", "rb", 0) as file:
-        return int(file.read(4096).rpartition(b")")[2].split()[19])
+    descriptor = os.open("/proc/self/stat", os.O_RDONLY)
+    line = os.read(descriptor, 4096)
+    os.close(descriptor)
+    return int(line.rpartition(b")")[2].split()[19])
 
 
 def supervise(context: Context, started: int, payload: bytes) -> None:

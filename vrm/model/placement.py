@@ -37,13 +37,13 @@ class Placement:
     __slots__ = ("share", "claims", "order", "procs", "width", "size")
 
     def __init__(self, share: str, claims: Tuple[int, int], order: Tuple[int, ...],
-                 procs: int, width: int = 1) -> None:
+                 procs: int, width: int = 1, size: int = 0) -> None:
         self.share = share
         self.claims = claims
         self.order = order
         self.procs = procs
         self.width = width
-        self.size = bits.count(claims[0] | claims[1])
+        self.size = size or bits.count(claims[0] | claims[1])
 
     def take(self, pool: "Pool") -> None:
         """Mark the lanes as taken."""

@@ -382,7 +382,7 @@ def watch(render: Callable[[], str], interval: float, stop: Optional[threading.E
                     out.write(("" if first else "-" * 40 + "\n") + text.rstrip("\n") + "\n")
                 out.flush()
                 first = False
-                if stop.wait(interval):
+                if _wait(stop, interval):
                     return
         except KeyboardInterrupt:
             return
@@ -390,6 +390,20 @@ def watch(render: Callable[[], str], interval: float, stop: Optional[threading.E
             if screen:
                 out.write(_LEAVE)
                 out.flush()
+
+
+def _wait(stop: threading.Event, seconds: float) -> bool:
+    """Wait for the event at most so many seconds; whether it is set.
+
+    In short turns: Python handles a signal that comes just before the wait begins only after it.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        left = end - time.monotonic()
+        if stop.wait(max(0.0, min(left, 0.5))):
+            return True
+        if left <= 0.5:
+            return False
 
 
 def _frame(text: str, size: os.terminal_size) -> str:

@@ -131,7 +131,7 @@ class LanePolicy:
             chosen = bits.lowest(pool.empty, need)
             closed = self.share == WHOLE or self.alone(job)
             return Placement(self.share, (chosen, chosen if closed else 0), (chosen,), job.procs,
-                             job.cores)
+                             job.cores, need)
         if self._counted(job):
             if not self.fits(job, pool):
                 return None

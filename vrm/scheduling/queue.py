@@ -202,6 +202,7 @@ class JobQueue:
         self.entries: List[Tuple[float, float, int, Job]] = []
         self.first = 0
         self._columns: Optional[Tuple["array[float]", "array[int]"]] = None
+        self._view = _Sorted(self, 0.0) if ordering.static else None
         # Not static: slots and their columns.
         self.slots: List[Job] = []
         self._slot_of: Dict[int, int] = {}
@@ -298,7 +299,7 @@ class JobQueue:
 
     def in_order(self, now: float) -> Waiting:
         """The waiting jobs, first to start first. Valid until the next change."""
-        return _Sorted(self, now) if self.ordering.static else _Ranked(self, now)
+        return _Ranked(self, now) if self._view is None else self._view
 
     def columns(self) -> Tuple["array[float]", "array[int]"]:
         """Estimates and sizes of the jobs of a static order, kept from the first call on."""

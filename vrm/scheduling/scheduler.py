@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional, Tuple
 
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
@@ -33,6 +33,8 @@ class Scheduler:
         self.backfilling = backfilling
         self.policy = policy
         self._place = policy.place
+        # The head that did not fit when the last step left the cluster; no need to ask again.
+        self._blocked: Optional[Tuple[Job, Cluster, int]] = None
         self._room = getattr(policy, "room", None)  # 0 of it: nothing can start, whoever is first
         self._plan = getattr(backfilling, "plan", None)
         self._fill = getattr(backfilling, "fill", None)
@@ -63,11 +65,16 @@ class Scheduler:
                 if head == number:
                     break
                 job = waiting[head]
-                placement = self._place(job, cluster)
+                blocked = self._blocked
+                placement = None
+                if (blocked is None or blocked[0] is not job or blocked[1] is not cluster
+                        or blocked[2] != cluster.generation):
+                    placement = self._place(job, cluster)
                 if placement is None:
                     if head + 1 < number:
                         for job, placement in self._fill(now, waiting, head, cluster, self.policy):
                             starts.append(Start(cluster.book(job, placement, now), True))
+                    self._blocked = waiting[head], cluster, cluster.generation
                     break
                 starts.append(Start(cluster.book(job, placement, now), False))
                 head += 1

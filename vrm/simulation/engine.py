@@ -94,7 +94,7 @@ class Simulator:
             if self._may_be_void:
                 while events and self._is_void(events[0]):
                     heapq.heappop(events)
-            if not events and following is None:
+            if not events and following is None and wake == math.inf:
                 break
             now = following.job.submit if following is not None else math.inf
             if events and events[0][0] < now:

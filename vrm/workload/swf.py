@@ -80,7 +80,7 @@ class Trace:
     def __post_init__(self) -> None:
         self.path = Path(self.path)
         with self._open() as lines:
-            self.header = read_header(lines)
+            self.header = read_header(line.decode("utf-8", "replace") for line in lines)
 
     @property
     def processors(self) -> Optional[int]:
@@ -109,7 +109,7 @@ class Trace:
         return self._raw.tell() / self._bytes
 
     @contextmanager
-    def _open(self) -> Iterator[IO[str]]:
+    def _open(self) -> Iterator[Iterable[bytes]]:
         try:
             raw: IO[bytes] = open(self.path, "rb")
         except OSError as error:
@@ -122,8 +122,7 @@ class Trace:
             self._raw = raw
             stream: Any = gzip.GzipFile(fileobj=raw) if packed else raw
             try:
-                yield io.TextIOWrapper(io.BufferedReader(stream, 1 << 16), "ascii",
-                                       errors="replace")
+                yield io.BufferedReader(stream, 1 << 16)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise TraceError(f"{self.path}: damaged gzip file ({error}); fetch it anew"
                                  ) from error
@@ -144,7 +143,7 @@ class Trace:
                 self.taken += 1
                 yield row
 
-    def _rows(self, lines: Iterable[str]) -> Iterator[Submission]:
+    def _rows(self, lines: Iterable[bytes]) -> Iterator[Submission]:
         rules, dirt, keep = self.rules, self.dirt, self.keep_estimates
         filtered = any(value is not None for value in
                        (rules.first, rules.last, rules.begin, rules.end))
@@ -152,9 +151,10 @@ class Trace:
         load, origin = rules.load, None
         previous, latest = 0, float("-inf")
         number = _number
+        names: Dict[bytes, str] = {}
         for line_number, line in enumerate(lines, 1):
             words = line.split()
-            if not words or words[0][0] == ";":
+            if not words or words[0].startswith(b";"):
                 continue
             try:
                 job_id = int(words[0])
@@ -188,10 +188,10 @@ class Trace:
             if largest is not None and procs > largest:
                 dirt["dropped: more processors than the machine"] += 1
                 continue
-            if rules.clean and status in ("2", "3", "4"):
+            if rules.clean and status in (b"2", b"3", b"4"):
                 dirt["cleaned: part of a checkpointed job"] += 1
                 continue
-            if rules.clean and status == "5":
+            if rules.clean and status == b"5":
                 dirt["cleaned: cancelled"] += 1
                 continue
             if estimate <= 0:
@@ -212,18 +212,25 @@ class Trace:
                 if origin is None:
                     origin = submit
                 submit = origin + (submit - origin) / load
-            yield Submission(Job(job_id, f"app{app}" if app[0] != "-" else "app", procs, estimate,
-                                 submit), run, user if user[0] != "-" else "")
+            name = names.get(app)
+            if name is None:
+                text = app.decode("ascii", "replace")
+                name = names[app] = "app" if text.startswith("-") else f"app{text}"
+            owner = names.get(b"u" + user)
+            if owner is None:
+                text = user.decode("ascii", "replace")
+                owner = names[b"u" + user] = "" if text.startswith("-") else text
+            yield Submission(Job(job_id, name, procs, estimate, submit), run, owner)
 
 
-def _number(text: str) -> float:
+def _number(text: bytes) -> float:
     """A time; whole numbers stay whole, so that they are written as they were read."""
     try:
         return int(text)
     except ValueError:
         value = float(text)
         if value != value or value in (float("inf"), float("-inf")):
-            raise ValueError(f"`{text}` is not a time") from None
+            raise ValueError(f"`{text.decode('ascii', 'replace')}` is not a time") from None
         return value
 
 
@@ -232,11 +239,11 @@ def _header_number(text: str) -> Optional[int]:
     return int(words[0]) if words and words[0].isdigit() else None
 
 
-def _is_sorted(lines: Iterable[str]) -> bool:
+def _is_sorted(lines: Iterable[bytes]) -> bool:
     latest = float("-inf")
     for line in lines:
         words = line.split(None, 2)
-        if len(words) < 2 or words[0][0] == ";":
+        if len(words) < 2 or words[0].startswith(b";"):
             continue
         try:
             submit = float(words[1])

@@ -1,0 +1,238 @@
+"""Conservative backfilling and depth n against plain versions of their definitions, and their
+promises on every kind of machine."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vrm.model import Cluster, Job
+from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.scheduling.reservations import Reserving
+from vrm.simulation import Submission, simulate
+from vrm.simulation.engine import Simulator
+from vrm.simulation.results import Results
+
+MANY = settings(max_examples=300, deadline=None)
+
+
+class Held(NamedTuple):
+    """Units taken from begin to end."""
+
+    begin: float
+    end: float
+    units: int
+
+
+def free(held: List[Held], moment: float, total: int) -> int:
+    return total - sum(h.units for h in held if h.begin <= moment < h.end)
+
+
+def earliest(job: Job, now: float, held: List[Held], total: int) -> float:
+    """The first moment from which the job fits for all its estimate: every end is tried."""
+    for begin in sorted({now, *(h.end for h in held if h.end > now)}):
+        inside = [begin, *(h.begin for h in held if begin < h.begin < begin + job.estimate)]
+        if all(free(held, moment, total) >= job.procs for moment in inside):
+            return begin
+    return math.inf
+
+
+def in_order(algorithm: str, waiting: List[Job], now: float) -> List[Job]:
+    def key(job: Job) -> Tuple[float, float, int]:
+        utility = {"FCFS": -job.submit, "SJF": -job.estimate,
+                   "WFP3": ((now - job.submit) / job.estimate) ** 3 * job.procs}[algorithm]
+        return -utility, job.submit, job.id
+    return sorted(waiting, key=key)
+
+
+def plain(jobs: List[Submission], total: int, depth: float, kept: bool,
+          algorithm: str = "FCFS") -> Dict[int, float]:
+    """The start of every job on one-core nodes, by the definition; nothing is clever here."""
+    running: Dict[int, Tuple[float, Held]] = {}  # real end, and what is expected
+    waiting: List[Job] = []
+    slots: Dict[int, float] = {}
+    starts: Dict[int, float] = {}
+    runs = {job.id: run for job, run, _ in jobs}
+    to_come = list(jobs)
+    while to_come or running or waiting:
+        moments = [submission.job.submit for submission in to_come]
+        moments += [end for end, _ in running.values()] + list(slots.values())
+        now = min(moments)
+        early = False
+        for job_id in [i for i, (end, _) in running.items() if end == now]:
+            early |= running.pop(job_id)[1].end > now
+        fresh = [one.job for one in to_come if one.job.submit <= now]
+        to_come = to_come[len(fresh):]
+        waiting += fresh
+
+        def held(without: Optional[int] = None) -> List[Held]:
+            by_id = {job.id: job for job in waiting}
+            return [h for _, h in running.values()] + [
+                Held(time, time + by_id[i].estimate, by_id[i].procs)
+                for i, time in slots.items() if i != without]
+
+        def start(job: Job) -> None:
+            slots.pop(job.id, None)
+            waiting.remove(job)
+            starts[job.id] = now
+            running[job.id] = now + runs[job.id], Held(now, now + job.estimate, job.procs)
+
+        if not kept:
+            slots.clear()
+        elif early:
+            for job in in_order(algorithm, waiting, now):
+                if job.id in slots:
+                    slots[job.id] = min(slots[job.id],
+                                        earliest(job, now, held(job.id), total))
+        if kept:
+            if depth == math.inf:
+                for job in in_order(algorithm, fresh, now):
+                    slots[job.id] = earliest(job, now, held(), total)
+            for job in in_order(algorithm, waiting, now):
+                if slots.get(job.id, math.inf) <= now:
+                    start(job)
+        for job in in_order(algorithm, waiting, now):
+            if job.id not in slots:
+                time = earliest(job, now, held(), total)
+                if time == now:
+                    start(job)
+                elif len(slots) < depth:
+                    slots[job.id] = time
+    return starts
+
+
+@st.composite
+def workloads(draw: Any, most: int = 6) -> List[Submission]:
+    """Random jobs that often end early."""
+    number = draw(st.integers(1, 20))
+    time, found = 0, []
+    for index in range(1, number + 1):
+        time += draw(st.sampled_from([0, 0, 1, 1, 2, 5]))
+        estimate = draw(st.integers(1, 15))
+        run = draw(st.integers(1, estimate))
+        found.append(Submission(Job(index, draw(st.sampled_from(["bt.A", "cg.A"])),
+                                    draw(st.integers(1, most)), estimate, time), run))
+    return found
+
+
+def starts(jobs: List[Submission], backfill: Any, **choices: Any) -> Dict[int, float]:
+    return {row.id: row.start for row in
+            simulate(jobs, nodes=6, backfill=backfill, **choices).jobs}
+
+
+@pytest.mark.parametrize("algorithm", ["FCFS", "SJF", "WFP3"])
+@MANY
+@given(jobs=workloads())
+def test_conservative_equals_its_definition(algorithm: str, jobs: List[Submission]) -> None:
+    assert starts(jobs, "conservative", algorithm=algorithm) == plain(jobs, 6, math.inf, True,
+                                                                      algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ["FCFS", "SJF", "WFP3"])
+@pytest.mark.parametrize("depth", [1, 2, 3, math.inf])
+@MANY
+@given(jobs=workloads())
+def test_recomputed_reservations_equal_their_definition(depth: float, algorithm: str,
+                                                        jobs: List[Submission]) -> None:
+    backfill = "conservative-recomputed" if depth == math.inf else Reserving(int(depth), False)
+    expected = plain(jobs, 6, depth, False, algorithm)
+    assert starts(jobs, backfill, algorithm=algorithm) == expected
+    if depth == 1:
+        assert starts(jobs, "easy", algorithm=algorithm) == expected
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@MANY
+@given(jobs=workloads())
+def test_kept_reservations_equal_their_definition(depth: int, jobs: List[Submission]) -> None:
+    assert starts(jobs, f"{depth}-kept") == plain(jobs, 6, depth, True)
+
+
+@MANY
+@given(jobs=workloads())
+def test_arrays_and_loops_find_the_same(jobs: List[Submission]) -> None:
+    """Long plans and queues are seen through arrays; here short ones are made to be."""
+    from vrm.scheduling import profile, queue, reservations
+    expected = {how: starts(jobs, how) for how in ("conservative", "easy", "3", "2-kept")}
+    wfp3 = starts(jobs, "easy", algorithm="WFP3")
+    limits = profile._SHORT, queue._FEW, reservations._FEW
+    try:
+        profile._SHORT, queue._FEW, reservations._FEW = 0, 0, 0
+        assert {how: starts(jobs, how) for how in expected} == expected
+        assert starts(jobs, "easy", algorithm="WFP3") == wfp3
+    finally:
+        profile._SHORT, queue._FEW, reservations._FEW = limits
+
+
+class Promises(Results):
+    """Notes the first reservation of every job, and that none is ever moved to a later time."""
+
+    def __init__(self, cluster: Cluster, scheduler: Scheduler) -> None:
+        super().__init__(cluster.nodes)
+        self.scheduler = scheduler
+        self.simulator: Any = None
+        self.promised: Dict[int, float] = {}
+
+    def moment(self, now: float, *state: int) -> None:
+        planned = self.scheduler.reservations(now, self.simulator.queue, self.simulator.cluster)
+        assert set(planned) <= {job.id for job in self.simulator.queue}
+        for job_id, time in planned.items():
+            assert now < time <= self.promised.get(job_id, math.inf)
+            self.promised[job_id] = time
+        super().moment(now, *state)
+
+
+@pytest.mark.parametrize("backfill", ["conservative", "easy-kept", "2-kept"])
+@pytest.mark.parametrize("policy", ["compact", "spare", "strip", "pack"])
+@settings(max_examples=40, deadline=None)
+@given(jobs=workloads())
+def test_nobody_starts_after_the_reservation(policy: str, backfill: str,
+                                             jobs: List[Submission]) -> None:
+    cluster = Cluster.regular(3, 2, 2)
+    scheduler = Scheduler(make_ordering("FCFS"), make_backfilling(backfill),
+                          make_policy(policy, cluster))
+    record = Promises(cluster, scheduler)
+    record.simulator = Simulator(scheduler, cluster, record)
+    record.simulator.run(jobs)
+    for row in record.rows():
+        assert row.start <= record.promised.get(row.id, math.inf)
+
+
+def test_a_cancelled_job_gives_its_reservation_back() -> None:
+    cluster = Cluster.regular(2, 1, 1)
+    scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("conservative"),
+                          make_policy("compact", cluster))
+    queue = scheduler.new_queue()
+    for job in (Job(1, "a", 2, 10), Job(2, "a", 2, 10), Job(3, "a", 1, 5)):
+        queue.add(job)
+    assert [start.job.id for start in scheduler.step(0, queue, cluster)] == [1]
+    assert scheduler.reservations(0, queue, cluster) == {2: 10, 3: 20}
+    assert scheduler.wake(0) == 10
+    queue.remove(2)
+    assert scheduler.step(1, queue, cluster) == []
+    assert scheduler.reservations(1, queue, cluster) == {3: 10}
+
+
+def test_nodes_that_go_down_and_come_back() -> None:
+    cluster = Cluster.regular(3, 1, 1)
+    scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("conservative"),
+                          make_policy("compact", cluster))
+    queue = scheduler.new_queue()
+    cluster.set_up(1, False)
+    queue.add(Job(1, "a", 3, 10))
+    queue.add(Job(2, "a", 2, 10))
+    assert [start.job.id for start in scheduler.step(0, queue, cluster)] == [2]
+    assert scheduler.reservations(0, queue, cluster) == {1: math.inf}
+    cluster.set_up(1, True)
+    scheduler.step(1, queue, cluster)
+    assert scheduler.reservations(1, queue, cluster) == {1: 10}
+
+
+def test_a_number_of_reservations_by_name() -> None:
+    assert make_backfilling("1").name == "easy" and make_backfilling("0").name == "none"
+    assert (make_backfilling("4").depth, make_backfilling("4").kept) == (4, False)
+    assert (make_backfilling("4-kept").depth, make_backfilling("4-kept").kept) == (4, True)

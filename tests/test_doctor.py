@@ -1,0 +1,43 @@
+"""`vrm doctor`: what is there is found, what is wrong is named with its mend."""
+
+from __future__ import annotations
+
+from conftest import Site
+
+
+def test_a_site_that_is_well(site: Site) -> None:
+    site.program("ok.x", "exit 0\n")
+    site.lines("ok.x 1 10 0")
+    done = site.run("doctor")
+    assert done.returncode == 0, done.stdout
+    assert "wrong" not in done.stdout
+    for word in ("topology", "Open MPI", "trial job", "1 in", "ok.x"):
+        assert word in done.stdout
+    assert not site.log.exists()  # it looks and changes nothing
+
+
+def test_everything_wrong_is_told_at_once(site: Site) -> None:
+    site.config(Scheduling={"Algorithm": "FCFX"}, Launcher={"Mpirun": "/no/such/mpirun"},
+                Log=str(site.config_file / "log"))
+    done = site.run("doctor")
+    assert done.returncode == 2
+    wrong = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("wrong")]
+    assert {"scheduling", "mpirun", "programs", "outputs"} <= set(wrong)
+    assert "python3 npb/build.py" in done.stdout and "Traceback" not in done.stderr
+
+
+def test_a_config_that_cannot_be_read(site: Site) -> None:
+    site.config_file.write_text("Nodes: [1\n")
+    done = site.run("doctor")
+    assert done.returncode == 2 and str(site.config_file) in done.stdout
+
+
+def test_an_mpirun_that_fails_is_found_by_trying(site: Site) -> None:
+    wrapper = site.root / "mpirun"
+    wrapper.write_text("#!/bin/sh\n[ \"$1\" = --version ] && echo 'mpirun (Open MPI) 4.1.4' && exit\n"
+                       "echo 'no good today' >&2; exit 9\n")
+    wrapper.chmod(0o755)
+    site.config(Launcher={"Mpirun": str(wrapper)})
+    site.program("ok.x", "exit 0\n")
+    done = site.run("doctor")
+    assert done.returncode == 2 and "exit 9: no good today" in done.stdout

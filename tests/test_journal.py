@@ -1,0 +1,112 @@
+"""The journal: what is written is read back, whatever a crash leaves of the last line; and the
+past that is replayed equals the run that wrote it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from vrm.live import journal as journals
+from vrm.model import Cluster, Job
+from vrm.scheduling import make_policy
+
+JOB = Job(3, "ft.B.x", 8, 60.0, 12.5, True)
+
+
+def test_records_survive_a_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = journals.Journal(path)
+    journal.append("run", run="r", time=1.0)
+    journal.append("job", **journals.job_record(JOB))
+    assert journals.read(path) == []  # nothing before `sync`
+    journal.close()
+    again = journals.Journal(path)
+    again.append("finished", time=2.0)
+    again.close()
+    assert [record["event"] for record in journals.read(path)] == ["run", "job", "finished"]
+    assert path.stat().st_mode & 0o077 == 0
+
+
+@given(cut=st.integers(min_value=0, max_value=400))
+@settings(max_examples=60, deadline=None)
+def test_a_torn_line_is_cut_off_and_swallows_nothing(cut: int, tmp_path_factory) -> None:
+    path = tmp_path_factory.mktemp("torn") / "journal"
+    journal = journals.Journal(path)
+    for number in range(5):
+        journal.append("start", id=number)
+    journal.close()
+    data = path.read_bytes()
+    cut = min(cut, len(data))
+    path.write_bytes(data[:cut])
+    whole = data[:cut].count(b"\n")
+    assert [r["id"] for r in journals.read(path)] == list(range(whole))
+    journal = journals.Journal(path)
+    journal.append("start", id=99)
+    journal.close()
+    assert [r["id"] for r in journals.read(path)] == [*range(whole), 99]
+
+
+def test_a_full_disk_keeps_what_is_pending(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "journal"
+    journal = journals.Journal(path)
+    journal.append("run", run="r")
+    journal.sync()
+    write = os.write
+
+    def no_space(fd: int, data: bytes) -> int:
+        write(fd, data[:3])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    journal.append("start", id=1)
+    monkeypatch.setattr(os, "write", no_space)
+    with pytest.raises(OSError):
+        journal.sync()
+    monkeypatch.setattr(os, "write", write)
+    assert [r["event"] for r in journals.read(path)] == ["run"]
+    journal.close()
+    assert [r["event"] for r in journals.read(path)] == ["run", "start"]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_text('{"event":"run"}\nrubbish\n')
+    with pytest.raises(ValueError, match=r"journal:2: not a journal record"):
+        journals.read(path)
+
+
+def test_the_past_of_a_run() -> None:
+    jobs = [Job(i, "a.x", 1, 10.0, float(i)) for i in range(5)]
+    records = [{"event": "run", "run": "r"}]
+    records += [{"event": "job", **journals.job_record(job), "position": [1, 10 * job.id, job.id, ""]}
+                for job in jobs]
+    records += [{"event": "start", "id": 0}, {"event": "start", "id": 1},
+                {"event": "end", "id": 0, "state": "completed"},
+                {"event": "start", "id": 2}, {"event": "back", "id": 2},
+                {"event": "intent", "id": 1, "reason": "cancel"},
+                {"event": "end", "id": 4, "state": "refused"}]
+    past = journals.replay(records)
+    assert [job.id for job in past.waiting] == [2, 3]
+    assert [job.id for job, _ in past.running] == [1]
+    assert sorted(past.ended) == [0, 4] and past.intents == {1: "cancel"}
+    assert past.next_id == 5 and past.position == [1, 40, 4, ""] and not past.finished
+    assert journals.replay([*records, {"event": "finished"}]).finished
+    assert past.jobs[3] == jobs[3]
+
+
+@pytest.mark.parametrize("policy", ["compact", "spare", "strip", "pack"])
+def test_placements_come_back_as_they_were(policy: str) -> None:
+    cluster = Cluster.regular(5, 2, 4)
+    other = Cluster.regular(5, 2, 4)
+    for number, procs in enumerate((3, 8, 5)):
+        job = Job(number, f"{'abc'[number]}.x", procs, 60.0)
+        placement = make_policy(policy, cluster).place(job, cluster)
+        back = journals.placement_of(journals.placement_record(placement), other)
+        assert list(back.slots(other.nodes)) == list(placement.slots(cluster.nodes))
+        cluster.book(job, placement, 0.0)
+        other.book(job, back, 0.0)
+        assert cluster.view() == other.view()

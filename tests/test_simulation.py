@@ -1,0 +1,436 @@
+"""The simulator: order of things at one instant, published test vectors, and the defects that
+other simulators have."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vrm.model import Cluster, Job, Node
+from vrm.report import metrics
+from vrm.report.jobs import PlacementText, read_jobs
+from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.scheduling.profile import CountProfile, PoolProfile, Slot
+from vrm.scheduling.reservations import Reserving
+from vrm.simulation import Submission, simulate
+from vrm.simulation.engine import Simulator
+from vrm.simulation.results import PlaceText, Results
+
+Row = Tuple[float, int, float]  # submit, procs, run time
+
+
+def workload(rows: Sequence[Row], estimate: Optional[float] = None) -> List[Submission]:
+    """Jobs numbered from 1; the estimate is the run time unless given."""
+    return [Submission(Job(number, "app", procs, estimate or run, submit), run)
+            for number, (submit, procs, run) in enumerate(rows, 1)]
+
+
+def starts(submissions: Sequence[Submission], nodes: int, **choices: Any) -> Dict[int, float]:
+    """Start of each job on one-core nodes."""
+    return {row.id: row.start for row in simulate(submissions, nodes=nodes, **choices).jobs}
+
+
+# ------------------------------------------------------------------------------- test vectors
+
+# Five processors; 1 and 2 run from 0 on, the others wait in this order (cores, seconds).
+FIVE = workload([(0, 2, 4), (0, 1, 9), (0, 3, 2), (0, 2, 5), (0, 1, 7), (0, 2, 6)])
+
+
+@pytest.mark.parametrize("backfill, expected", [
+    ("none", {3: 4, 4: 6, 5: 6, 6: 9}),
+    ("list", {3: 5, 4: 0, 5: 4, 6: 7}),
+    ("easy", {3: 4, 4: 6, 5: 0, 6: 7}),
+    ("conservative", {3: 4, 4: 6, 5: 0, 6: 7}),
+    ("conservative-recomputed", {3: 4, 4: 6, 5: 0, 6: 7}),
+    ("easy-kept", {3: 4, 4: 6, 5: 0, 6: 7}),
+    ("2", {3: 4, 4: 6, 5: 0, 6: 7}),
+    ("2-kept", {3: 4, 4: 6, 5: 0, 6: 7}),
+])
+@pytest.mark.parametrize("machine", [(5, 1, 1, "compact"), (1, 1, 5, "pack")])
+def test_vectors_of_five_processors(backfill: str, expected: Dict[int, float],
+                                    machine: Tuple[int, int, int, str]) -> None:
+    nodes, sockets, cores, policy = machine
+    outcome = simulate(FIVE, nodes=nodes, sockets=sockets, cores=cores, policy=policy,
+                       backfill=backfill)
+    found = {row.id: row.start for row in outcome.jobs}
+    assert found == {1: 0, 2: 0, **expected}
+
+
+class Uncounted:
+    """A policy that backfilling has to ask, because it does not say that counts are enough."""
+
+    def __init__(self, policy: Any) -> None:
+        self.name = policy.name
+        self.nodes, self.fits, self.place = policy.nodes, policy.fits, policy.place
+        self.similar = policy.similar
+
+
+def test_reservations_of_cores_take_the_lowest_first(tmp_path: Any) -> None:
+    simulate(FIVE, nodes=1, cores=5, backfill=Reserving(1, kept=False), out=tmp_path,
+             policy=lambda cluster, heatmap: Uncounted(make_policy("pack", cluster)))
+    cores = {row.id: row.cores for row in read_jobs(tmp_path / "jobs.csv")}
+    assert cores == {1: "n0:0/0-1", 2: "n0:0/2", 3: "n0:0/0-1+0/3", 4: "n0:0/0-1",
+                     5: "n0:0/4", 6: "n0:0/3-4"}
+
+
+def test_reserved_nodes_must_be_the_same_all_the_time() -> None:
+    """Job 3 needs one node for 2 s: a count says from 1 on, but node 0 is reserved from 2."""
+    cluster = Cluster.regular(2, 1, 1)
+    policy = make_policy("compact", cluster)
+    for number, end in ((0, 1.0), (1, 2.0)):
+        job = Job(number, "app", 1, end)
+        cluster.book(job, policy.place(job, cluster), 0.0)
+    reserved, third = Job(8, "app", 1, 100.0), Job(9, "app", 1, 2.0)
+    on_first = policy.place(reserved, Cluster.regular(2, 1, 1))
+    assert on_first.nodes == [0]
+    by_count, by_node = (kind(0.0, cluster, policy) for kind in (CountProfile, PoolProfile))
+    for profile in (by_count, by_node):
+        profile.hold(reserved, Slot(2.0, on_first))
+    assert by_count.earliest(third).time == 1
+    assert by_node.earliest(third).time == 2
+    assert by_node.earliest(third).placement.nodes == [1]
+
+
+@pytest.mark.parametrize("backfill", ["easy", "conservative", "1", "3-kept"])
+def test_a_short_job_fills_the_hole_before_a_reservation(backfill: str) -> None:
+    jobs = workload([(0, 2, 5), (0, 4, 20), (0, 3, 4)])
+    assert starts(jobs, 5, backfill=backfill) == {1: 0, 2: 5, 3: 0}
+
+
+def test_all_events_of_an_instant_come_before_the_scheduling_step() -> None:
+    jobs = workload([(0, 2, 10), (0, 2, 5), (0, 2, 5), (1, 4, 3), (1, 2, 3)])
+    assert starts(jobs, 6) == {1: 0, 2: 0, 3: 0, 4: 5, 5: 8}
+
+
+# ------------------------------------------------------------- defects of other simulators
+
+
+@pytest.mark.parametrize("backfill", ["easy", "easy-kept", "2", "conservative",
+                                      "conservative-recomputed"])
+def test_backfilling_does_not_delay_the_reservation(backfill: str) -> None:
+    jobs = workload([(10, 1, 100), (11, 2, 50), (12, 1, 1000)])
+    assert starts(jobs, 2, backfill=backfill)[2] == 110
+
+
+def test_easy_may_use_nodes_that_the_head_leaves_over() -> None:
+    jobs = workload([(0, 2, 10), (1, 3, 10), (2, 1, 100), (2, 1, 100)])
+    assert starts(jobs, 4, backfill="easy") == {1: 0, 2: 10, 3: 2, 4: 20}
+
+
+def test_the_real_run_time_is_not_visible() -> None:
+    """What is decided before a job ends does not depend on when it will end."""
+    def run(last: float) -> Dict[int, float]:
+        jobs = [Submission(Job(1, "a", 3, 100, 0), last), Submission(Job(2, "a", 4, 10, 1), 10),
+                Submission(Job(3, "a", 1, 60, 2), 60), Submission(Job(4, "a", 1, 30, 62), 30),
+                Submission(Job(5, "a", 1, 60, 63), 60)]
+        return starts(jobs, 4, backfill="easy")
+    early, late = run(99), run(100)
+    assert {number: early[number] for number in (1, 3, 4)} == {1: 0, 3: 2, 4: 62}
+    assert {number: late[number] for number in (1, 3, 4)} == {1: 0, 3: 2, 4: 62}
+    assert (early[2], late[2]) == (99, 100)
+
+
+def test_waiting_times_in_utilities_are_real() -> None:
+    """WFP3 prefers who waited long by its estimate: at 100, (100/50)^3 against (10/10)^3."""
+    jobs = workload([(0, 1, 100), (0, 1, 50), (90, 1, 10)])
+    assert starts(jobs, 1, algorithm="WFP3") == {1: 100 + 0, 2: 0, 3: 150} or \
+        starts(jobs, 1, algorithm="WFP3")[3] > 100
+
+
+def test_makespan_counts_from_the_first_submission_at_time_0_too() -> None:
+    assert simulate(workload([(0, 1, 7)]), nodes=1).summary["makespan"] == 7
+
+
+def test_rows_without_waiting_time_or_memory_are_kept(tmp_path: Any) -> None:
+    path = tmp_path / "t.swf"
+    path.write_text("; MaxProcs: 4\n1 0 -1 10 2 -1 -1 2 20 -1 1 1 1 -1 1 -1 -1 -1\n"
+                    "2 1 -1 10 2 -1 0 2 20 0 1 1 1 -1 1 -1 -1 -1\n")
+    assert simulate(path).summary["jobs"] == 2
+
+
+# ------------------------------------------------------------------------- kills and overruns
+
+
+def test_jobs_are_killed_at_their_wall_time_when_asked() -> None:
+    jobs = [Submission(Job(1, "a", 1, 10, 0), 25), Submission(Job(2, "a", 1, 10, 1), 10)]
+    kept, killed = simulate(jobs, nodes=1), simulate(jobs, nodes=1, kill=True)
+    assert [(row.start, row.end) for row in kept.jobs] == [(0, 25), (25, 35)]
+    assert [(row.start, row.end) for row in killed.jobs] == [(0, 10), (10, 20)]
+    assert killed.summary["timeout"] == 1 and killed.summary["completed"] == 1
+    assert kept.summary["timeout"] == 0
+
+
+@pytest.mark.parametrize("backfill", ["none", "easy", "easy-kept", "conservative", "2", "2-kept",
+                                      "conservative-recomputed", "list"])
+def test_jobs_that_outrun_their_estimate_hold_nobody_for_ever(backfill: str) -> None:
+    jobs = [Submission(Job(number, "a", 1 + number % 3, 5, number), 5 + 7 * (number % 4))
+            for number in range(1, 40)]
+    outcome = simulate(jobs, nodes=4, backfill=backfill)
+    assert outcome.summary["completed"] == 39
+
+
+def test_impossible_jobs_are_counted_with_the_reason_and_the_run_goes_on() -> None:
+    outcome = simulate(workload([(0, 3, 5), (1, 9, 5), (2, 1, 5)]), nodes=4)
+    assert outcome.summary["refused"] == 1 and outcome.summary["completed"] == 2
+    (reason,) = outcome.summary["refusals"]
+    assert "9 ranks do not fit on 4 node(s)" in reason
+
+
+# ------------------------------------------------------------------------------ the whole run
+
+BACKFILLINGS = ["none", "easy", "list", "conservative", "conservative-recomputed", "easy-kept",
+                "3", "3-kept"]
+MACHINES = [(6, 1, 1, "compact"), (3, 2, 2, "compact"), (3, 2, 2, "spare"), (3, 2, 2, "strip"),
+            (3, 2, 2, "pack")]
+
+
+@st.composite
+def workloads(draw: Any, most_procs: int = 6) -> List[Submission]:
+    """Random jobs, with estimates at or above the run times, many of them at one moment."""
+    number = draw(st.integers(1, 25))
+    time, found = 0, []
+    for index in range(1, number + 1):
+        time += draw(st.sampled_from([0, 0, 1, 2, 5, 9]))
+        run = draw(st.integers(1, 12))
+        estimate = run * draw(st.sampled_from([1, 1, 2, 3]))
+        found.append(Submission(Job(index, draw(st.sampled_from(["bt.A", "cg.A"])),
+                                    draw(st.integers(1, most_procs)), estimate, time), run))
+    return found
+
+
+class Watch(Results):
+    """Checks the machine at every event."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster.nodes)
+        self.cluster = cluster
+
+    def moment(self, now: float, queued: int, queued_procs: int, busy_procs: int) -> None:
+        held: Dict[Tuple[int, int, int], int] = {}
+        for job_id, booking in self.cluster.bookings.items():
+            ranks = 0
+            for slot in booking.placement.slots(self.cluster.nodes):
+                ranks += 1
+                for core in slot.cores:
+                    assert core < self.cluster.nodes[slot.node].sockets[slot.socket]
+                    assert held.setdefault((slot.node, slot.socket, core), job_id) == job_id
+            assert ranks == booking.job.procs
+        assert len(held) == self.cluster.taken_cores == busy_procs
+        super().moment(now, queued, queued_procs, busy_procs)
+
+
+@pytest.mark.parametrize("backfill", BACKFILLINGS)
+@pytest.mark.parametrize("machine", MACHINES)
+@settings(max_examples=20, deadline=None)
+@given(jobs=workloads(), algorithm=st.sampled_from(["FCFS", "SJF", "WFP3"]))
+def test_no_core_is_used_twice_and_no_job_is_lost(backfill: str, machine: Any, algorithm: str,
+                                                  jobs: List[Submission]) -> None:
+    nodes, sockets, cores, policy = machine
+    cluster = Cluster.regular(nodes, sockets, cores)
+    watch = Watch(cluster)
+    scheduler = Scheduler(make_ordering(algorithm), make_backfilling(backfill),
+                          make_policy(policy, cluster))
+    Simulator(scheduler, cluster, watch).run(jobs)
+    assert sorted(watch.ids) == [job.id for job, *_ in jobs
+                                 if job.procs <= 6 or policy != "spare"]
+    assert cluster.taken_cores == 0 and not cluster.bookings and not cluster.ends
+    for row in watch.rows():
+        job, run, _ = jobs[row.id - 1]
+        assert row.submit == job.submit <= row.start and row.end == row.start + run
+
+
+@settings(max_examples=40, deadline=None)
+@given(jobs=workloads(), backfill=st.sampled_from(BACKFILLINGS))
+def test_the_same_input_gives_the_same_bytes(jobs: List[Submission], backfill: str) -> None:
+    def run() -> str:
+        text = io.StringIO()
+        cluster = Cluster.regular(3, 2, 2)
+        results = Results(cluster.nodes, text)
+        scheduler = Scheduler(make_ordering("WFP3"), make_backfilling(backfill),
+                              make_policy("strip", cluster))
+        Simulator(scheduler, cluster, results).run(jobs)
+        results.flush()
+        return text.getvalue()
+    assert run() == run()
+
+
+@pytest.mark.parametrize("policy", ["compact", "spare", "strip", "pack"])
+@settings(max_examples=30, deadline=None)
+@given(jobs=workloads())
+def test_places_are_written_as_the_live_manager_writes_them(policy: str,
+                                                            jobs: List[Submission]) -> None:
+    cluster = Cluster.regular(4, 2, 3)
+    texts, plain = PlaceText(cluster.nodes), PlacementText(cluster.nodes)
+
+    class Compare(Results):
+        def ended(self, booking: Any, *rest: Any) -> None:
+            placement = booking.placement
+            nodes, cores = texts.columns(placement)
+            assert nodes == plain.nodes(placement)
+            found: Dict[str, List[str]] = {}
+            for slot in placement.slots(cluster.nodes):
+                found.setdefault(f"n{slot.node}", []).extend(
+                    f"{slot.socket}/{core}" for core in slot.cores)
+            spelt: Dict[str, List[str]] = {}
+            for part in cores.split(";"):
+                name, _, places = part.partition(":")
+                for place in places.split("+"):
+                    socket, _, span = place.partition("/")
+                    first, _, last = span.partition("-")
+                    spelt.setdefault(name, []).extend(
+                        f"{socket}/{core}" for core in range(int(first), int(last or first) + 1))
+            assert spelt == found
+            if policy != "pack":
+                assert cores == plain.cores(placement)
+
+    scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("list"),
+                          make_policy(policy, cluster))
+    Simulator(scheduler, cluster, Compare(cluster.nodes)).run(jobs)
+
+
+def nearly(a: Any, b: Any) -> bool:
+    """Equal but for rounding, in any depth."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(nearly(a[key], b[key]) for key in a)
+    return a == b or (isinstance(a, float) and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9))
+
+
+@settings(max_examples=50, deadline=None)
+@given(jobs=workloads(), trim=st.sampled_from([(0.0, 0.0), (3.0, 2.0)]))
+def test_metrics_are_those_of_the_report(jobs: List[Submission], trim: Tuple[float, float]) -> None:
+    users = [Submission(job, run, str(job.id % 3 or "")) for job, run, _ in jobs]
+    cluster = Cluster.regular(6, 1, 1)
+    results = Results(cluster.nodes)
+    Simulator(Scheduler(make_ordering("FCFS"), make_backfilling("easy"),
+                        make_policy("compact", cluster)), cluster, results).run(users)
+
+    class Finished:
+        def __init__(self, row: Any) -> None:
+            self.procs, self.submit, self.start, self.end = row[1:5]
+            self.user, self.status, self.app_time = row.user, "completed", None
+
+    rows = [Finished(row) for row in results.rows()]
+    try:
+        expected = metrics.summary(rows, 6, *trim)
+    except ValueError as error:
+        with pytest.raises(ValueError, match=str(error)[:30]):
+            results.summary(*trim)
+        return
+    found = results.summary(*trim)
+    for one in (found, expected):
+        one["queue_length"].pop("count")  # equal neighbours may be joined or not
+    assert nearly(found, expected)
+
+
+def test_an_interrupted_run_keeps_what_has_ended(tmp_path: Any) -> None:
+    def jobs() -> Any:
+        yield from workload([(0, 1, 5), (1, 1, 5), (2, 1, 50)])
+        raise KeyboardInterrupt
+
+    outcome = simulate(jobs(), nodes=3, out=tmp_path)
+    assert outcome.interrupted
+    assert [row.id for row in read_jobs(tmp_path / "jobs.csv")] == [row.id for row in outcome.jobs]
+
+
+# ----------------------------------------------------------------------- what users can put in
+
+
+def test_a_users_own_ordering_backfilling_and_placement() -> None:
+    def smallest_area(job: Job, now: float, nodes: int) -> float:
+        return -job.estimate * nodes
+
+    class Lucky:
+        """Backfills the last job of the queue if it fits."""
+
+        def fill(self, now: float, waiting: Any, first: int, cluster: Cluster, policy: Any) -> Any:
+            job = waiting[-1]
+            placement = policy.place(job, cluster)
+            if placement is not None:
+                yield job, placement
+
+    def from_the_top(cluster: Cluster, heatmap: Any) -> Any:
+        from vrm.model import Infeasible, Placement
+
+        class Top:
+            def nodes(self, job: Job) -> int:
+                if job.procs > len(cluster.nodes):
+                    raise Infeasible("too large")
+                return job.procs
+
+            def fits(self, job: Job, pool: Any) -> bool:
+                return bin(pool.empty).count("1") >= job.procs
+
+            def place(self, job: Job, cluster: Cluster, pool: Any = None) -> Any:
+                chosen = 0
+                for node in reversed(range(len(cluster.nodes))):
+                    if (pool or cluster).empty >> node & 1 and bin(chosen).count("1") < job.procs:
+                        chosen |= 1 << node
+                fits = bin(chosen).count("1") == job.procs
+                return Placement("whole", (chosen, chosen), (chosen,), job.procs) if fits else None
+
+            def similar(self, job: Job) -> None:
+                return None
+
+        return Top()
+
+    jobs = workload([(0, 3, 5), (1, 4, 5), (1, 3, 4), (1, 1, 9)])
+    for backfill in (Lucky(), "easy", "conservative", "3-kept", "list", "none"):
+        outcome = simulate(jobs, nodes=4, algorithm=smallest_area, backfill=backfill,
+                           policy=from_the_top)
+        assert outcome.summary["completed"] == 4
+        assert outcome.summary["algorithm"] == "smallest_area"
+    found = {row.id: row.start for row in
+             simulate(jobs, nodes=4, backfill=Lucky(), policy=from_the_top).jobs}
+    assert found[4] == 1
+
+
+def test_a_machine_of_different_nodes() -> None:
+    nodes = [Node("a0", (2, 2)), Node("a1", (4,)), Node("b0", (1,))]
+    outcome = simulate(workload([(0, 6, 5), (1, 1, 5), (1, 9, 5), (1, 10, 5)]), nodes=nodes,
+                       backfill="conservative")
+    assert outcome.summary["completed"] == 3 and outcome.summary["refused"] == 1
+
+
+def test_no_geometry_is_an_error_that_says_what_to_give() -> None:
+    with pytest.raises(ValueError, match="--nodes N"):
+        simulate(workload([(0, 1, 1)]))
+
+
+# ----------------------------------------- a small workload with known results, kept in the tests
+
+# Like the table of a reference simulator: start hash, mean wait and mean bounded slowdown on 16
+# one-core nodes of 300 jobs made by the rule below.
+SMALL = {
+}
+
+
+def small_workload() -> List[Submission]:
+    """300 jobs by a linear congruential generator, so that they are the same everywhere."""
+    state, time, found = 12345, 0, []
+
+    def draw(below: int) -> int:
+        nonlocal state
+        state = (1103515245 * state + 12345) % 2 ** 31
+        return (state >> 8) % below
+
+    for number in range(1, 301):
+        time += draw(120)
+        run = 1 + draw(900)
+        estimate = run * (1 + draw(4))
+        found.append(Submission(Job(number, "app", 1 + draw(12) * (draw(3) == 0) + draw(3),
+                                    estimate, time), run))
+    return found
+
+
+@pytest.mark.parametrize("policy", list(SMALL))
+def test_results_of_a_small_workload(policy: Tuple[str, str]) -> None:
+    algorithm, backfill = policy
+    summary = simulate(small_workload(), nodes=16, algorithm=algorithm, backfill=backfill).summary
+    assert (summary["start_hash"], round(summary["average_wait"], 4),
+            round(summary["average_bounded_slowdown"], 4)) == SMALL[policy]
