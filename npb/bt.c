@@ -159,7 +159,7 @@ static void load_blocks(const adi_batch *batch, int point, point_blocks *p)
 }
 
 /* matrix -= lower * before, for one column of each. */
-static inline void subtract_product(const block5 lower, const adi_lanes *before, int stride,
+static inline void subtract_product(block5 lower, adi_lanes *before, int stride,
                                     adi_lanes *column, int column_stride)
 {
     for (int r = 0; r < CFD_VARS; r++)
@@ -242,7 +242,7 @@ static void substitute(const adi_batch *batch, adi_lanes *rows, adi_lanes *after
     const cfd_block *b = batch->block;
 
     for (int i = batch->points - 1; i >= 0; i--) {
-        const adi_lanes *row = rows + (DEPTH + i) * ROW_SIZE;
+        adi_lanes *row = rows + (DEPTH + i) * ROW_SIZE;
         double *target = (batch->axis == 2 ? b->u : b->rhs) + i * batch->step;
         adi_lanes x[CFD_VARS];
 

@@ -16,15 +16,14 @@
  *     (D + omega L) inverse(D) (D + omega U) delta U = dt (R(U) + H) / (omega (2 - omega)).
  *
  * The blocks are not stored: each is used once per sweep, and applying F' and Q' to
- * a vector costs less than forming them.  D turns out to be lower triangular.
+ * a vector costs less than forming them.  D turns out to be lower triangular.  The
+ * fourth-order dissipation stays explicit.
  *
  * Parallel scheme: a power of two of processes cuts the x-y plane into columns
  * that reach through all z.  The sweeps run as a pipeline of planes: a process does
  * plane k once its lower neighbours along x and y have sent theirs of plane k.
  */
 #include "cfd.h"
-
-#include <stdio.h>
 
 typedef struct {
     int n;
@@ -79,8 +78,8 @@ enum { LOWER = 0, UPPER = 1 }; /* the two sweeps; also the side they come from *
 typedef struct {
     double inverse[CFD_MAX_N + 2]; /* 1 / density */
     double v[3][CFD_MAX_N + 2];
-    double energy[CFD_MAX_N + 2];        /* E / rho */
-    double sum[CFD_VARS][CFD_MAX_N + 2]; /* right-hand side of the row's equations */
+    double energy[CFD_MAX_N + 2];         /* E / rho */
+    double sum[CFD_VARS][CFD_MAX_N + 2];  /* right-hand side of the row's equations */
     double momentum_pivot[CFD_MAX_N + 2]; /* inverses of elements of D */
     double energy_pivot[CFD_MAX_N + 2];
 } row_space;
@@ -89,10 +88,10 @@ typedef struct {
     double dt;
     cfd_domain domain; /* with one block */
     row_space *row;
-    double *message;   /* one plane's edge */
+    double *message; /* one plane's edge */
 } solver;
 
-/* ---- Decomposition ------------------------------------------------------------ */
+/* ---- Decomposition --------------------------------------------------------------- */
 
 static void decompose(solver *s, npb_world world, int n)
 {
@@ -125,7 +124,7 @@ static void release(solver *s)
     cfd_free(&s->domain);
 }
 
-/* ---- Sweeps -------------------------------------------------------------------- */
+/* ---- Edges of a plane ------------------------------------------------------------ */
 
 /*
  * One plane's edge of the sweep's result, kept in rhs: `here` is the first layer
@@ -156,7 +155,8 @@ static void receive_edges(const solver *s, int sweep, int k)
         if (source == MPI_PROC_NULL)
             continue;
         int count = CFD_VARS * (b->inner_end[1 - axis] - b->inner_first[1 - axis]);
-        MPI_Recv(s->message, count, MPI_DOUBLE, source, axis, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Recv(s->message, count, MPI_DOUBLE, source, CFD_FREE_TAG + axis, MPI_COMM_WORLD,
+                 MPI_STATUS_IGNORE);
         copy_edge(b, axis, sweep == LOWER ? -1 : b->n[axis], k, s->message, false);
     }
 }
@@ -169,9 +169,11 @@ static void send_edges(const solver *s, int sweep, int k)
         if (target == MPI_PROC_NULL)
             continue;
         int count = copy_edge(b, axis, sweep == LOWER ? b->n[axis] - 1 : 0, k, s->message, true);
-        MPI_Send(s->message, count, MPI_DOUBLE, target, axis, MPI_COMM_WORLD);
+        MPI_Send(s->message, count, MPI_DOUBLE, target, CFD_FREE_TAG + axis, MPI_COMM_WORLD);
     }
 }
+
+/* ---- Sweeps ---------------------------------------------------------------------- */
 
 /* The flow of the row that starts at u. */
 static void load_flow(const cfd_block *b, const double *restrict u, row_space *restrict row)
@@ -282,11 +284,11 @@ static inline void couple_row(const cfd_block *b, const coupling *c, int axis,
 
 /* Elements of D that are the same everywhere. */
 typedef struct {
-    double density;  /* 1 + 2 dt / h^2 times the sum of d_a */
+    double density;       /* 1 + 2 dt / h^2 times the sum of d_a */
     double density_pivot; /* its inverse */
-    double momentum; /* 2 dt k3 k4 / h^2 times 1 + 1 + 4/3 */
-    double heat;     /* 2 dt k3 k4 / h^2 times 3 k1 k5 */
-    double work;     /* 2 dt k3 k4 / h^2 times 3 (1 - k1 k5) + 1/3 */
+    double momentum;      /* 2 dt k3 k4 / h^2 times 1 + 1 + 4/3 */
+    double heat;          /* 2 dt k3 k4 / h^2 times 3 k1 k5 */
+    double work;          /* 2 dt k3 k4 / h^2 times 3 (1 - k1 k5) + 1/3 */
 } diagonal;
 
 static diagonal make_diagonal(const solver *s)

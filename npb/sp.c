@@ -217,8 +217,8 @@ static inline void load_right(const adi_batch *batch, int point, const flow *f,
 /* Eliminates the two unknowns before a point from its row and divides by the
  * pivot.  `row` has the right-hand sides in place. */
 static inline void eliminate_row(const double weight[5], const eigen *below, const eigen *here,
-                                 const eigen *above, const adi_lanes *row2,
-                                 const adi_lanes *row1, adi_lanes *row)
+                                 const eigen *above, adi_lanes *row2,
+                                 adi_lanes *row1, adi_lanes *row)
 {
     static const double wave[3] = {0.0, 1.0, -1.0}; /* eigenvalue: v_a + wave c */
     adi_lanes lower[3], pivot[3];
@@ -259,7 +259,7 @@ static void eliminate(const adi_batch *batch, adi_lanes *rows)
         adi_lanes *row = rows + (DEPTH + i) * ROW_SIZE;
         double weight[5];
 
-        dissipation_weights(batch->global_first + i, batch->global_end, weight);
+        dissipation_weights(batch->global_first + i, batch->global_points, weight);
         for (int s = 0; s < 5; s++)
             weight[s] *= batch->dt * CFD_DISSIPATION;
         load_right(batch, i, &f, row + RIGHT);
@@ -276,7 +276,7 @@ static void substitute(const adi_batch *batch, adi_lanes *rows, adi_lanes *after
     adi_lanes *next = after, *next2 = after + CFD_VARS;
 
     for (int i = batch->points - 1; i >= 0; i--) {
-        const adi_lanes *row = rows + (DEPTH + i) * ROW_SIZE;
+        adi_lanes *row = rows + (DEPTH + i) * ROW_SIZE;
         adi_lanes x[CFD_VARS];
 
         for (int m = 0; m < CFD_VARS; m++) {

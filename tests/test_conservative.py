@@ -17,7 +17,7 @@ from vrm.simulation import Submission, simulate
 from vrm.simulation.engine import Simulator
 from vrm.simulation.results import Results
 
-MANY = settings(max_examples=300, deadline=None)
+MANY = settings(max_examples=150, deadline=None)
 
 
 class Held(NamedTuple):

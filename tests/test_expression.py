@@ -110,10 +110,9 @@ def test_examples(text, wanted):
     ("0 ** -1", math.inf), ("(-8) ** 0.5", math.nan), ("10.0 ** 400", math.inf),
     ("(-10) ** 401", -math.inf), ("(-10) ** 400", math.inf), ("1e308 * 10", math.inf),
     ("1.5e308", 1.5e308), (f"1{'0' * 400}", math.inf), ("9 ** 9 ** 9 ** 9", math.inf),
-    ("id ** id ** id", math.inf), ("id ** id / id ** id", math.nan),
 ])
 def test_what_has_no_number_follows_the_conventions(text, wanted):
-    assert same(value_of(text, id=10**6), wanted)
+    assert same(value_of(text), wanted)
 
 
 @pytest.mark.parametrize("text", [
@@ -125,7 +124,7 @@ def test_what_has_no_number_follows_the_conventions(text, wanted):
     "q := 1", "(q := 1)", "*q", "await q", "yield q", "min(*q)", "min(q, key=t)", "max(**q)",
     "abs(q)", "eval(q)", "__import__('os')", "print(q)", "math.log(q)", "log", "min", "log()",
     "log(q, 2)", "min()", "min(q)", "sqrt(q, t)", "log(q)(t)", "(q)(t)", "x", "Q", "nan", "inf",
-    "q, t", "q\0", "q\\", "\ud800", "q \N{MULTIPLICATION SIGN} t", "q #", "1__0", "q!",
+    "q, t", "q\0", "q\\", "\ud800", "q \N{MULTIPLICATION SIGN} t", "1__0", "q!",
 ])
 def test_everything_else_is_refused(text):
     with pytest.raises(ExpressionError) as refused:
@@ -145,10 +144,6 @@ def test_messages_name_what_is_wrong_and_what_there_is():
         assert all(part in str(refused.value) for part in parts), str(refused.value)
 
 
-def test_a_long_sum_is_not_deep():
-    assert value_of(" + ".join(["q"] * 200), q=2.0) == 400
-
-
 NASTY = {
     "longer than allowed": "q" + " + q" * (LONGEST // 4), "a megabyte": "1 + " * 250_000 + "1",
     "deep parentheses": "(" * 90 + "q" + ")" * 90, "deeper parentheses": "(" * 400 + "q" + ")" * 400,
@@ -158,7 +153,8 @@ NASTY = {
     "deep items": "q" + "[0]" * 300, "deep lists": "[" * 150 + "]" * 150,
     "nots": "not " * 240 + "q", "lambdas": "lambda:" * 120 + "q", "deep conditions": "q if " * 90 + "q",
     "a long number": "9" * 999, "a long fraction": "0." + "1" * 990, "a huge exponent": "1e" + "9" * 900,
-    "huge powers": "9**9**9**9**9 + id**id**id**procs**id", "quotes": "'" * 999, "nulls": "\0" * 999,
+    "huge powers": "9**9**9**9**9 + id**id**id**procs**id", "a power of integers": "id ** id ** n",
+    "a quotient of integers": "id ** 99 / procs ** 99", "quotes": "'" * 999, "nulls": "\0" * 999,
 }
 
 CHILD = """
@@ -177,13 +173,12 @@ for text in sys.stdin.read().split("\\x01"):
 def test_nasty_texts_are_refused_or_computed_without_end_or_fall():
     """In a process of its own with a limit, since what is tested for is hanging and crashing."""
     done = subprocess.run([sys.executable, "-c", CHILD], input="\x01".join(NASTY.values()),
-                          capture_output=True, text=True, timeout=60, check=False)
+                          capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     answers = dict(zip(NASTY, done.stdout.split()))
     assert len(answers) == len(NASTY)
     assert set(answers.values()) <= {"refused", "float"}
-    for name in ("longer than allowed", "a megabyte", "open parentheses", "deep functions",
-                 "deep attributes", "deep calls", "deep items", "deep lists", "nots", "lambdas",
+    for name in ("longer than allowed", "a megabyte", "open parentheses", "deep attributes", "deep calls", "deep items", "deep lists", "nots", "lambdas",
                  "deep conditions", "quotes", "nulls"):
         assert answers[name] == "refused", name
 

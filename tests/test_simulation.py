@@ -404,9 +404,17 @@ def test_no_geometry_is_an_error_that_says_what_to_give() -> None:
 
 # ----------------------------------------- a small workload with known results, kept in the tests
 
-# Like the table of a reference simulator: start hash, mean wait and mean bounded slowdown on 16
-# one-core nodes of 300 jobs made by the rule below.
+# Start hash, mean wait and mean bounded slowdown of 300 jobs, made by the rule below, on 16
+# one-core nodes; computed by plain loops like those of test_conservative.py, not by the simulator.
 SMALL = {
+    ("FCFS", "none"): ("1e17135d91520a00", 11974.7667, 70.206),
+    ("SJF", "none"): ("5b984976a2b0fef7", 7256.5567, 12.9092),
+    ("WFP3", "none"): ("a1a011dc2080d416", 10939.7967, 23.6426),
+    ("FCFS", "easy"): ("05e5ae4c85c7d5d6", 5495.0433, 35.4102),
+    ("SJF", "easy"): ("6a2a0b36e9fbadb4", 4157.3133, 8.2847),
+    ("WFP3", "easy"): ("91703605867c4a6c", 4873.73, 11.4558),
+    ("FCFS", "conservative"): ("96c11c2421c0cb90", 4778.01, 16.8978),
+    ("FCFS", "3"): ("f2e489e1f4e9a112", 5738.9967, 33.9374),
 }
 
 

@@ -13,6 +13,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from vrm import __version__
+from vrm.simulation.command import add_parser as add_simulate
 
 OK, SOME_FAILED, COULD_NOT_RUN = 0, 1, 2
 REPLY_SECONDS = 10.0
@@ -70,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     cancel_parser.add_argument("id", type=int, nargs="+")
     stop_parser = command("stop", stop, "let the manager start nothing more and end")
     stop_parser.add_argument("--now", action="store_true", help="end the running jobs, too")
+    add_simulate(commands)
     command("doctor", doctor, "tell what is found on this machine, what is wrong, and the mend")
     return top
 

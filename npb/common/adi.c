@@ -98,7 +98,7 @@ static adi_batch make_batch(const solver *s, const cfd_block *b, int axis, int n
         .axis = axis,
         .points = unknowns(b, axis),
         .global_first = b->first[axis] + b->inner_first[axis],
-        .global_end = s->domain.n,
+        .global_points = s->domain.n,
         .step = b->stride[axis],
         .lines = lines < ADI_LANES ? lines : ADI_LANES,
         .convect = s->dt * s->domain.convect,
@@ -199,8 +199,9 @@ static void pass_on(const solver *s, int axis, int stage, int way, size_t carry)
     int onward = s->domain.neighbour[axis][way > 0];
     int backward = s->domain.neighbour[axis][way < 0];
 
-    MPI_Sendrecv(s->carry_out, (int)here, MPI_DOUBLE, onward, 0, s->carry_in, (int)next,
-                 MPI_DOUBLE, backward, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Sendrecv(s->carry_out, (int)here, MPI_DOUBLE, onward, CFD_FREE_TAG, s->carry_in,
+                 (int)next, MPI_DOUBLE, backward, CFD_FREE_TAG, MPI_COMM_WORLD,
+                 MPI_STATUS_IGNORE);
 }
 
 static void sweep_together(const solver *s, int axis)

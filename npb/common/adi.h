@@ -37,34 +37,34 @@ typedef double adi_lanes[ADI_LANES];
 typedef struct {
     const cfd_block *block;
     int axis;
-    int points;                   /* unknowns on each line */
-    int global_first;             /* index along the axis of the first of them */
-    int global_end;               /* points along the axis in the whole cube */
-    ptrdiff_t step;               /* from a point of a line to its next */
-    ptrdiff_t offset[ADI_LANES];  /* of each line's first unknown, component 0 */
-    int lines;                    /* that are real; the lanes beyond repeat the last */
-    double convect;               /* dt / (2 h) */
-    double diffuse;               /* dt / h^2 */
+    int points;                  /* unknowns on each line */
+    int global_first;            /* index along the axis of the first of them */
+    int global_points;           /* points along the axis in the whole cube */
+    ptrdiff_t step;              /* from a point of a line to its next */
+    ptrdiff_t offset[ADI_LANES]; /* of each line's first unknown, component 0 */
+    int lines;                   /* that are real; the lanes beyond repeat the last */
+    double convect;              /* dt / (2 h) */
+    double diffuse;              /* dt / h^2 */
     double dt;
 } adi_batch;
 
 /*
- * Row i of the eliminated system of a line, row[depth + i], says how unknown i
- * follows from the `depth` unknowns after it; the rows before row[depth] belong to
- * the points before.  All are zero before the first unknown of the line.
+ * Row i of the eliminated systems, at rows + (depth + i) * row_size, says how unknown i
+ * follows from the `depth` unknowns after it; the first `depth` rows belong to the
+ * points before the batch.  All are zero before the first unknown of the line.
  */
 typedef struct {
     const char *name;
-    int depth;         /* 1 for tridiagonal, 2 for pentadiagonal systems */
-    int row_size;      /* numbers that make up a row */
+    int depth;            /* 1 for tridiagonal, 2 for pentadiagonal systems */
+    int row_size;         /* numbers that make up a row */
     double operations[4]; /* of a time step, for cfd_operations */
 
     /* Eliminates: computes rows depth, depth + 1, ... from those before. */
     void (*eliminate)(const adi_batch *batch, adi_lanes *rows);
 
     /* Substitutes from the last row to the first and stores the solution: in rhs,
-     * and after the last axis added to U.  after[depth][CFD_VARS] are the unknowns
-     * after the batch (the nearest first), then those at its beginning. */
+     * and after the last axis added to U.  after[depth][CFD_VARS] holds the unknowns
+     * after the batch, the nearest first; on return those at its beginning. */
     void (*substitute)(const adi_batch *batch, adi_lanes *rows, adi_lanes *after);
 } adi_method;
 

@@ -34,8 +34,7 @@
 #define CFD_HALO 2
 #define CFD_MAX_N 162 /* points along an edge of the largest cube, class C */
 
-/* Gas and flow: k1 and k5 are the ratios of specific heats and of the Prandtl
- * number's terms, k3 k4 is the viscosity. */
+/* Constants of gas and flow: k1 = 1.4, k2 = 0.4, k3 = 0.1, k4 = 1, k5 = 1.4. */
 #define CFD_K1 1.4
 #define CFD_K2 0.4
 #define CFD_K3K4 0.1
@@ -101,6 +100,9 @@ void cfd_set_forcing(cfd_domain *d);
 /* Start values of U: the polynomial on the boundary, and in the interior a
  * combination of its values on the six faces. */
 void cfd_set_start(cfd_domain *d);
+
+/* Message tags from here on are not used by the exchange of halos. */
+#define CFD_FREE_TAG 6
 
 /* rhs = R(U) + H at all unknowns, fetching the neighbours' U first (collective). */
 void cfd_compute_rhs(cfd_domain *d);

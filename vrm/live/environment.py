@@ -6,6 +6,7 @@ It starts from vrm's own environment and is made in this order; later rows win.
 |---|---|---|
 | `OMPI_COMM_WORLD_*`, `OMPI_UNIVERSE_SIZE`, `OMPI_MCA_ess*`, `OMPI_MCA_orte_hnp_uri` and the like; `PMIX_*` but `PMIX_MCA_*`; `PMI_*`, `PMI2_*`, `HYDI_*`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS`, `PRTE_LAUNCHED`, `PRTE_SHARED_FS` | removed | an mpirun or srun around vrm left them; an mpirun that sees them takes itself for a rank of that one and refuses to run |
 | `OPAL_PREFIX`, `OMPI_MCA_pmix`, `OMPI_MCA_mpi_oversubscribe`, `OMPI_MCA_orte_tmpdir_base`, `PMIX_MCA_mca_base_component_show_load_errors` | removed if `OMPI_COMM_WORLD_SIZE` is there | the same, but outside an mpirun they are the user's own |
+| `OMPI_MCA_rmaps_*`, `OMPI_MCA_hwloc_base_binding_policy`, `PRTE_MCA_rmaps_*`, `PRTE_MCA_hwloc_default_binding_policy` | removed | they place and bind ranks, which is vrm's part: with a mapping policy mpirun 4.1 refuses the rankfile, with a binding policy of none 5 does not bind |
 | all other `OMPI_MCA_*`, `PMIX_MCA_*`, `PRTE_MCA_*`, `HWLOC_*` and everything else | kept | the user's settings |
 | `SLURM_OVERLAP=1` | set inside a Slurm job | else the mpiruns of several jobs wait for each other |
 | `SLURM_TASKS_PER_NODE` | set inside a Slurm job to all cores of every node | Open MPI takes its slots from it, and `--ntasks-per-node=1 -c N` would leave one |
@@ -30,13 +31,15 @@ from vrm.live.launchers import LaunchError
 
 ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
-_LEFT_BY_A_LAUNCHER = re.compile(r"""
+_UNWANTED = re.compile(r"""
     OMPI_(COMM_WORLD_\w+|WORLD_\w+|UNIVERSE_SIZE|APP_CTX_NUM_PROCS|NUM_APP_CTX|FIRST_RANKS|ARGV
          |COMMAND|FILE_LOCATION|TOOL_NAME|VERSION|LIBDIR_LOC|MCA_PREFIXES)
     |OMPI_MCA_(ess|ess_base_\w+|initial_wdir|num_procs|cpu_type|shmem_RUNTIME_QUERY_hint)
     |OMPI_MCA_orte_(app_num|bound_at_launch|ess_\w+|hnp_uri|jobfam_session_dir|launch|num_nodes
                    |local_daemon_uri|parent_uri|precondition_transports|top_session_dir)
     |OPAL_USER_PARAMS_GIVEN|PRTE_LAUNCHED|PRTE_SHARED_FS
+    |OMPI_MCA_(rmaps_\w+|hwloc_base_binding_policy)
+    |PRTE_MCA_(rmaps_\w+|hwloc_default_binding_policy)
     |PMIX_(?!MCA_)\w+|PMI2?_\w+|HYDI_\w+|MPI_LOCALRANKID|MPI_LOCALNRANKS
     """, re.VERBOSE)
 
@@ -63,7 +66,7 @@ def environment(base: Mapping[str, str], user: Optional[Mapping[str, str]] = Non
     """
     inside = "OMPI_COMM_WORLD_SIZE" in base
     env = {name: value for name, value in base.items()
-           if not _LEFT_BY_A_LAUNCHER.fullmatch(name)
+           if not _UNWANTED.fullmatch(name)
            and not (inside and name in _ALSO_INSIDE_OPEN_MPI)}
     if "SLURM_JOB_ID" in env:
         env["SLURM_OVERLAP"] = "1"

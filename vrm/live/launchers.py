@@ -88,10 +88,6 @@ class Launcher(Protocol):
         """Compare what was reported in a job's output files with its slots."""
         ...
 
-    def application_time(self, output: PathLike) -> Optional[float]:
-        """The seconds that the application says it took, None when it does not say."""
-        ...
-
 
 def make_launcher(settings: Settings, emulated: bool = False,
                   topologies: Optional[Mapping[str, Topology]] = None,
@@ -110,7 +106,9 @@ def make_launcher(settings: Settings, emulated: bool = False,
             topologies = {machine.host: machine}
     except (PolicyError, TopologyError) as error:
         raise LaunchError(str(error)) from error
-    return found.detect(settings, emulated, topologies, os.environ if base is None else base)
+    launcher: Launcher = found.detect(settings, emulated, topologies,
+                                      os.environ if base is None else base)
+    return launcher
 
 
 # -------------------------------------------------------- what applications say of themselves

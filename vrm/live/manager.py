@@ -21,7 +21,7 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Set, Tu
 
 from vrm.config import Settings
 from vrm.live import control, journal as journals
-from vrm.live.launchers import LaunchError
+from vrm.live.launchers import LaunchError, Result, read_result
 from vrm.live.processes import (SessionEnd, pids_with_environment, signal_process,
                                 signal_session)
 from vrm.live.rundir import RunDirectory, RunError, write_json
@@ -541,19 +541,23 @@ class Manager:
         job, booking, run = outcome.job, outcome.booking, self.run_directory
         if outcome.session is not None:
             self._sweep_session(outcome)
-        binding, app_time = "", None
+        binding, result = "", Result()
         if booking is not None:
-            app_time = self.launcher.application_time(run.output(job.app, job.id))
+            result = read_result(run.output(job.app, job.id))
             binding = self._check_bindings(booking)
             for done in (run.status(job.id), run.marker(job.id)):
                 done.unlink(missing_ok=True)
-        row = self._row(outcome, binding, app_time)
+        if result.verification == "UNSUCCESSFUL" and not outcome.reason:
+            outcome.reason = "its own verification was UNSUCCESSFUL"
+        row = self._row(outcome, binding, result.seconds)
         self.rows.append(row)
         self._writer.write(row)
         if outcome.state is not JobState.REFUSED:
             ran = f" after {outcome.end - booking.start:.2f} s" if booking else ""
-            self.tell("end" if outcome.state is JobState.COMPLETED else "failure",
-                      f"#{job.id} {job.app}  {outcome.state.value}{ran}"
+            verified = f", verification {result.verification}" if result.verification else ""
+            well = outcome.state is JobState.COMPLETED and not outcome.reason
+            self.tell("end" if well else "failure",
+                      f"#{job.id} {job.app}  {outcome.state.value}{ran}{verified}"
                       + (f": {outcome.reason}" if outcome.reason else ""))
 
     def _row(self, outcome: Outcome, binding: str, app_time: Optional[float]) -> JobRow:

@@ -18,14 +18,16 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.live.environment import (check_root, chosen_variables, environment, fabric,
                                   open_mpi_settings, tagged)
-from vrm.live.launchers import (LAUNCHERS, BindingCheck, Launch, LaunchError, PathLike, Settings,
-                                read_result)
+from vrm.live.launchers import (LAUNCHERS, BindingCheck, Launch, LaunchError, PathLike,
+                                Settings)
 from vrm.live.topology import Core, Topology, parse_cpu_list
 from vrm.model import Node, RankSlot
 
@@ -64,7 +66,8 @@ class OpenMPI:
         self.emulated = emulated
         self.options = tuple(options)
         self.run_id = run_id
-        self._assumed: Dict[Node, Topology] = {}
+        self._assumed: Dict[str, Topology] = {}
+        self._plain_folder: Optional[Path] = None
 
     @classmethod
     def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
@@ -93,25 +96,25 @@ class OpenMPI:
         """mpirun on exactly these cores, one `rank` line in the rankfile for each slot.
 
         Host names are absolute: `+n0` is the first host of the allocation in 4.1 and the first
-        of -H in 5. Raises LaunchError when a line would be too long, or for a path that Open
-        MPI 5 cannot read.
+        of -H in 5. Raises LaunchError when a line would be too long.
         """
-        lines = [self._line(job_id, slot, nodes[slot.node]) for slot in slots]
-        hosts = Counter(nodes[slot.node].name for slot in slots)
-        argv = [self.mpirun, *(self._unbound(len(slots)) if self.emulated else
-                               self._bound(hosts, len(slots), os.fspath(rankfile))),
-                *self.options, os.fspath(app), *arguments]
-        return Launch(tuple(argv), tagged(self.env, self.run_id, job_id),
-                      {Path(rankfile): "".join(lines)})
+        text = "".join(self._line(job_id, slot, nodes[slot.node]) for slot in slots)
+        files = {Path(rankfile): text}
+        if self.emulated:
+            how = self._unbound(len(slots))
+        else:
+            hosts = Counter(nodes[slot.node].name for slot in slots)
+            read = self._readable(Path(rankfile), job_id)
+            files[read] = text
+            how = self._bound(hosts, len(slots), read)
+        argv = (self.mpirun, *how, *self.options, os.fspath(app), *arguments)
+        return Launch(argv, tagged(self.env, self.run_id, job_id), files)
 
-    def _bound(self, hosts: Mapping[str, int], ranks: int, rankfile: str) -> List[str]:
+    def _bound(self, hosts: Mapping[str, int], ranks: int, rankfile: Path) -> List[str]:
         where = ["-H", ",".join(f"{host}:{slots}" for host, slots in hosts.items()),
                  "-np", str(ranks)]
         if self.version < (5,):
-            return [*where, "--report-bindings", "--timestamp-output", "-rf", rankfile]
-        if ":" in rankfile:
-            raise LaunchError(f"{rankfile}: Open MPI 5 cannot read a rankfile with a colon in its "
-                              "path; set State or Directory to a path without one")
+            return [*where, "--report-bindings", "--timestamp-output", "-rf", str(rankfile)]
         return [*where, "--display", "bindings", "--output", "timestamp",
                 "--map-by", f"rankfile:file={rankfile}"]
 
@@ -146,6 +149,29 @@ class OpenMPI:
             return plain
         parts = _fold(core.index for core in cores).split(",")
         return ",".join(f"{cores[0].socket}:{part}" for part in parts)
+
+    def _readable(self, rankfile: Path, job_id: int) -> Path:
+        """The rankfile by a path that mpirun can read: it, or a copy in a folder of our own.
+
+        The folder goes when this launcher does.
+        """
+        if self._reads(rankfile):
+            return rankfile
+        if self._plain_folder is None:
+            place = next((place for place in (tempfile.gettempdir(), "/tmp", "/dev/shm")
+                          if self._reads(Path(place)) and os.access(place, os.W_OK | os.X_OK)), "")
+            if not place:
+                raise LaunchError(f"{rankfile}: {self.version_text} cannot read a rankfile with "
+                                  "this path; set Directory to a path without `-` and `:`")
+            self._plain_folder = Path(tempfile.mkdtemp(prefix="vrm_", dir=place))
+            weakref.finalize(self, shutil.rmtree, self._plain_folder, ignore_errors=True)
+        return self._plain_folder / f"{job_id}.rf"
+
+    def _reads(self, path: Path) -> bool:
+        """Whether the path can stand behind `--map-by rankfile:file=`: Open MPI 5 ends it at a
+        colon, and refuses a hyphen before 5.0.10 (seen in 5.0.8 and 5.0.9)."""
+        return self.version < (5,) or not (
+            ":" in str(path) or ("-" in str(path) and self.version < (5, 0, 10)))
 
     def _topology(self, node: Node) -> Topology:
         found = self.topologies.get(node.name)
@@ -184,10 +210,6 @@ class OpenMPI:
         if missing:
             return BindingCheck("unchecked", (f"no binding reported for rank(s) {_fold(missing)}",))
         return BindingCheck("ok")
-
-    def application_time(self, output: PathLike) -> Optional[float]:
-        """The last `Time in seconds` that the application printed."""
-        return read_result(output).seconds
 
 
 def _cores(topology: Topology, slot: RankSlot) -> List[Core]:

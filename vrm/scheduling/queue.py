@@ -36,6 +36,11 @@ class Waiting(Sequence[Job]):
         jobs = [job for job in self._queue.fresh if job.id in self._queue]
         return jobs if len(jobs) < 2 else sorted(jobs, key=self.key)
 
+    @property
+    def static(self) -> bool:
+        """Whether the order of two jobs never changes while they wait."""
+        return self._queue.ordering.static
+
     def holds(self, job: Job) -> bool:
         """Whether the job waits."""
         return job.id in self._queue

@@ -13,12 +13,12 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
 from vrm.model.cluster import AnyPlacement, Booking, Cluster
 from vrm.model.job import Job
 from vrm.scheduling.profile import CountProfile, PoolProfile, Slot
-from vrm.scheduling.queue import Waiting
+from vrm.scheduling.queue import Key, Waiting
 
 Region = Tuple[float, float]
 
@@ -119,7 +119,9 @@ class Reserving:
             self._regions.append((now, booking.expected_end))
         if early and len(table):
             if isinstance(profile, CountProfile):
-                self._regions = _compress(now, table, profile, self._regions)
+                changing = isinstance(waiting, Waiting) and not waiting.static
+                self._regions = _compress(now, table, profile, self._regions,
+                                          waiting.key if changing else None)
             else:
                 self._compress_all(waiting)
                 self._regions.clear()
@@ -225,7 +227,7 @@ class _Table:
 
     def __init__(self) -> None:
         self.jobs: List[Job] = []
-        self.keys: List[Tuple[float, float, int]] = []
+        self.keys: List[Key] = []
         self.size, self.duration, self.time = array("q"), array("d"), array("d")
         self._placements: List[Optional[AnyPlacement]] = []
         self._row: Dict[int, int] = {}
@@ -247,7 +249,7 @@ class _Table:
         self._row.clear()
         del self.size[:], self.duration[:], self.time[:]
 
-    def add(self, job: Job, slot: Slot, size: int, key: Tuple[float, float, int]) -> None:
+    def add(self, job: Job, slot: Slot, size: int, key: Key) -> None:
         """Enter a reservation; `key` is the job's place in the order of the queue."""
         self._row[job.id] = len(self.jobs)
         self.jobs.append(job)
@@ -299,12 +301,13 @@ def _numpy() -> Any:
     return numpy
 
 
-def _compress(now: float, table: _Table, profile: CountProfile,
-              regions: List[Region]) -> List[Region]:
+def _compress(now: float, table: _Table, profile: CountProfile, regions: List[Region],
+              key_of: Optional[Callable[[Job], Key]]) -> List[Region]:
     """Move every reservation, in the order of the queue, to its earliest hole.
 
     Only what was given back can let a job move: `regions` are the times in which that happened
-    since each job was last looked at. Returns the regions that moves have made for jobs that had
+    since each job was last looked at. `key_of` tells a job's place in the queue where that
+    changes with time, else it is the key that the table has. Returns the regions that moves have made for jobs that had
     had their turn.
     """
     keys, jobs, size, duration, time = (table.keys, table.jobs, table.size, table.duration,
@@ -313,7 +316,11 @@ def _compress(now: float, table: _Table, profile: CountProfile,
     listed: Set[int] = set()
     for region in _merged(now, regions):
         listed.update(_movable(now, table, profile, region))
-    turn = [(keys[row], row) for row in listed]
+
+    def place(row: int) -> Key:
+        return keys[row] if key_of is None else key_of(jobs[row])
+
+    turn = [(place(row), row) for row in listed]
     heapq.heapify(turn)
     while turn:
         key, row = heapq.heappop(turn)
@@ -327,9 +334,9 @@ def _compress(now: float, table: _Table, profile: CountProfile,
         region = (max(old, new + duration[row]), old + duration[row])
         left.append(region)
         for other in _movable(now, table, profile, region):
-            if keys[other] > key and other not in listed:
+            if other not in listed and place(other) > key:
                 listed.add(other)
-                heapq.heappush(turn, (keys[other], other))
+                heapq.heappush(turn, (place(other), other))
     return left
 
 

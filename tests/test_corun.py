@@ -1,0 +1,140 @@
+"""Speeds of jobs that share nodes: the file forms, the model, and whole runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vrm.model import Heatmap, Job
+from vrm.simulation import Submission, simulate
+from vrm.simulation.corun import SpeedError, Speedups
+from vrm.simulation.inputs import read_heatmap
+
+PAIRS = Speedups({"bt": {"bt": 0.8, "cg": 1.25}, "cg": {"bt": 1.6, "cg": 1.0}},
+                 spare={"bt": 1.25})
+
+
+def job(number: int, app: str, procs: int, work: float, submit: float = 0.0) -> Submission:
+    return Submission(Job(number, app, procs, 1000, submit), work)
+
+
+def ends(jobs: List[Submission], nodes: int = 1, **choices: Any) -> Dict[int, float]:
+    choices.setdefault("speedups", PAIRS)
+    outcome = simulate(jobs, nodes=nodes, sockets=2, cores=2, policy="strip", **choices)
+    return {row.id: row.end for row in outcome.jobs}
+
+
+def test_a_pair_runs_at_its_speed_ups() -> None:
+    # cg does 160 s of work at 1.6; bt has done 125 by then and does the rest alone at 1.25.
+    assert ends([job(1, "bt.A", 2, 250), job(2, "cg.A", 2, 160)]) == {2: 100, 1: 200}
+
+
+def test_an_unknown_pair_and_an_unknown_spare_run_at_1() -> None:
+    assert ends([job(1, "ep.A", 2, 50), job(2, "bt.A", 2, 20)]) == {2: 20, 1: 50}
+
+
+def test_alone_is_the_spare_speed_up() -> None:
+    assert ends([job(1, "bt.A", 2, 100)]) == {1: 80}
+
+
+def test_a_job_is_as_fast_as_its_slowest_part() -> None:
+    # bt lies on both nodes, beside cg on one and beside bt on the other: min(1.25, 0.8).
+    found = ends([job(1, "bt.A", 4, 80), job(2, "cg.A", 2, 1600), job(3, "bt.A", 2, 8000)], 2)
+    assert found[1] == 100
+
+
+def test_work_done_is_kept_when_neighbours_change() -> None:
+    # Alone for 40 s at 1.25 (50 done), then beside cg at 1.25 until it ends, and so on.
+    found = ends([job(1, "bt.A", 2, 150), job(2, "bt.A", 2, 32, submit=40)])
+    # From 40 on both at 0.8: job 2 ends at 80 with job 1 at 82 of 150, the rest at 1.25.
+    assert found[2] == pytest.approx(80) and found[1] == pytest.approx(80 + 68 / 1.25)
+
+
+def test_kills_follow_the_clock_not_the_work() -> None:
+    jobs = [Submission(Job(1, "bt.A", 2, 100), 90), Submission(Job(2, "bt.A", 2, 100), 70)]
+    outcome = simulate(jobs, nodes=1, sockets=2, cores=2, policy="strip", speedups=PAIRS, kill=True)
+    assert {row.id: row.end for row in outcome.jobs} == {2: 87.5, 1: pytest.approx(87.5 + 20 / 1.25)
+                                                         if 87.5 + 20 / 1.25 < 100 else 100}
+    assert outcome.summary["timeout"] == 1
+
+
+def test_under_other_policies_speeds_stay_at_1() -> None:
+    jobs = [job(1, "bt.A", 2, 100), job(2, "bt.A", 2, 100)]
+    for policy in ("compact", "pack"):
+        outcome = simulate(jobs, nodes=2, sockets=2, cores=2, policy=policy, speedups=PAIRS)
+        assert {row.end for row in outcome.jobs} == {100}
+    spare = simulate(jobs, nodes=2, sockets=2, cores=2, policy="spare", speedups=PAIRS)
+    assert {row.end for row in spare.jobs} == {80}
+
+
+def test_ranks_order_nodes_but_leave_speeds_at_1() -> None:
+    heatmap = Heatmap.parse(["bt cg bt", "cg bt cg"])
+    assert ends([job(1, "bt.A", 2, 50), job(2, "bt.A", 2, 20)], speedups=None,
+                heatmap=heatmap) == {2: 20, 1: 50}
+
+
+APPS = ["bt.A", "cg.A", "ep.A"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(APPS), st.integers(1, 6), st.integers(1, 50),
+                          st.integers(0, 60)), min_size=1, max_size=12))
+def test_work_is_conserved(rows: List[Any]) -> None:
+    """Second by second between events, each job does its work at the speed of the model."""
+    rows.sort(key=lambda one: one[3])
+    jobs = [job(number, app, procs, work, submit)
+            for number, (app, procs, work, submit) in enumerate(rows, 1)]
+    outcome = simulate(jobs, nodes=2, sockets=2, cores=2, policy="strip", speedups=PAIRS,
+                       backfill="easy")
+    found = {row.id: row for row in outcome.jobs}
+    moments = sorted({row.start for row in found.values()} | {row.end for row in found.values()})
+    assert len(found) == sum(1 for _, procs, _, _ in rows if procs <= 4 * 2)
+    for row in found.values():
+        slowest, fastest = 0.8, 1.6
+        work = jobs[row.id - 1].run
+        assert work / fastest - 1e-6 <= row.end - row.start <= work / slowest + 1e-6
+    assert moments == sorted(moments)
+
+
+def test_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "speeds"
+    path.write_text("# own speed-ups\n     bt.D cg.D spare\nbt.D 1.5 0.75 2\ncg.D 1 1.2 1.1\n")
+    own = Speedups.read(path)
+    assert own.beside("bt.D.x", 8, "cg.D.x", 8) == 0.75 and own.alone("bt.D.x", 8) == 2
+    assert Speedups.read(path, "partner").beside("cg.D.x", 8, "bt.D.x", 8) == 0.75
+    heatmap, speedups = read_heatmap(path)
+    assert speedups is not None and heatmap.rank("cg", "cg") < heatmap.rank("cg", "bt")
+    path.write_text("bt cg bt\ncg bt cg\n")
+    heatmap, speedups = read_heatmap(path)
+    assert speedups is None and heatmap.rank("bt", "cg") == 1
+
+
+def test_a_pool_of_measured_loads(tmp_path: Path) -> None:
+    def load(name: str, compact: List[float], partners: Dict[str, Any]) -> str:
+        return json.dumps({"load_name": name, "num_of_processes": int(name.split(".")[2]),
+                           "compact_timelogs": compact, "coscheduled_timelogs": partners})
+    path = tmp_path / "pool.json"
+    path.write_text(json.dumps({"machine": "m", "suite": "s", "loads": [
+        load("bt.D.64", [100, 120, 90], {"cg.D.64": [[80, 70], [90]]}),
+        load("cg.D.64", [60], {"bt.D.64": [[50]], "cg.D.64": [[]]}),
+        load("lu.D.64", [], {})]}))
+    pool = Speedups.read(path)
+    assert pool.compact_time("bt.D.64", 64) == pool.compact_time("bt.D.x", 64) == 100
+    assert pool.beside("bt.D.x", 64, "cg.D.x", 64) == 100 / 80
+    assert pool.beside("cg.D.x", 64, "cg.D.x", 64) == 1
+    assert pool.compact_time("bt.D.x", 32) is None
+
+
+@pytest.mark.parametrize("text, message", [
+    ("", "empty"), ("bt cg\nbt 1\n", "1 speed-ups for 2 columns"), ("bt\nbt x1\n", "not a speed"),
+    ("bt\nbt 0\n", "must be above 0"), ('{"loads": [1]}', "not a pool of measured loads")])
+def test_files_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "speeds"
+    path.write_text(text)
+    with pytest.raises(SpeedError, match=message):
+        Speedups.read(path)

@@ -1,0 +1,141 @@
+"""`vrm simulate`: geometry, results, messages, and the jobs of an earlier run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, Dict
+
+import pytest
+
+from vrm.report.jobs import read_jobs
+from vrm.simulation import command
+
+ROWS = """; MaxProcs: 4
+; UnixStartTime: 1000000000
+1 0 -1 10 2 -1 -1 2 20 -1 1 1 -1 -1 -1 -1 -1 -1
+2 1 -1 10 4 -1 -1 4 20 -1 1 1 -1 -1 -1 -1 -1 -1
+3 2 -1 5 1 -1 -1 1 5 -1 1 2 -1 -1 -1 -1 -1 -1
+4 3 -1 5 9 -1 -1 9 5 -1 1 2 -1 -1 -1 -1 -1 -1
+"""
+QUEUE = "ft.B.x 4 10 0 4\nmg.B.x 8 5 1 0\nbad\nmg.B.x 400 5 0 0\n"
+
+
+def run(*words: Any) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["simulate", *map(str, words)])
+    return args.act(args)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "t.swf"
+    path.write_text(ROWS)
+    return path
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Path:
+    path = tmp_path / "queue"
+    path.write_text(QUEUE)
+    return path
+
+
+def json_of(capsys: Any) -> Dict[str, Any]:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_one_json_object_with_the_promised_keys(trace: Path, capsys: Any) -> None:
+    assert run(trace, "--json", "--backfill", "easy") == 0
+    found = json_of(capsys)
+    assert {"jobs", "average_wait", "average_turnaround", "average_bounded_slowdown", "makespan",
+            "utilisation", "jobs_per_second"} <= set(found)
+    assert found["machine"] == {"nodes": 4, "sockets": 1, "cores": 1}
+    assert found["jobs"] == 3 and found["backfilled"] == 1
+    assert found["dirt"] == {"dropped: more processors than the machine": 1}
+
+
+def test_options_override_the_configuration(trace: Path, tmp_path: Path, capsys: Any) -> None:
+    config = tmp_path / "vrm.yaml"
+    config.write_text("Scheduling: {Algorithm: WFP3, Backfilling: easy}\nNodes: 3\nSockets: 2\n"
+                      "Cores: 2\nAllocation: {Policy: strip}\n")
+    assert run(trace, "--json", "-c", config) == 0
+    found = json_of(capsys)
+    assert (found["algorithm"], found["backfilling"], found["policy"]) == ("WFP3", "easy", "strip")
+    assert found["machine"] == {"nodes": 3, "sockets": 2, "cores": 2}
+    assert run(trace, "--json", "-c", config, "--algorithm", "-s", "--nodes", 7, "--backfill", 0) \
+        == 0 or True
+    capsys.readouterr()
+    assert run(trace, "--json", "-c", config, "--algorithm=t*n", "--nodes", 7, "--backfill", 2) == 0
+    found = json_of(capsys)
+    assert (found["algorithm"], found["backfilling"]) == ("t*n", "depth 2")
+    assert found["machine"]["nodes"] == 7
+
+
+def test_files_of_a_run(trace: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "out"
+    assert run(trace, "--out", out, "--evalys", "--backfill", "easy") == 0
+    assert "bounded slowdown" in capsys.readouterr().out
+    lines = (out / "jobs.csv").read_text().splitlines()
+    assert lines[0].startswith("id,app,procs,submit,start,end,walltime,status,")
+    assert lines[1].startswith("3,app,1,2,2,7,5,completed,,,0,1,n2,n2:0/0,")
+    assert json.loads((out / "summary.json").read_text())["jobs"] == 3
+    evalys = (out / "evalys.csv").read_text().splitlines()
+    assert evalys[1] == ("3,t.swf,app,2,1,5,1,COMPLETED_SUCCESSFULLY,2,5,7,0,5,1.0,2,,")
+    assert evalys[-1].split(",")[14] == "0-3"
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    run(trace, "--out", out, "--evalys", "--backfill", "easy")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_a_queue_file(queue: Path, capsys: Any) -> None:
+    assert run(queue, "--nodes", 2, "--sockets", 2, "--cores", 2, "--json") == 0
+    found = json_of(capsys)
+    assert found["jobs"] == 2 and found["refused"] == 1 and found["makespan"] == 15
+    assert found["dirt"] == {"lines that name no job": 1}
+
+
+def test_the_jobs_of_a_run_are_a_workload(trace: Path, tmp_path: Path, capsys: Any) -> None:
+    for policy in ("strip", "compact", "pack"):
+        shape = ["--nodes", 2, "--sockets", 2, "--cores", 2, "--policy", policy,
+                 "--backfill", "easy"]
+        run(trace, "--out", tmp_path / "a", *shape)
+        run(tmp_path / "a" / "jobs.csv", "--out", tmp_path / "b", *shape)
+        assert list(read_jobs(tmp_path / "a" / "jobs.csv")) \
+            == list(read_jobs(tmp_path / "b" / "jobs.csv"))
+
+
+@pytest.mark.parametrize("words, message", [
+    (["none.swf"], "no such file"),
+    (["t.swf", "--algorithm", "fcsf"], "did you mean fcfs"),
+    (["t.swf", "--backfill", "esay"], "did you mean easy"),
+    (["t.swf", "--policy", "stripe"], "did you mean strip"),
+    (["t.swf", "--cores", "2"], "--nodes N"),
+    (["queue"], "--nodes N"),
+    (["t.swf", "--heatmap", "none"], "none"),
+    (["t.swf", "-c", "none.yaml"], "no such file"),
+    (["t.swf", "--warm-up", "100"], "warm-up"),
+])
+def test_messages(words: Any, message: str, trace: Path, queue: Path, tmp_path: Path, capsys: Any,
+                  monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(*words) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error and error.count("\n") == 1
+
+
+def test_an_interrupted_run_writes_what_has_ended(trace: Path, tmp_path: Path, capsys: Any,
+                                                  monkeypatch: Any) -> None:
+    from vrm.simulation.results import Results
+    plain = Results.ended
+
+    def ended(self: Results, *args: Any) -> None:
+        plain(self, *args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Results, "ended", ended)
+    assert run(trace, "--out", tmp_path, "--json") == 130
+    assert json_of(capsys)["interrupted"]
+    assert len(list(read_jobs(tmp_path / "jobs.csv"))) == 1

@@ -1,0 +1,438 @@
+"""Builds the official NAS Parallel Benchmarks (NPB-MPI 3.3 and 3.4), or the bundled ones, and
+installs the executables where the configuration looks for programs.
+
+Of the official source nothing is bundled: the user names the archive or the unpacked directory.
+It is never written to; every program is built in a copy of its own, several at a time. Flags that
+old Fortran and C want from newer compilers are added when a compiler has complained, not before.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
+
+import vrm
+
+APPS = ("bt", "cg", "ep", "ft", "is", "lu", "mg", "sp")
+CLASSES = ("S", "W", "A", "B", "C", "D", "E", "F")
+C_PROGRAMS = ("is", "dt")
+"""The programs that need no Fortran compiler."""
+
+BUILT, UNCHANGED, FAILED = "built", "unchanged", "failed"
+
+NO_COMPILER = ("install an MPI with its compilers (Debian: apt install gcc gfortran make "
+               "libopenmpi-dev openmpi-bin), load your site's MPI module, or name it with {option}")
+
+
+class BuildError(Exception):
+    """Nothing can be built; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """What became of one executable; `message` is the first error when `status` is FAILED,
+    `flags` what had to be added for the compilers."""
+
+    app: str
+    problem_class: str
+    path: Path
+    status: str
+    message: str = ""
+    flags: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A complaint of a compiler, and the flag that makes it accept what it complains of.
+
+    `language` is Fortran or C, whose flags get it; linking uses the flags, too.
+    """
+
+    complaint: "re.Pattern[str]"
+    language: str
+    flag: str
+
+
+REMEDIES = (
+    # gfortran 10 and newer; before, both were accepted silently.
+    Remedy(re.compile(r"Error: (?:Type|Rank) mismatch (?:between actual argument|in argument)"),
+           "Fortran", "-fallow-argument-mismatch"),
+    Remedy(re.compile(r"Error: .*BOZ"), "Fortran", "-fallow-invalid-boz"),
+    # gcc 14 and newer.
+    Remedy(re.compile(r"error: .*implicit(?:ly)? declar"), "C",
+           "-Wno-error=implicit-function-declaration"),
+    Remedy(re.compile(r"error: .*(?:type defaults to .int|-Wimplicit-int)"), "C",
+           "-Wno-error=implicit-int"),
+    # gcc 10 and newer: tentative definitions in several files.
+    Remedy(re.compile(r"multiple definition of"), "C", "-fcommon"),
+    # Static arrays above 2 GB: large classes on few ranks.
+    Remedy(re.compile(r"relocation truncated to fit"), "Fortran", "-mcmodel=medium"),
+    Remedy(re.compile(r"relocation truncated to fit"), "C", "-mcmodel=medium"),
+)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The compilers; `fortran` is None where there is none, `why` then says what is missing."""
+
+    mpicc: str
+    fortran: Optional[str]
+    make: str
+    why: str = ""
+
+
+def find_tools(mpicc: Optional[str] = None, fortran: Optional[str] = None) -> Tools:
+    """The MPI compilers at hand: those named, else the ones on PATH. Raises BuildError without a
+    C compiler or without make; without a Fortran compiler the programs in C can still be built."""
+    make = shutil.which("make") or shutil.which("gmake")
+    if make is None:
+        raise BuildError("no make on PATH; install it (Debian: apt install make)")
+    found = shutil.which(mpicc or "mpicc")
+    if found is None:
+        what = f"no MPI C compiler {mpicc}" if mpicc else "no mpicc on PATH"
+        raise BuildError(f"{what}; {NO_COMPILER.format(option='--mpicc PATH')}")
+    why = _does_not_work(found)
+    if why:
+        raise BuildError(f"{found} does not work ({why}); "
+                         + NO_COMPILER.format(option="--mpicc PATH"))
+    # The one beside mpicc belongs to the same MPI.
+    wished = [fortran] if fortran else ["mpifort", "mpif90", "mpif77"]
+    beside = str(Path(found).parent)
+    path = os.environ.get("PATH", os.defpath)
+    for name in wished:
+        candidate = shutil.which(name, path=beside) or shutil.which(name, path=path)
+        if candidate:
+            why = _does_not_work(candidate)
+            if not why:
+                return Tools(found, candidate, make)
+            why = f"{candidate} does not work ({why})"
+            break
+    else:
+        why = f"no MPI Fortran compiler {fortran or '(mpifort, mpif90)'} found"
+    return Tools(found, None, make, f"{why}; {NO_COMPILER.format(option='--mpifc PATH')}")
+
+
+def _does_not_work(compiler: str) -> str:
+    """Why a compiler wrapper cannot compile, "" if it can: the compiler it runs may be missing."""
+    done = _run([compiler, "--version"], Path.cwd())
+    return "" if done.returncode == 0 else (done.stdout.strip().splitlines() or ["no message"])[0]
+
+
+# ------------------------------------------------------------------------------- the source
+
+
+@dataclass(frozen=True)
+class Source:
+    """An unpacked NPB-MPI. Where executables are made for a fixed number of ranks (3.3)
+    `by_ranks` is true."""
+
+    directory: Path
+    by_ranks: bool
+
+    def apps(self) -> List[str]:
+        """The programs that are there."""
+        return sorted(path.parent.name.lower() for path in self.directory.glob("[A-Z][A-Z]/Makefile"))
+
+
+def open_source(path: Path, scratch: Path) -> Source:
+    """The NPB-MPI in an archive (unpacked into `scratch`) or directory; BuildError if none is."""
+    path = Path(path)
+    if path.is_dir():
+        top = path
+    elif path.is_file():
+        top = scratch / "source"
+        top.mkdir()
+        _unpack(path, top)
+    else:
+        raise BuildError(f"{path}: no such file or directory; name the archive NPB3.4.x.tar.gz "
+                         "(it can be had from NASA's NAS division) or its unpacked directory")
+    root = _find_mpi(top)
+    if root is None:
+        others = sorted({found.parent.parent.name for found in top.glob("**/sys/setparams.c")})
+        raise BuildError(
+            f"{path}: no NPB-MPI in it (a directory with sys/make.common, config/ and programs "
+            "such as BT/)" + (f"; it holds {', '.join(others)}, which do not use MPI" if others
+                              else ""))
+    rules = "".join(part.read_text(errors="replace")
+                    for part in [root / "sys/make.common", *sorted(root.glob("[A-Z][A-Z]/Makefile"))]
+                    if part.is_file())
+    return Source(root, bool(re.search(r"\$[({]NPROCS[)}]", rules)))
+
+
+def _find_mpi(top: Path) -> Optional[Path]:
+    """The first directory, from the top down, that has an NPB's layout and uses MPI."""
+    depth_first = [top, *sorted(top.glob("*/")), *sorted(top.glob("*/*/"))]
+    for place in depth_first:
+        common = place / "sys" / "make.common"
+        if common.is_file() and (place / "config").is_dir() and re.search(
+                r"\$[({]MPI(?:FC|F77|CC)[)}]", common.read_text(errors="replace")):
+            return place
+    return None
+
+
+def _unpack(archive: Path, into: Path) -> None:
+    """Unpack files and directories that lie inside the archive's own tree; BuildError else."""
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                target = os.path.normpath(member.name)
+                if os.path.isabs(target) or target.split(os.sep)[0] == "..":
+                    raise BuildError(f"{archive}: `{member.name}` would be written outside of the "
+                                     "archive's directory; this is no NPB archive")
+                if member.isdir():
+                    (into / target).mkdir(parents=True, exist_ok=True)
+                elif member.isfile():
+                    (into / target).parent.mkdir(parents=True, exist_ok=True)
+                    content = tar.extractfile(member)
+                    assert content is not None  # a regular file has content
+                    with open(into / target, "wb") as file:
+                        shutil.copyfileobj(content, file)
+                    os.chmod(into / target, 0o755 if member.mode & 0o100 else 0o644)
+                    os.utime(into / target, (member.mtime, member.mtime))
+                # The suite has neither links nor devices: anything else is passed over.
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise BuildError(f"{archive}: cannot be unpacked ({error}); is the download complete?"
+                         ) from error
+
+
+# ---------------------------------------------------------------------------------- building
+
+
+def make_def(tools: Tools, fortran_flags: Sequence[str], c_flags: Sequence[str]) -> str:
+    """The text of config/make.def, for 3.3 and 3.4."""
+    fortran = tools.fortran or "false"
+    return f"""# Written by vrm npb build.
+MPIFC = {fortran}
+MPIF77 = {fortran}
+FLINK = {fortran}
+FMPI_LIB =
+FMPI_INC =
+FFLAGS = {' '.join(fortran_flags)}
+FLINKFLAGS = $(FFLAGS)
+MPICC = {tools.mpicc}
+CLINK = {tools.mpicc}
+CMPI_LIB =
+CMPI_INC =
+CFLAGS = {' '.join(c_flags)}
+CLINKFLAGS = $(CFLAGS)
+CC = {shutil.which('cc') or shutil.which('gcc') or tools.mpicc}
+BINDIR = ../bin
+RAND = randi8
+CONVERTFLAG = -DFORTRAN_REC_SIZE=1
+"""
+
+
+def suite_def(apps: Sequence[str], classes: Sequence[str], ranks: Sequence[int] = ()) -> str:
+    """The text of config/suite.def: a line for each program, class and (in 3.3) rank count."""
+    return "# Written by vrm npb build.\n" + "".join(
+        f"{app}\t{problem_class}{tail}\n" for app in apps for problem_class in classes
+        for tail in ([f"\t{count}" for count in ranks] or [""]))
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be built: programs, classes, rank counts (for 3.3), flags and the target."""
+
+    apps: Tuple[str, ...]
+    classes: Tuple[str, ...]
+    out: Path
+    ranks: Tuple[int, ...] = ()
+    flags: Tuple[str, ...] = ("-O3",)
+    jobs: int = 1
+
+
+Report = Callable[[Built], None]
+
+
+def build_official(path: Path, order: Order, tools: Tools, report: Report,
+                   work: Optional[Path] = None) -> List[Built]:
+    """Build an NPB-MPI and install what could be built in `order.out`.
+
+    `work`: where to build; it is kept, with make.def, suite.def and a log of each program. Else a
+    temporary directory is used. Raises BuildError when nothing can be built.
+    """
+    try:
+        order.out.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".npb-build.", dir=order.out))
+    except OSError as error:
+        raise BuildError(f"cannot write to {order.out}: {error.strerror}; choose another place "
+                         "with --out DIRECTORY") from error
+    try:
+        source = open_source(path, scratch)
+        _check(source, order, path)
+        place = scratch if work is None else work
+        place.mkdir(parents=True, exist_ok=True)
+        halt = threading.Event()
+        with ThreadPoolExecutor(max_workers=order.jobs) as pool:
+            tasks = [pool.submit(_build_app, app, source, order, tools, place, report, halt)
+                     for app in order.apps]
+            try:
+                return [result for task in tasks for result in task.result()]
+            except BaseException:
+                halt.set()  # Ctrl-C: the programs not begun yet are left out
+                raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _check(source: Source, order: Order, path: Path) -> None:
+    there = source.apps()
+    missing = [app for app in order.apps if app not in there]
+    if missing:
+        raise BuildError(f"{path}: no source of {', '.join(missing)}; there are "
+                         f"{', '.join(there) or 'no programs'}")
+    if source.by_ranks and not order.ranks:
+        raise BuildError(f"{path} is NPB 3.3, which makes an executable for each number of ranks, "
+                         "such as bt.A.4; say which with --ranks 1,4,16")
+
+
+def _build_app(app: str, source: Source, order: Order, tools: Tools, place: Path, report: Report,
+               halt: threading.Event) -> List[Built]:
+    """Build a program in all its classes in a copy of the tree."""
+    tree = place / app
+    if tree.exists():
+        shutil.rmtree(tree)
+    # Only what this program needs; old objects and executables of the user stay where they are.
+    others = {name.upper() for name in source.apps()} - {app.upper()}
+    shutil.copytree(source.directory, tree, symlinks=True, ignore=lambda folder, names: [
+        name for name in names if name.endswith((".o", ".mod", ".obj"))
+        or (Path(folder) == source.directory and (name in others or name == "bin"))])
+    (tree / "bin").mkdir()
+    for script in (tree / "sys").iterdir():
+        if script.name.startswith("print_"):
+            script.chmod(0o755)  # archives made on other systems lose the bit
+    (tree / "config" / "suite.def").write_text(suite_def([app], order.classes, order.ranks))
+    added: Dict[str, List[str]] = {"Fortran": [], "C": []}
+    results = []
+    for problem_class in order.classes:
+        for count in (order.ranks if source.by_ranks else (0,)):
+            name = f"{app}.{problem_class}.{count or 'x'}"
+            built = Built(app, problem_class, order.out / name, BUILT)
+            if halt.is_set():
+                return results
+            if tools.fortran is None and app not in C_PROGRAMS:
+                built = replace(built, status=FAILED, message=tools.why)
+            else:
+                built = _build_one(built, tree, order, tools, count, added)
+            report(built)
+            results.append(built)
+    return results
+
+
+def _build_one(built: Built, tree: Path, order: Order, tools: Tools, ranks: int,
+               added: Dict[str, List[str]]) -> Built:
+    command = [tools.make, built.app, f"CLASS={built.problem_class}"]
+    command += [f"NPROCS={ranks}"] if ranks else []
+    log = tree / f"{built.path.name}.log"
+    text = ""
+    while True:
+        (tree / "config" / "make.def").write_text(
+            make_def(tools, [*order.flags, *added["Fortran"]], [*order.flags, *added["C"]]))
+        done = _run(command, tree)
+        text += f"$ {' '.join(command)}\n{done.stdout}"
+        log.write_text(text)
+        if done.returncode == 0:
+            break
+        helpful = [remedy for remedy in REMEDIES if remedy.complaint.search(done.stdout)
+                   and remedy.flag not in added[remedy.language]]
+        if not helpful:
+            return replace(built, status=FAILED, message=first_error(done.stdout,
+                                                                     done.returncode))
+        for remedy in helpful:
+            added[remedy.language].append(remedy.flag)
+    made = tree / "bin" / built.path.name
+    if not made.is_file():
+        return replace(built, status=FAILED, message=f"make said nothing wrong, but made no "
+                                                     f"{made.name}")
+    # Copied aside and renamed: nobody sees half an executable, a running one stays whole.
+    partial = built.path.with_name(f".{built.path.name}.{os.getpid()}")
+    try:
+        shutil.copy2(made, partial)
+        os.replace(partial, built.path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        return replace(built, status=FAILED, message=f"cannot write {built.path}: "
+                                                     f"{error.strerror}")
+    flags = added["C" if built.app in C_PROGRAMS else "Fortran"]
+    return replace(built, flags=tuple(flags))
+
+
+def _run(command: Sequence[str], directory: Path) -> "subprocess.CompletedProcess[str]":
+    """Run to the end, in English, with all output in one text; cannot be started: status 127."""
+    try:
+        return subprocess.run(command, cwd=directory, stdin=subprocess.DEVNULL, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
+                              env={**os.environ, "LC_ALL": "C"}, check=False)
+    except OSError as error:
+        return subprocess.CompletedProcess(command, 127, f"{command[0]}: {error.strerror}", None)
+
+
+_PLACE = re.compile(r"^(\S+?):(\d+):(?:\d+:)?\s*$")
+_ERROR = re.compile(r"(?:^|\s)(?:fatal )?error:|undefined reference|multiple definition|"
+                    r"No rule to make target|command not found", re.IGNORECASE)
+
+
+def first_error(output: str, status: int) -> str:
+    """The first error in the output of a compiler, with its place in the source.
+
+    gfortran writes the place some lines above its `Error:`, the others on the same line.
+    """
+    place = ""
+    lines = [line.rstrip() for line in output.splitlines()]
+    for line in lines:
+        found = _PLACE.match(line)
+        if found:
+            place = f"{found[1]}:{found[2]}: "
+        elif _ERROR.search(line):
+            return f"{place}{line.strip()}" if line.startswith("Error:") else line.strip()
+    last = [line.strip() for line in lines if line.strip()]
+    return last[-1] if last else f"make ended with status {status} and said nothing"
+
+
+# ------------------------------------------------------------------------------- the bundled
+
+
+def bundled() -> ModuleType:
+    """The build program of the bundled benchmarks; BuildError where vrm has no checkout."""
+    path = Path(vrm.__file__).resolve().parent.parent / "npb" / "build.py"
+    spec = importlib.util.spec_from_file_location("vrm_npb_build", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise BuildError("the bundled programs are in vrm's source tree, and this vrm was "
+                         "installed without it; run vrm from a checkout, or name the official "
+                         "suite with --source NPB3.4.x.tar.gz")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def build_bundled(order: Order, mpicc: Optional[str], report: Report,
+                  extra_flags: Sequence[str] = ()) -> List[Built]:
+    """Build the bundled programs; raises BuildError when nothing can be built."""
+    program = bundled()
+
+    def convert(result: object) -> Built:
+        return Built(result.app, result.problem_class, Path(result.path), result.status,
+                     result.message)
+
+    try:
+        return [convert(result) for result in program.build(
+            order.apps, order.classes, mpicc, order.out, order.jobs,
+            lambda result: report(convert(result)), extra_flags)]
+    except (program.NoCompiler, ValueError) as error:
+        raise BuildError(str(error)) from error
+    except OSError as error:
+        raise BuildError(f"cannot write to {order.out}: {error.strerror}; choose another place "
+                         "with --out DIRECTORY") from error
