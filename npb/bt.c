@@ -49,29 +49,33 @@ enum { UPPER, RIGHT = CFD_VARS * CFD_VARS, ROW_SIZE = RIGHT + CFD_VARS };
 enum { DEPTH = 1 };
 
 /* What one point contributes to the matrix: to the row after its own, to its own
- * row, and to the row before.  Elements that are always zero stay so. */
+ * row, and to the row before. */
 typedef struct {
     block5 lower, diagonal, upper;
 } point_blocks;
 
-/* Fills the elements that do not depend on the flow. */
+/* Puts an element of dt / (2h) F' and of dt / h^2 Q' where they belong. */
+static inline void put(point_blocks *p, int row, int column, int lane, double f, double q)
+{
+    p->lower[row][column][lane] = -f - q;
+    p->upper[row][column][lane] = f - q;
+    p->diagonal[row][column][lane] = (row == column ? 1.0 : 0.0) + 2.0 * q;
+}
+
+/* Sets the elements that do not depend on the flow; most of them are zero. */
 static void prepare_blocks(const adi_batch *batch, point_blocks *p)
 {
-    const double diffusion = batch->diffuse * cfd_diffusion[batch->axis];
     const int normal = 1 + batch->axis;
 
     memset(p, 0, sizeof *p);
     ADI_EACH_LANE(l) {
-        p->lower[0][0][l] = -diffusion;
-        p->upper[0][0][l] = -diffusion;
-        p->diagonal[0][0][l] = 1.0 + 2.0 * diffusion;
-        p->lower[0][normal][l] = -batch->convect;
-        p->upper[0][normal][l] = batch->convect;
+        put(p, 0, 0, l, 0.0, batch->diffuse * cfd_diffusion[batch->axis]);
+        put(p, 0, normal, l, batch->convect, 0.0);
+        put(p, normal, 4, l, batch->convect * CFD_K2, 0.0);
     }
 }
 
-/* The Jacobians of F_a and Q_a at one point of each line, by rows: density is in
- * prepare_blocks, then the momenta, then energy. */
+/* The Jacobians of F_a and Q_a at one point of each line. */
 static void load_blocks(const adi_batch *batch, int point, point_blocks *p)
 {
     const double *u = batch->block->u + point * batch->step;
@@ -80,95 +84,70 @@ static void load_blocks(const adi_batch *batch, int point, point_blocks *p)
     const double diffusion = batch->diffuse * cfd_diffusion[batch->axis];
     const double viscous = batch->diffuse * CFD_K3K4;
     const int normal = 1 + batch->axis;
-    adi_lanes inverse, v[3], energy, kinetic;
+    adi_lanes v[3], energy, kinetic; /* velocity, E / rho, |v|^2 / 2 */
+    adi_lanes nu;                    /* viscous / rho */
+    adi_lanes energy_q;              /* element of Q' of energy by density */
 
     ADI_EACH_LANE(l) {
-        const double *q = u + batch->offset[l];
-        inverse[l] = 1.0 / q[0];
-        v[0][l] = q[var] * inverse[l];
-        v[1][l] = q[2 * var] * inverse[l];
-        v[2][l] = q[3 * var] * inverse[l];
-        energy[l] = q[4 * var] * inverse[l];
+        const double *here = u + batch->offset[l];
+        double inverse = 1.0 / here[0];
+        v[0][l] = here[var] * inverse;
+        v[1][l] = here[2 * var] * inverse;
+        v[2][l] = here[3 * var] * inverse;
+        energy[l] = here[4 * var] * inverse;
         kinetic[l] = 0.5 * (v[0][l] * v[0][l] + v[1][l] * v[1][l] + v[2][l] * v[2][l]);
+        nu[l] = viscous * inverse;
+        energy_q[l] = -nu[l] * CFD_K1K5 * energy[l];
     }
     const double *va = v[batch->axis];
 
     for (int c = 0; c < 3; c++) {
         const bool along = c == batch->axis;
-        const int row = 1 + c;
+        const double stress = along ? 4.0 / 3.0 : 1.0; /* normal or shear */
+        const int m = 1 + c;
         ADI_EACH_LANE(l) {
-            /* d(m_c v_a), to which the pressure is added below */
-            double f0 = -convect * v[c][l] * va[l];
-            double fc = convect * va[l];
-            double fn = convect * v[c][l];
-            /* viscosity of this component, with the dissipation */
-            double nu = viscous * (along ? 4.0 / 3.0 : 1.0) * inverse[l];
-            double q0 = -nu * v[c][l];
-            double qc = nu + diffusion;
-            if (along) {
-                f0 += convect * CFD_K2 * kinetic[l];
-                fc += (1.0 - CFD_K2) * fn;
-            } else {
-                p->lower[row][normal][l] = -fn;
-                p->upper[row][normal][l] = fn;
-                double fp = -convect * CFD_K2 * v[c][l];
-                p->lower[normal][row][l] = -fp;
-                p->upper[normal][row][l] = fp;
+            double pressure = along ? CFD_K2 * kinetic[l] : 0.0;
+            double enthalpy = along ? CFD_K1 * energy[l] - CFD_K2 * kinetic[l] : 0.0;
+            double work = nu[l] * (stress - CFD_K1K5) * v[c][l];
+            energy_q[l] -= work * v[c][l];
+            put(p, m, 0, l, convect * (pressure - v[c][l] * va[l]), -nu[l] * stress * v[c][l]);
+            put(p, m, m, l, convect * (along ? 2.0 - CFD_K2 : 1.0) * va[l],
+                nu[l] * stress + diffusion);
+            put(p, 4, m, l, convect * (enthalpy - CFD_K2 * v[c][l] * va[l]), work);
+        }
+        if (!along)
+            ADI_EACH_LANE(l) {
+                put(p, m, normal, l, convect * v[c][l], 0.0);
+                put(p, normal, m, l, -convect * CFD_K2 * v[c][l], 0.0);
             }
-            p->lower[row][0][l] = -f0 - q0;
-            p->upper[row][0][l] = f0 - q0;
-            p->diagonal[row][0][l] = 2.0 * q0;
-            p->lower[row][row][l] = -fc - qc;
-            p->upper[row][row][l] = fc - qc;
-            p->diagonal[row][row][l] = 1.0 + 2.0 * qc;
-        }
     }
     ADI_EACH_LANE(l) {
-        p->lower[normal][4][l] = -convect * CFD_K2;
-        p->upper[normal][4][l] = convect * CFD_K2;
-    }
-
-    adi_lanes q0;
-    ADI_EACH_LANE(l)
-        q0[l] = -viscous * CFD_K1K5 * energy[l] * inverse[l];
-    for (int c = 0; c < 3; c++) {
-        const bool along = c == batch->axis;
-        const int column = 1 + c;
-        ADI_EACH_LANE(l) {
-            double enthalpy = CFD_K1 * energy[l] - CFD_K2 * kinetic[l];
-            double f = convect * ((along ? enthalpy : 0.0) - CFD_K2 * v[c][l] * va[l]);
-            double q = viscous * inverse[l] *
-                       ((1.0 - CFD_K1K5) * v[c][l] + (along ? va[l] / 3.0 : 0.0));
-            q0[l] -= q * v[c][l];
-            p->lower[4][column][l] = -f - q;
-            p->upper[4][column][l] = f - q;
-            p->diagonal[4][column][l] = 2.0 * q;
-        }
-    }
-    ADI_EACH_LANE(l) {
-        double f0 = convect * (2.0 * CFD_K2 * kinetic[l] - CFD_K1 * energy[l]) * va[l];
-        double f4 = convect * CFD_K1 * va[l];
-        double q4 = viscous * CFD_K1K5 * inverse[l] + diffusion;
-        p->lower[4][0][l] = -f0 - q0[l];
-        p->upper[4][0][l] = f0 - q0[l];
-        p->diagonal[4][0][l] = 2.0 * q0[l];
-        p->lower[4][4][l] = -f4 - q4;
-        p->upper[4][4][l] = f4 - q4;
-        p->diagonal[4][4][l] = 1.0 + 2.0 * q4;
+        put(p, 4, 0, l, convect * (2.0 * CFD_K2 * kinetic[l] - CFD_K1 * energy[l]) * va[l],
+            energy_q[l]);
+        put(p, 4, 4, l, convect * CFD_K1 * va[l], nu[l] * CFD_K1K5 + diffusion);
     }
 }
 
-/* matrix -= lower * before, for one column of each. */
-static inline void subtract_product(block5 lower, adi_lanes *before, int stride,
-                                    adi_lanes *column, int column_stride)
+/* Takes the row before into account: subtracts its product with the lower block
+ * from the diagonal block and from the right-hand side. */
+static inline void eliminate_lower(block5 lower, adi_lanes *before, block5 diagonal,
+                                   adi_lanes *right)
 {
-    for (int r = 0; r < CFD_VARS; r++)
+    for (int r = 0; r < CFD_VARS; r++) {
+        for (int c = 0; c < CFD_VARS; c++)
+            ADI_EACH_LANE(l) {
+                double sum = diagonal[r][c][l];
+                for (int s = 0; s < CFD_VARS; s++)
+                    sum -= lower[r][s][l] * before[UPPER + s * CFD_VARS + c][l];
+                diagonal[r][c][l] = sum;
+            }
         ADI_EACH_LANE(l) {
-            double sum = column[r * column_stride][l];
+            double sum = right[r][l];
             for (int s = 0; s < CFD_VARS; s++)
-                sum -= lower[r][s][l] * before[s * stride][l];
-            column[r * column_stride][l] = sum;
+                sum -= lower[r][s][l] * before[RIGHT + s][l];
+            right[r][l] = sum;
         }
+    }
 }
 
 /* Solves the diagonal block against the upper block and the right-hand side by
@@ -230,9 +209,7 @@ static void eliminate(const adi_batch *batch, adi_lanes *rows)
         for (int m = 0; m < CFD_VARS; m++)
             ADI_EACH_LANE(l)
                 row[RIGHT + m][l] = factor * rhs[m * batch->block->var + batch->offset[l]];
-        for (int c = 0; c < CFD_VARS; c++)
-            subtract_product(below->lower, before + UPPER + c, CFD_VARS, &pivot[0][c], CFD_VARS);
-        subtract_product(below->lower, before + RIGHT, 1, row + RIGHT, 1);
+        eliminate_lower(below->lower, before, pivot, row + RIGHT);
         solve_block(pivot, row + UPPER, row + RIGHT);
     }
 }

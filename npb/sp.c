@@ -217,8 +217,8 @@ static inline void load_right(const adi_batch *batch, int point, const flow *f,
 /* Eliminates the two unknowns before a point from its row and divides by the
  * pivot.  `row` has the right-hand sides in place. */
 static inline void eliminate_row(const double weight[5], const eigen *below, const eigen *here,
-                                 const eigen *above, adi_lanes *row2,
-                                 adi_lanes *row1, adi_lanes *row)
+                                 const eigen *above, adi_lanes *row2, adi_lanes *row1,
+                                 adi_lanes *row)
 {
     static const double wave[3] = {0.0, 1.0, -1.0}; /* eigenvalue: v_a + wave c */
     adi_lanes lower[3], pivot[3];

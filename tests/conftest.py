@@ -4,6 +4,7 @@ run on it; waiting is always for a condition, with a limit.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -47,6 +48,13 @@ def mpirun_environment() -> Dict[str, str]:
     return env
 
 
+def obey_permissions() -> None:
+    """In a child that root starts: give up the rights to pass over the permissions of files."""
+    libc = ctypes.CDLL(None)
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP: takes effect at exec
+
+
 class Site:
     """A directory with programs, a queue and a configuration, and `vrm` on it."""
 
@@ -86,12 +94,14 @@ class Site:
         with open(self.queue, "a") as file:
             file.write(text)
 
-    def start(self, *arguments: str, **env: str) -> "subprocess.Popen[str]":
-        """Start `vrm -c CONFIG ARGUMENTS` and return at once."""
+    def start(self, *arguments: str, plain: bool = False, **env: str) -> "subprocess.Popen[str]":
+        """Start `vrm -c CONFIG ARGUMENTS` and return at once; `plain`: without root's right to
+        read and write everything."""
         process = subprocess.Popen(
             [sys.executable, "-m", "vrm.cli", "-c", str(self.config_file), *arguments],
             cwd=self.root, env={**self.env, **env}, text=True, stdin=subprocess.DEVNULL,
-            stdout=open(self.root / f"out.{len(self.started)}", "w"), stderr=subprocess.STDOUT)
+            stdout=open(self.root / f"out.{len(self.started)}", "w"), stderr=subprocess.STDOUT,
+            preexec_fn=obey_permissions if plain else None)
         process.output = self.root / f"out.{len(self.started)}"  # type: ignore[attr-defined]
         self.started.append(process)
         return process

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vrm.model import Heatmap, Job
+from vrm.model import Cluster, Heatmap, Job
+from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.simulation import Submission, simulate
-from vrm.simulation.corun import SpeedError, Speedups
+from vrm.simulation.corun import CoRunning, SpeedError, Speedups
+from vrm.simulation.engine import Simulator
 from vrm.simulation.inputs import read_heatmap
+from vrm.simulation.results import Results
 
 PAIRS = Speedups({"bt": {"bt": 0.8, "cg": 1.25}, "cg": {"bt": 1.6, "cg": 1.0}},
                  spare={"bt": 1.25})
@@ -85,20 +88,36 @@ APPS = ["bt.A", "cg.A", "ep.A"]
 @given(st.lists(st.tuples(st.sampled_from(APPS), st.integers(1, 6), st.integers(1, 50),
                           st.integers(0, 60)), min_size=1, max_size=12))
 def test_work_is_conserved(rows: List[Any]) -> None:
-    """Second by second between events, each job does its work at the speed of the model."""
+    """Between any two events each job does its work at the speed of the model."""
     rows.sort(key=lambda one: one[3])
     jobs = [job(number, app, procs, work, submit)
             for number, (app, procs, work, submit) in enumerate(rows, 1)]
-    outcome = simulate(jobs, nodes=2, sockets=2, cores=2, policy="strip", speedups=PAIRS,
-                       backfill="easy")
-    found = {row.id: row for row in outcome.jobs}
-    moments = sorted({row.start for row in found.values()} | {row.end for row in found.values()})
-    assert len(found) == sum(1 for _, procs, _, _ in rows if procs <= 4 * 2)
-    for row in found.values():
-        slowest, fastest = 0.8, 1.6
-        work = jobs[row.id - 1].run
-        assert work / fastest - 1e-6 <= row.end - row.start <= work / slowest + 1e-6
-    assert moments == sorted(moments)
+    cluster = Cluster.regular(2, 2, 2)
+    found: List[Any] = []
+
+    class Record(Results):
+        def ended(self, booking: Any, start: Any, end: float, *rest: Any) -> None:
+            found.append((booking.job, booking.placement.nodes, booking.start, end))
+
+    scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("easy"),
+                          make_policy("strip", cluster))
+    Simulator(scheduler, cluster, Record(cluster.nodes), speeds=CoRunning(cluster, PAIRS)).run(jobs)
+    assert len(found) == sum(procs <= 4 for _, procs, _, _ in rows)
+    moments = sorted({start for _, _, start, _ in found} | {end for *_, end in found})
+    for own, nodes, start, end in found:
+        work = 0.0
+        for begin, until in zip(moments, moments[1:]):
+            if not start <= begin < end:
+                continue
+            speeds = []
+            for node in nodes:
+                beside = [other for other, where, first, last in found
+                          if other is not own and node in where and first <= begin < last]
+                assert len(beside) <= 1
+                speeds.append(PAIRS.beside(own.app, own.procs, beside[0].app, beside[0].procs)
+                              if beside else PAIRS.alone(own.app, own.procs))
+            work += (until - begin) * min(speeds)
+        assert work == pytest.approx(jobs[own.id - 1].run)
 
 
 def test_a_table(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from conftest import Site, wait_until
+from vrm.workload.queue_file import WriterMarker
 
 OK = "echo ran >> \"$0.log\"\n"
 WAIT = "echo ran >> \"$0.log\"\nwhile [ ! -e \"$0.go\" ]; do sleep 0.02; done\n"
@@ -393,6 +395,64 @@ def test_a_queue_that_is_not_readable(site: Site) -> None:
     assert done.returncode == 2 and str(site.queue) in done.stderr
     site.queue.rmdir()
     assert ran(program) == 0
+
+
+def test_a_queue_file_without_permission_is_told_and_tried_again(site: Site) -> None:
+    program = site.program("ok.x", OK)
+    site.lines("ok.x 1 10 0")
+    site.queue.chmod(0)
+    manager = site.start(plain=True)
+    said = wait_until(lambda: "Permission denied" in (t := site.said(manager)) and t, "it is told")
+    assert said.count(str(site.queue)) >= 1 and "chmod u+r" in said
+    site.queue.chmod(0o600)
+    site.finish(manager)
+    assert ran(program) == 1
+
+
+def test_a_log_directory_without_permission(site: Site) -> None:
+    site.log.mkdir()
+    site.log.chmod(0o500)
+    manager = site.start("--once", plain=True)
+    said = site.finish(manager)
+    assert manager.returncode == 2 and str(site.log) in said and "Permission denied" in said
+    site.log.chmod(0o700)
+
+
+def test_a_full_disk_delays_starts_and_loses_nothing(site: Site) -> None:
+    """The run's directory on a tiny file system, which the first job fills up."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a small file system")
+    site.log.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(site.log)],
+                             stderr=subprocess.PIPE, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small file system here: {mounted.stderr.strip()}")
+    try:
+        after = site.program("after.x", OK)
+        site.program("fills.x", f"head -c 10000000 /dev/zero > {site.log}/ballast; exit 0\n")
+        site.lines("fills.x 1 10 0", "after.x 1 10 0", end=False)
+        manager = site.start()
+        wait_until(lambda: "starting nothing until" in site.said(manager), "the full disk is told")
+        assert ran(after) == 0
+        (site.log / "ballast").unlink()
+        wait_until(lambda: ran(after) == 1, "it goes on")
+        wait_until(lambda: site.statuses() == {0: "completed", 1: "completed"}, "both are recorded")
+        assert site.run("stop").returncode == 0
+        site.finish(manager)
+    finally:
+        subprocess.run(["umount", str(site.log)], check=True)
+
+
+def test_the_run_ends_when_the_writer_of_the_queue_has_ended(site: Site) -> None:
+    program = site.program("ok.x", OK)
+    with WriterMarker(site.queue):
+        manager = site.start()
+        wait_until(site.state, "the manager runs")
+        site.append("ok.x 1 10 0\n")
+        wait_until(lambda: ran(program) == 1, "the line is taken")
+        site.append("ok.x 1 10 0\n")
+    site.finish(manager)
+    assert ran(program) == 2 and site.statuses() == {0: "completed", 1: "completed"}
 
 
 def test_a_recorded_queue_is_replayed_with_its_delays(site: Site) -> None:

@@ -56,8 +56,8 @@ def machine(root: Path, sockets: Sequence[Cores], online: Optional[Set[int]] = N
                 folder.mkdir(parents=True)
                 if cpu in online:
                     threads = set(core) & online
-                    files = {"physical_package_id": f"{place if package_id is None else package_id}\n",
-                             "core_id": f"{number}\n"}
+                    called = place if package_id is None else package_id
+                    files = {"physical_package_id": f"{called}\n", "core_id": f"{number}\n"}
                     names = (("core_siblings", "thread_siblings") if old_names
                              else ("package_cpus", "core_cpus"))
                     for name, cpus in zip(names, (package, threads)):
@@ -69,9 +69,10 @@ def machine(root: Path, sockets: Sequence[Cores], online: Optional[Set[int]] = N
                 for cache in caches:
                     if cpu in cache and cpu in online:
                         shared = cache & online
-                        for name, text in (("level", "3\n"), ("type", "Unified\n"),
-                                           ("size", "1024K\n"), ("shared_cpu_list", listed(shared)),
-                                           ("shared_cpu_map", f"{sum(1 << c for c in shared):x}\n")):
+                        mask = f"{sum(1 << c for c in shared):x}\n"
+                        for name, text in (
+                                ("level", "3\n"), ("type", "Unified\n"), ("size", "1024K\n"),
+                                ("shared_cpu_list", listed(shared)), ("shared_cpu_map", mask)):
                             write(folder / "cache/index3" / name, text)
     for number, node in enumerate(numa):
         folder = system / f"node/node{number}"

@@ -199,7 +199,7 @@ def main() -> None:
         print(f"{options.jobs} jobs in each of {options.rounds} rounds, one after the other; all "
               "at once: the time of a round by its number of jobs")
         print(table)
-        print(sleepers(contest, 300))
+        print(sleepers(contest, 300), flush=True)
     del ballast
 
 

@@ -99,7 +99,7 @@ def open_mpi_settings(major: int, chosen: Iterable[str], one_machine: bool,
                       emulated: bool) -> Dict[str, str]:
     """The variables that Open MPI of this major version runs best with here.
 
-    `chosen` are the names that the user has set himself; `one_machine` tells that jobs stay on
+    `chosen` are the names that the user has set; `one_machine` tells that jobs stay on
     one machine whose only transport is shared memory.
     """
     chosen = set(chosen)
@@ -118,8 +118,8 @@ def open_mpi_settings(major: int, chosen: Iterable[str], one_machine: bool,
 
 def chosen_variables(base: Mapping[str, str], user: Mapping[str, str],
                      options: Sequence[str]) -> Dict[str, str]:
-    """What the user has set himself, by variable name: in the environment, in the
-    configuration, as `--mca NAME VALUE` among the launcher's options, or in his file of MCA
+    """What the user has set, by variable name: in the environment, in the
+    configuration, as `--mca NAME VALUE` among the launcher's options, or in the file of MCA
     parameters."""
     chosen = environment(base, user)
     for flag, name, value in zip(options, options[1:], options[2:]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import math
 import os
 import selectors
@@ -47,6 +48,11 @@ SNAPSHOT_PAUSE = 0.2
 
 BINDINGS_AFTER = 3.0
 """Seconds after a start at which the reported bindings are looked at for the first time."""
+
+RETRY = 1.0
+"""Seconds after which something is tried again that a full disk has prevented."""
+
+_FULL_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 
 RESTEP = 1.0
 """Seconds after which a queue whose order changes with time is looked at again."""
@@ -124,7 +130,7 @@ class Manager:
         self.phase = "running"
         self._text = PlacementText(self.cluster.nodes)
         self._next_id = 0
-        self._commands_done: Set[str] = set()
+        self._unanswered: Dict[str, control.Command] = {}  # replies to commands carried out
         self._prepared: List[Start] = []          # decided, to be launched when in the journal
         self._outcomes: Deque[Outcome] = collections.deque()  # ended, to be recorded
         self._untold: List[Start] = []            # launched, to be told of
@@ -138,7 +144,8 @@ class Manager:
         self._snapshot_latest = 0.0
         self._snapshot_failed = False
         self._input_ended = False
-        self._journal_failed = False
+        self._disk_failed = False
+        self._blocked_until = 0.0                 # no job is started before, for a full disk
         self._said_waiting = False
 
     # The run.
@@ -239,7 +246,10 @@ class Manager:
             running = self.running.get(int(event.id))
             if running is None:
                 continue
-            if isinstance(event, Started):
+            if isinstance(event, LaunchFailed) and event.message.endswith(_FULL_DISK):
+                del self.running[running.job.id]
+                self._no_room(running.job, event.message)
+            elif isinstance(event, Started):
                 running.session = event.supervisor_pid
                 if running.intent:
                     self._end_session(running)
@@ -366,22 +376,30 @@ class Manager:
 
     def _obey(self, name: str, command: control.Command, now: float) -> None:
         """Carry out a command file and answer it."""
-        action = {"submit": self._obey_submit, "cancel": self._obey_cancel,
-                  "stop": self._obey_stop}.get(command["do"])
+        if name not in self._unanswered:
+            self._unanswered[name] = self._reply_to(command, name, now)
         try:
-            reply = action(command, name, now) if action else {
-                "ok": False, "text": f"not understood: {command.get('why', command['do'])}"}
-        except (KeyError, TypeError, ValueError, LineError) as error:
-            reply = {"ok": False, "text": f"not understood: {error}"}
-        self.journal.sync()
-        control.answer(self.run_directory, name, reply)
+            self.journal.sync()
+            control.answer(self.run_directory, name, self._unanswered[name])
+            del self._unanswered[name]
+        except OSError as error:
+            self._disk_trouble(f"{self.run_directory.replies}: {error.strerror}")
+
+    def _reply_to(self, command: control.Command, name: str, now: float) -> control.Command:
+        actions = {"submit": self._obey_submit, "cancel": self._obey_cancel,
+                   "stop": self._obey_stop}
+        if command["do"] not in actions:
+            return {"ok": False,
+                    "text": f"not understood: {command.get('why', command['do'])}"}
+        try:
+            return actions[command["do"]](command, name, now)
+        except (KeyError, TypeError, ValueError) as error:
+            return {"ok": False, "text": f"not understood: {error}"}
 
     def _obey_submit(self, command: control.Command, name: str, now: float) -> control.Command:
         wanted = parse_line(command["line"])
         if self.phase != "running":
             return {"ok": False, "text": "the manager is stopping and takes no more jobs"}
-        if name in self._commands_done:
-            return {"ok": True, "text": "taken before"}
         job_id, reason = self._enter(now, wanted.app, wanted.procs, wanted.seconds,
                                      wanted.exclusive, cores=wanted.fields.get("cores", 1),
                                      command=name)
@@ -416,6 +434,9 @@ class Manager:
         self._next_step = math.inf
         if self.phase != "running" or not len(self.queue):
             return
+        if now < self._blocked_until:
+            self._next_step = self._blocked_until
+            return
         for start in self.scheduler.step(now, self.queue, self.cluster):
             job, placement = start.job, start.booking.placement
             self.journal.append("start", id=job.id, time=now, backfilled=start.backfilled,
@@ -437,25 +458,42 @@ class Manager:
             self.running[start.job.id] = running
             try:
                 self.spawner.launch(self._request(start.booking))
-            except (LaunchError, OSError) as error:
+            except LaunchError as error:
                 self._ended(running, None, JobState.FAILED, f"could not start: {error}")
+                continue
+            except OSError as error:
+                del self.running[start.job.id]
+                self._no_room(start.job, f"{error.filename or self.run_directory.directory}: "
+                                         f"{error.strerror}")
                 continue
             running.bindings_due = now + BINDINGS_AFTER
             self._untold.append(start)
+
+    def _no_room(self, job: Job, why: str) -> None:
+        """The files of a job could not be written: it waits, and nothing starts for a while."""
+        self._take_back(job)
+        self._changed = True
+        self._blocked_until = self.clock() + RETRY
+        self._disk_trouble(why)
+
+    def _disk_trouble(self, why: str) -> None:
+        """Tell of a file that cannot be written, once until that works again."""
+        if not self._disk_failed:
+            self._disk_failed = True
+            self.tell("warning", f"cannot write: {why}; starting nothing until that works again")
+
+    def _disk_works(self) -> None:
+        if self._disk_failed:
+            self._disk_failed = False
+            self.tell("note", "files can be written again; going on")
 
     def _synced(self) -> bool:
         """Bring the journal to disk; when that fails nothing is started until it works again."""
         try:
             self.journal.sync()
         except OSError as error:
-            if not self._journal_failed:
-                self._journal_failed = True
-                self.tell("warning", f"cannot write {self.run_directory.journal}: "
-                                     f"{error.strerror}; starting nothing until that works again")
+            self._disk_trouble(f"{self.run_directory.journal}: {error.strerror}")
             return False
-        if self._journal_failed:
-            self._journal_failed = False
-            self.tell("note", "the journal can be written again; going on")
         return True
 
     def _request(self, booking: Booking) -> LaunchRequest:
@@ -521,8 +559,7 @@ class Manager:
         """Records of ended jobs, checks of bindings, the state file."""
         now = self.clock()
         if self._outcomes and self._synced():
-            while self._outcomes:
-                self._record(self._outcomes.popleft())
+            self._record_all()
         for start in self._untold:
             ranks = f"{start.job.procs} rank" + ("s" if start.job.procs > 1 else "")
             self.tell("start", f"#{start.job.id} {start.job.app}  starts: {ranks} on "
@@ -535,6 +572,18 @@ class Manager:
                 self._check_early(running)
         if now >= (self._snapshot_earliest if self._dirty else self._snapshot_latest):
             self._write_snapshot(now)
+
+    def _record_all(self) -> None:
+        """Record the jobs that ended; those that the disk does not take wait for the next time."""
+        while self._outcomes and self.clock() >= self._blocked_until:
+            try:
+                self._record(self._outcomes[0])
+            except OSError as error:
+                self._blocked_until = self.clock() + RETRY
+                self._disk_trouble(f"{self.run_directory.jobs}: {error.strerror}")
+                return
+            self._outcomes.popleft()
+            self._disk_works()
 
     def _record(self, outcome: Outcome) -> None:
         """Write the line of a job that ended, tell of it, and end what it left behind."""
@@ -550,8 +599,8 @@ class Manager:
         if result.verification == "UNSUCCESSFUL" and not outcome.reason:
             outcome.reason = "its own verification was UNSUCCESSFUL"
         row = self._row(outcome, binding, result.seconds)
-        self.rows.append(row)
         self._writer.write(row)
+        self.rows.append(row)
         if outcome.state is not JobState.REFUSED:
             ran = f" after {outcome.end - booking.start:.2f} s" if booking else ""
             verified = f", verification {result.verification}" if result.verification else ""
@@ -719,7 +768,8 @@ class Manager:
         self.journal.append("run", run=self.run_id, time=self.clock(), pid=os.getpid(),
                             host=socket.gethostname())
         self._next_id = past.next_id
-        self._commands_done = set(past.commands)
+        taken = {"ok": True, "text": "taken before the manager was restarted"}
+        self._unanswered = dict.fromkeys(past.commands, taken)
         self._input_ended = past.input_ended
         follower = QueueFollower(self.settings.applications.queue,
                                  Position(*past.position) if past.position else None)

@@ -288,11 +288,10 @@ def _difference(topology: Topology, slot: RankSlot, binding: Binding) -> str:
         # Open MPI says so too of a rank that was bound to all there is.
         return "" if len(wanted) == len(topology.all_cores) else (
             f"is not bound, wanted {_places(topology, wanted)}")
-    by_cpu = {cpu: core.number for core in topology.all_cores for cpu in core.cpus}
     there = set()
     for kind, number in binding:
         logical = kind == "core" or (kind == "5" and topology.threads)
-        core = number if logical else by_cpu.get(number, -1)
+        core = number if logical else topology.number_of_cpu.get(number, -1)
         if not 0 <= core < len(topology.all_cores):
             return f"runs on {'core' if logical else 'CPU'} {number}, which is not known there"
         there.add(core)

@@ -20,6 +20,7 @@ import os
 import re
 import threading
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Dict, FrozenSet, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
@@ -81,16 +82,21 @@ class Topology:
         """How many cores this process may use."""
         return sum(len(cores) for cores in self.sockets)
 
-    @property
+    @cached_property
     def threads(self) -> bool:
         """Whether some core has several hardware threads."""
         return any(len(core.cpus) > 1 for core in self.all_cores)
 
-    @property
+    @cached_property
     def even(self) -> bool:
         """Whether the cpuset has the same number of cores of every socket."""
         counts = {len(cores) for cores in _by_socket(self.all_cores)}
         return len(counts) == 1 and not self.hidden
+
+    @cached_property
+    def number_of_cpu(self) -> Dict[int, int]:
+        """The logical number of the core that each CPU belongs to."""
+        return {cpu: core.number for core in self.all_cores for cpu in core.cpus}
 
     def core(self, socket: int, core: int) -> Core:
         """The core that the model calls so; IndexError when this machine has none such."""

@@ -1,8 +1,9 @@
-"""The co-run heatmap: how well two applications share sockets, as ranks (lower is better)."""
+"""The co-run heatmap: how well two applications share sockets, as ranks (lower is better), and
+which should not do so at all."""
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Mapping, Sequence
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence
 
 from vrm.model.job import application_kind
 
@@ -12,10 +13,17 @@ class Heatmap:
 
     Pairs that are not known get the neutral rank, the middle of the row or, for an unknown
     application, of the whole map.
+
+    Where it was measured, `throughput` is that of a pair together: 1 is as much as running the two
+    one after the other on the same nodes. Pairs below `least` are refused; unknown ones never are.
     """
 
-    def __init__(self, ranks: Mapping[str, Mapping[str, float]]) -> None:
+    def __init__(self, ranks: Mapping[str, Mapping[str, float]],
+                 throughput: Optional[Mapping[str, Mapping[str, float]]] = None,
+                 least: float = 0.0) -> None:
         self.ranks: Dict[str, Dict[str, float]] = {app: dict(row) for app, row in ranks.items()}
+        self.throughput = {app: dict(row) for app, row in (throughput or {}).items()}
+        self.least = least
         largest = max((len(row) for row in self.ranks.values()), default=1)
         self._neutral = (largest + 1) / 2
 
@@ -49,6 +57,18 @@ class Heatmap:
             return self._neutral
         known = row.get(application_kind(partner).lower())
         return (len(row) + 1) / 2 if known is None else known
+
+    def refuses(self, app: str, partner: str) -> bool:
+        """Whether the two do less together than one after the other."""
+        row = self.throughput.get(application_kind(app).lower())
+        known = None if row is None else row.get(application_kind(partner).lower())
+        return known is not None and known < self.least
+
+    @property
+    def refused(self) -> List[Sequence[str]]:
+        """The ordered pairs that are refused."""
+        return [(app, partner) for app, row in self.throughput.items() for partner in row
+                if self.refuses(app, partner)]
 
     def missing(self, apps: Iterable[str]) -> List[str]:
         """The applications of `apps` that have no row."""

@@ -252,15 +252,34 @@ class JobWriter:
         self.path = os.fspath(path)
         self.torn = ""
         has_header = append and self._mend()
-        self._file: TextIO = open(
-            path, "a" if append else "w", buffering=1 if append else 1 << 18,
-            encoding="utf-8", errors="backslashreplace", newline="\n")
+        self._append = append
+        self._file = self._open()
         if not has_header:
             self._file.write(HEADER)
 
     def write(self, row: JobRow) -> None:
-        """Add a job."""
-        self._file.write(row.line)
+        """Add a job; OSError when the disk does not take it, and then nothing was added."""
+        start = os.path.getsize(self.path) if self._append else 0
+        try:
+            self._file.write(row.line)
+        except OSError:
+            if self._append:
+                self._begin_anew(start)
+            raise
+
+    def _begin_anew(self, size: int) -> None:
+        """Forget what could not be written, on disk and in the buffer."""
+        try:
+            self._file.close()
+        except OSError:
+            pass  # what it still held is what could not be written
+        os.truncate(self.path, size)
+        self._file = self._open()
+
+    def _open(self) -> TextIO:
+        return open(self.path, "a" if self._append else "w",
+                    buffering=1 if self._append else 1 << 18,
+                    encoding="utf-8", errors="backslashreplace", newline="\n")
 
     def write_lines(self, lines: Iterable[str]) -> None:
         """Add jobs as `job_line` gives them."""

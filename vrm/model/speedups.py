@@ -1,0 +1,116 @@
+"""Measured speed-ups of applications that share nodes: plain data, looked up by load.
+
+Definitions (the ELiSE group, JSSPP 2025): the *compact time* T of an application is that of a run
+alone on full nodes; T(A|B) that of A on half of every socket with B on the other half. The
+*speed-up* of A beside B is T / T(A|B), above 1 where sharing helps A. The *spare* speed-up is that
+of A on half the cores while the others idle.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
+from vrm.model.heatmap import Heatmap
+from vrm.model.job import application_kind
+
+
+class SpeedError(ValueError):
+    """Speed-ups that cannot be used; the text names the place and the mend."""
+
+
+class Speedups:
+    """Speed-ups of pairs, spare speed-ups and compact times (seconds), by load.
+
+    A load is named `bt.D.256` (application, class, ranks), `bt.D` or `bt`; a job is looked up by
+    the most exact name that is known: with class and ranks, with class, by application alone.
+    Pairs that are not known have speed-up 1.
+    """
+
+    def __init__(self, pairs: Mapping[str, Mapping[str, float]],
+                 spare: Optional[Mapping[str, float]] = None,
+                 compact: Optional[Mapping[str, float]] = None) -> None:
+        self.pairs = {load: dict(row) for load, row in pairs.items()}
+        self.spare = dict(spare or {})
+        self.compact = dict(compact or {})
+        for name, value in self._values():
+            if not value > 0:
+                raise SpeedError(f"{name}: a speed-up or time must be above 0, not {value:g}")
+        self._known: Dict[Tuple[str, int, str, int], float] = {}
+
+    def _values(self) -> Iterator[Tuple[str, float]]:
+        for load, row in self.pairs.items():
+            for partner, value in row.items():
+                yield f"{load} beside {partner}", value
+        for load, value in [*self.spare.items(), *self.compact.items()]:
+            yield load, value
+
+    def beside(self, app: str, procs: int, partner: str, partner_procs: int) -> float:
+        """The speed-up of an application beside another."""
+        key = (app, procs, partner, partner_procs)
+        known = self._known.get(key)
+        if known is None:
+            row = _named(self.pairs, app, procs)
+            found = _named(row, partner, partner_procs) if row is not None else None
+            known = self._known[key] = 1.0 if found is None else found
+        return known
+
+    def alone(self, app: str, procs: int) -> float:
+        """The spare speed-up of an application; 1 if it is not known."""
+        found = _named(self.spare, app, procs)
+        return 1.0 if found is None else found
+
+    def compact_time(self, app: str, procs: int) -> Optional[float]:
+        """The run time of an application on full nodes, in seconds, if it was measured."""
+        return _named(self.compact, app, procs)
+
+    def against_spare(self) -> Dict[str, Dict[str, float]]:
+        """The speed-ups of pairs against running alone on half the cores (spare) instead of
+        compact; a spare speed-up that is not known counts as 1."""
+        return {load: {partner: value / self.spare.get(load, 1.0)
+                       for partner, value in row.items()} for load, row in self.pairs.items()}
+
+    def heatmap(self, least: float = 0.0) -> Heatmap:
+        """The map of ranks that orders nodes under strip: per application, the partner with the
+        largest mean speed-up first. It refuses pairs whose combined throughput is below `least`
+        (see `Heatmap`; 0: none)."""
+        means = _means(self.pairs)
+        ranks: Dict[str, Dict[str, float]] = {}
+        for app, row in means.items():
+            best = sorted(row, key=lambda partner: (-row[partner], partner))
+            ranks[app] = {partner: float(rank) for rank, partner in enumerate(best, 1)}
+        return Heatmap(ranks, self.throughput(), least)
+
+    def throughput(self) -> Dict[str, Dict[str, float]]:
+        """The combined throughput of pairs, by application: 1 is that of running them one after
+        the other on the same nodes, each alone on its half of the cores; 2 that of two which do
+        not feel each other. Pairs measured in one direction only are left out."""
+        speeds = _means(self.against_spare())
+        return {app: {partner: speed + speeds[partner][app] for partner, speed in row.items()
+                      if app in speeds.get(partner, ())} for app, row in speeds.items()}
+
+
+def load_name(app: str, procs: Optional[int]) -> str:
+    """The name of a load: `bt.D.256` for `bt.D.x` on 256 ranks."""
+    short = ".".join(app.split(".")[:2])
+    return short if procs is None else f"{short}.{procs}"
+
+
+def _means(pairs: Mapping[str, Mapping[str, float]]) -> Dict[str, Dict[str, float]]:
+    """Means over the loads of each application."""
+    sums: Dict[str, Dict[str, List[float]]] = {}
+    for load, row in pairs.items():
+        own = sums.setdefault(application_kind(load).lower(), {})
+        for partner, value in row.items():
+            own.setdefault(application_kind(partner).lower(), []).append(value)
+    return {app: {partner: sum(values) / len(values) for partner, values in row.items()}
+            for app, row in sums.items()}
+
+
+def _named(table: Mapping[str, Any], app: str, procs: int) -> Any:
+    """What stands under the most exact name of a load."""
+    words = app.split(".")
+    short = ".".join(words[:2])
+    for name in (f"{short}.{procs}", app, short, words[0]):
+        if name in table:
+            return table[name]
+    return None
