@@ -55,6 +55,12 @@ def obey_permissions() -> None:
         libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP: takes effect at exec
 
 
+def mpiruns() -> List[str]:
+    """The mpiruns to test with: those of VRM_TEST_MPIRUNS (a list as PATH is), else vrm's choice."""
+    listed = os.environ.get("VRM_TEST_MPIRUNS", "").split(os.pathsep)
+    return [path for path in listed if path] or ["auto"]
+
+
 class Site:
     """A directory with programs, a queue and a configuration, and `vrm` on it."""
 
@@ -154,6 +160,12 @@ class Site:
             except OSError:
                 continue
         return found
+
+    def nothing_left(self) -> None:
+        """Fail unless no marker stands and no process of a job is there, killed ones being given
+        the time to die."""
+        assert self.running() == []
+        wait_until(lambda: not self.processes(), "no process of a job is left", limit=5)
 
     def close(self) -> None:
         """End what the test has left running, and fail it if a job outlived everything."""

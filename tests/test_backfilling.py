@@ -25,7 +25,7 @@ BACKFILLINGS = ["none", "easy", "list"]
 
 
 @pytest.mark.parametrize("backfilling", BACKFILLINGS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data(), POLICIES, ORDERINGS, st.booleans())
 def test_equal_nodes(backfilling, data, policy, ordering, heatmap):
     nodes = data.draw(regular_nodes())
@@ -35,7 +35,7 @@ def test_equal_nodes(backfilling, data, policy, ordering, heatmap):
 
 
 @pytest.mark.parametrize("backfilling", BACKFILLINGS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data(), POLICIES, ORDERINGS, st.booleans())
 def test_different_nodes_resources_and_features(backfilling, data, policy, ordering, heatmap):
     nodes = data.draw(st.one_of(different_nodes(), regular_nodes(features=True)))
@@ -44,7 +44,7 @@ def test_different_nodes_resources_and_features(backfilling, data, policy, order
         pass
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data(), POLICIES, ORDERINGS)
 def test_jobs_past_their_estimate_and_nodes_that_go_down_and_return(data, policy, ordering):
     nodes = data.draw(st.one_of(regular_nodes(), different_nodes()))
@@ -83,7 +83,7 @@ def test_queues_long_enough_to_be_seen_through_arrays(ordering, data, policy, ba
 # ---------------------------------------------------------------------------------- the promises
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data(), POLICIES, ORDERINGS, st.sampled_from(["none", "easy"]), st.booleans())
 def test_a_head_that_fits_starts_and_no_head_is_delayed(data, policy, ordering, backfilling, same):
     """With estimates that hold, a head starts no later than its first reservation promised, as

@@ -103,7 +103,7 @@ def state(cluster):
             [[socket.slots for socket in node] for node in cluster.view()])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data(), POLICIES, ORDERINGS, st.booleans())
 def test_no_core_is_used_twice_and_the_end_is_as_the_beginning(data, policy, ordering, same):
     nodes = data.draw(regular_nodes(features=True) if same else different_nodes())

@@ -35,7 +35,10 @@ def arithmetic(node, values):
         return -operand if isinstance(node.op, ast.USub) else operand
     if isinstance(node, ast.BinOp):
         return BINARY[type(node.op)](arithmetic(node.left, values), arithmetic(node.right, values))
-    return FUNCTIONS[node.func.id](*(arithmetic(argument, values) for argument in node.args))
+    found = [arithmetic(argument, values) for argument in node.args]
+    if any(value != value for value in found):
+        return math.nan  # min and max of Python answer by the order of their arguments
+    return FUNCTIONS[node.func.id](*found)
 
 
 def calls(parts):
@@ -62,7 +65,7 @@ def same(a, b):
     return a == b or (a != a and b != b)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(TREES, VALUES)
 def test_agrees_with_pythons_arithmetic(tree, values):
     text = ast.unparse(tree)  # as few parentheses as precedence allows
@@ -109,6 +112,7 @@ def test_examples(text, wanted):
     ("log(0)", -math.inf), ("log(-1)", math.nan), ("sqrt(-1)", math.nan),
     ("0 ** -1", math.inf), ("(-8) ** 0.5", math.nan), ("10.0 ** 400", math.inf),
     ("(-10) ** 401", -math.inf), ("(-10) ** 400", math.inf), ("1e308 * 10", math.inf),
+    ("min(1, sqrt(-1))", math.nan), ("min(sqrt(-1), 1)", math.nan), ("max(sqrt(-1), 1)", math.nan),
     ("1.5e308", 1.5e308), (f"1{'0' * 400}", math.inf), ("9 ** 9 ** 9 ** 9", math.inf),
 ])
 def test_what_has_no_number_follows_the_conventions(text, wanted):
@@ -183,6 +187,7 @@ def test_nasty_texts_are_refused_or_computed_without_end_or_fall():
         assert answers[name] == "refused", name
 
 
+@pytest.mark.filterwarnings("error")
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(["q", "t", "n", "1", "2.5", "+", "-", "*", "/", "**", "(", ")", " ", ",",
                                  "log", "min(", "max(", "sqrt(", ".", "=", "%", "if", "[", "'"]),

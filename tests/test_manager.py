@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Site, wait_until
+from conftest import LIMIT, Site, mpiruns, wait_until
 from vrm.workload.queue_file import WriterMarker
 
 OK = "echo ran >> \"$0.log\"\n"
@@ -53,10 +53,11 @@ def test_jobs_run_in_order_and_are_recorded(site: Site) -> None:
     assert site.state()["manager"]["phase"] == "ended"
 
 
-def test_every_rank_is_on_its_core_and_the_check_says_so(site: Site) -> None:
+@pytest.mark.parametrize("mpirun", mpiruns())
+def test_every_rank_is_on_its_core_and_the_check_says_so(site: Site, mpirun: str) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
-    site.config(Cores=2, Launcher={"CheckBindings": "fail"})
+    site.config(Cores=2, Launcher={"CheckBindings": "fail", "Mpirun": mpirun})
     site.program("where.x", "grep Cpus_allowed_list /proc/self/status\n")
     site.lines("where.x 2 10 0")
     done = site.run()
@@ -109,8 +110,10 @@ def test_strip_runs_two_jobs_side_by_side(site: Site) -> None:
     assert site.statuses() == {0: "completed", 1: "completed"}
 
 
-def test_an_emulated_cluster_decides_for_the_wished_one_and_says_so(site: Site) -> None:
-    site.config(Nodes=4, Sockets=2, Cores=4, Emulate=True)
+@pytest.mark.parametrize("mpirun", mpiruns())
+def test_an_emulated_cluster_decides_for_the_wished_one_and_says_so(
+        site: Site, mpirun: str) -> None:
+    site.config(Nodes=4, Sockets=2, Cores=4, Emulate=True, Launcher={"Mpirun": mpirun})
     program = site.program("wide.x", WAIT)
     site.lines("wide.x 12 30 0")
     manager = site.start()
@@ -177,7 +180,7 @@ def test_a_job_that_ignores_sigterm_is_killed_after_the_grace_time(site: Site) -
     wait_until(lambda: ran(program), "the job runs")
     assert site.run("cancel", "0").returncode == 0
     wait_until(lambda: site.statuses() == {0: "cancelled"}, "the job is ended")
-    assert site.processes() == [] and site.running() == []
+    site.nothing_left()
     assert site.run("stop").returncode == 0
     site.finish(manager)
 
@@ -192,7 +195,7 @@ def test_a_job_that_outruns_its_estimate(site: Site, walltime: str, status: str)
     let_go(program) if walltime == "warn" else None
     site.finish(manager)
     assert site.statuses() == {0: status}
-    assert site.processes() == []
+    site.nothing_left()
 
 
 def test_what_a_job_leaves_behind_is_ended(site: Site) -> None:
@@ -202,7 +205,7 @@ def test_what_a_job_leaves_behind_is_ended(site: Site) -> None:
     site.lines("forks.x 1 10 0")
     site.finish(site.start())
     assert site.statuses() == {0: "completed"}
-    assert site.processes() == []
+    site.nothing_left()
 
 
 # What the manager needs, and what it refuses.
@@ -261,7 +264,7 @@ def test_a_signal_ends_the_jobs_and_leaves_nothing(site: Site, number: int) -> N
     said = site.finish(manager)
     assert manager.returncode == 1
     assert site.statuses() == {0: "cancelled"} and "1 job(s) still wait" in said
-    assert site.processes() == [] and site.running() == []
+    site.nothing_left()
 
 
 def test_on_stop_wait_lets_running_jobs_finish(site: Site) -> None:
@@ -357,7 +360,24 @@ def test_a_job_whose_supervisor_is_killed_ends_as_failed(site: Site) -> None:
     os.kill(json.loads((site.pids / "0").read_text())["pid"], signal.SIGKILL)
     site.finish(manager)
     assert site.statuses() == {0: "failed"} and "supervisor" in site.rows()[0].reason
-    assert site.processes() == [] and site.running() == []
+    site.nothing_left()
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(site: Site) -> None:
+    """`vrm -c FILE | head -1`, or a terminal that is lost."""
+    program = site.program("long.x", WAIT)
+    site.lines("long.x 1 100 0", "long.x 1 100 0")
+    reader, writer = os.pipe()
+    manager = subprocess.Popen([sys.executable, "-m", "vrm.cli", "-c", str(site.config_file)],
+                               cwd=site.root, env=site.env, stdin=subprocess.DEVNULL,
+                               stdout=writer, stderr=writer)
+    site.started.append(manager)
+    os.close(writer)
+    wait_until(lambda: ran(program) == 1, "the first job runs")
+    os.close(reader)
+    let_go(program)
+    assert manager.wait(LIMIT) == 0
+    assert site.statuses() == {0: "completed", 1: "completed"}
 
 
 # The queue file.
@@ -510,7 +530,8 @@ def test_stop_now_ends_the_running_jobs(site: Site) -> None:
     wait_until(lambda: ran(program) == 1, "the job runs")
     assert site.run("stop", "--now").returncode == 0
     site.finish(manager)
-    assert site.statuses() == {0: "cancelled"} and site.processes() == []
+    assert site.statuses() == {0: "cancelled"}
+    site.nothing_left()
 
 
 def test_a_command_file_of_nobody_is_answered_and_does_no_harm(site: Site) -> None:

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from reference import (HEATMAP, KINDS, ORDERINGS, POLICIES, Reference, different_nodes, jobs, pair,
                        places_of, play, rank_of_pair, regular_nodes, workloads)
 from vrm.model import Cluster, Heatmap, Infeasible, Job, Node
-from vrm.scheduling import PolicyError, make_policy
+from vrm.scheduling import (PolicyError, Scheduler, make_backfilling, make_ordering,
+                            make_policy)
 
 NAMES = ["compact", "spare", "strip"]
 
@@ -303,6 +304,11 @@ def test_a_policy_of_ones_own(tmp_path, monkeypatch):
     assert policy.heatmap is heatmap
     assert [on(start(cluster, policy, Job(i, "ft", 2, 1))) for i in range(2)] == [
         "2:0.0 2:0.1", "1:0.0 1:0.1"]
+    scheduler = Scheduler(make_ordering("WFP3"), make_backfilling("easy"), policy)
+    waiting = scheduler.new_queue()
+    for number in (5, 6, 7):
+        waiting.add(Job(number, "ft", 2, 1))
+    assert [one.job.id for one in scheduler.step(0, waiting, cluster)] == [5]
 
 
 # -------------------------------------------------------------------------------------- heatmaps

@@ -113,15 +113,23 @@ def run(arguments: argparse.Namespace) -> int:
     manager = Manager(settings, site, run_directory(settings), narrate, once=arguments.once,
                       fresh=arguments.fresh)
     succeeded = manager.run()
-    print(closing_line(settings.scheduling.algorithm, settings.scheduling.backfilling,
-                       manager.rows))
+    say(closing_line(settings.scheduling.algorithm, settings.scheduling.backfilling,
+                     manager.rows))
     return OK if succeeded else SOME_FAILED
 
 
 def narrate(kind: str, text: str) -> None:
     """Print what happens, a line each; warnings and failures stand out."""
     mark = {"warning": "!! ", "failure": "!! "}.get(kind, "   ")
-    print(f"{time.strftime('%H:%M:%S')} {mark}{text}", flush=True)
+    say(f"{time.strftime('%H:%M:%S')} {mark}{text}")
+
+
+def say(text: str) -> None:
+    """Print a line; a terminal or reader that is gone does not end the run."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
 
 
 def info(arguments: argparse.Namespace) -> int:

@@ -118,9 +118,8 @@ def open_mpi_settings(major: int, chosen: Iterable[str], one_machine: bool,
 
 def chosen_variables(base: Mapping[str, str], user: Mapping[str, str],
                      options: Sequence[str]) -> Dict[str, str]:
-    """What the user has set, by variable name: in the environment, in the
-    configuration, as `--mca NAME VALUE` among the launcher's options, or in the file of MCA
-    parameters."""
+    """What the user has set, by variable name: in the environment, in the configuration, as
+    `--mca NAME VALUE` among the launcher's options, or in `~/.openmpi/mca-params.conf`."""
     chosen = environment(base, user)
     for flag, name, value in zip(options, options[1:], options[2:]):
         if flag.lstrip("-") in ("mca", "gmca", "omca"):
@@ -131,7 +130,7 @@ def chosen_variables(base: Mapping[str, str], user: Mapping[str, str],
             text = Path(home, ".openmpi/mca-params.conf").read_text(errors="replace")
         except OSError:  # nearly nobody has one
             text = ""
-        for name, value in re.findall(r"^\s*(\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE):
+        for name, value in re.findall(r"^[ \t]*(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE):
             chosen.setdefault(f"OMPI_MCA_{name}", value)
     return chosen
 

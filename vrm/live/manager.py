@@ -163,10 +163,8 @@ class Manager:
                 self._continue(past)
                 with JobWriter(self.run_directory.jobs) as self._writer:
                     self._restore_rows(past)
-                    try:
-                        self._loop()
-                    finally:
-                        self._finish()
+                    self._loop()
+                    self._finish()
         failed = sum(self.counts.values()) - self.counts[JobState.COMPLETED.value]
         return not failed and not len(self.queue)
 
@@ -189,6 +187,8 @@ class Manager:
                 self._do_chores()
 
     def _done(self) -> bool:
+        if self._signals > 2 and not self.running:
+            return True  # what a full disk does not take is taken up by the next manager
         if self.running or self._prepared or self._outcomes:
             return False
         if self.phase == "stopping":
@@ -444,7 +444,7 @@ class Manager:
             self._prepared.append(start)
             self._dirty = True
         if len(self.queue):
-            self._next_step = self.scheduler.wake(now)
+            self._next_step = max(now + POLL, self.scheduler.wake(now))
             if not self.scheduler.ordering.static:
                 self._next_step = min(self._next_step, now + RESTEP)
 
@@ -735,7 +735,11 @@ class Manager:
                               "(--fresh starts anew)")
         self.phase = "ended"
         self._write_snapshot(self.clock())
-        self.journal.close()
+        try:
+            self.journal.close()
+        except OSError as error:
+            raise RunError(f"cannot write {self.run_directory.journal}: {error.strerror}; the "
+                           "same command records what is missing") from error
 
     def _past(self) -> journals.Past:
         """What an earlier manager left in the directory; an ended run is put aside."""
