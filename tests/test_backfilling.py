@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference import (ORDERINGS, POLICIES, UTILITIES, Switch, Task, cancels, different_nodes, pair,
-                       play, regular_nodes, switches, workloads)
+from reference import (ORDERINGS, POLICIES, UTILITIES, Task, cancels, different_nodes, pair, play,
+                       regular_nodes, switches, workloads)
 from vrm.model import Cluster, Job, Node
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.backfilling import reserve
@@ -188,13 +188,29 @@ def test_a_half_taken_node_is_not_free_when_its_first_job_ends():
 
 
 @pytest.mark.parametrize("policy", ["compact", "spare", "strip", "pack"])
-def test_what_ends_on_a_node_that_is_down_is_no_room_for_the_head(policy):
-    """At 100 only a node that is down gets free, so the head's shadow time is 200."""
-    tasks = [Task(Job(1, "ft", 1, 100, 0), 100), Task(Job(2, "ft", 2, 200, 0), 200),
-             Task(Job(3, "ft", 2, 10, 2), 10), Task(Job(4, "ft", 1, 150, 2), 150)]
-    starts = run(play(*pair(single_cores(4), policy, backfilling="easy"), tasks,
-                      [Switch(1, 0, False)]))
-    assert [starts[i][0] for i in (1, 2, 3, 4)] == [0, 0, 200, 2]
+@pytest.mark.parametrize("backfilling", ["easy", "conservative", "2", "easy-kept"])
+def test_what_ends_on_a_node_that_is_down_is_no_room_for_the_head(policy, backfilling):
+    """At 100 only a node that is down gets free, so the head can start at 200, and a job that
+    ends at 152 is not in its way.
+    """
+    cluster = Cluster(single_cores(4))
+    scheduler = Scheduler(make_ordering("FCFS"), make_backfilling(backfilling),
+                          make_policy(policy, cluster))
+    queue = scheduler.new_queue()
+    for job in (Job(1, "ft", 1, 100), Job(2, "ft", 2, 200)):
+        queue.add(job)
+    assert len(scheduler.step(0, queue, cluster)) == 2
+    cluster.set_up(0, False)
+    for job in (Job(3, "ft", 2, 10, 2), Job(4, "ft", 1, 150, 2)):
+        queue.add(job)
+    assert [start.job.id for start in scheduler.step(2, queue, cluster)] == [4]
+    assert scheduler.reservations(2, queue, cluster) == {3: 200}
+    cluster.release(1)
+    assert scheduler.step(100, queue, cluster) == []
+    cluster.release(4)
+    assert scheduler.step(152, queue, cluster) == []
+    cluster.set_up(0, True)
+    assert [start.job.id for start in scheduler.step(153, queue, cluster)] == [3]
 
 
 def test_a_head_without_reservation_holds_nobody_back():

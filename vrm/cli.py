@@ -105,14 +105,18 @@ def settings_of(arguments: argparse.Namespace) -> Any:
 def run(arguments: argparse.Namespace) -> int:
     """Run the queue to its end."""
     from vrm.live.manager import Manager
-    from vrm.live.setup import prepare, run_directory
+    from vrm.live.setup import describe, prepare, run_directory
     from vrm.report.metrics import closing_line
 
     settings = settings_of(arguments)
     site = prepare(settings)
     manager = Manager(settings, site, run_directory(settings), narrate, once=arguments.once,
                       fresh=arguments.fresh)
+    say(f"{describe(settings, site.cluster.nodes, site.emulated)}; "
+        f"{site.launcher.version_text}")
     succeeded = manager.run()
+    ended = ", ".join(f"{count} {status}" for status, count in manager.counts.items() if count)
+    say(f"{ended or 'no job ended'}; everything is in {settings.directory}")
     say(closing_line(settings.scheduling.algorithm, settings.scheduling.backfilling,
                      manager.rows))
     return OK if succeeded else SOME_FAILED

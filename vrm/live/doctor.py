@@ -18,7 +18,7 @@ from typing import Callable, List, Optional
 from vrm.config import ConfigError, Settings, load
 from vrm.live.launchers import LaunchError, make_launcher
 from vrm.live.rundir import RunError
-from vrm.live.setup import application_fault, make_scheduler, run_directory
+from vrm.live.setup import application_fault, describe, make_scheduler, run_directory
 from vrm.live.topology import Topology, TopologyError, cpu_quota, geometry, read_topology
 from vrm.model import Cluster, Node
 from vrm.scheduling import make_policy
@@ -79,16 +79,12 @@ def _machine(settings: Settings) -> List[Finding]:
                                    settings.emulate)
     except TopologyError as error:
         return [*findings, Finding("wrong", "cluster", str(error))]
-    shape = f"{len(nodes)} node(s) of {'+'.join(map(str, nodes[0].sockets))} cores"
     try:
-        scheduler = make_scheduler(settings, Cluster(nodes))
+        make_scheduler(settings, Cluster(nodes))
     except ConfigError as error:
         return [*findings, *(Finding("wrong", "scheduling", str(p)) for p in error.problems)]
-    return [*findings, Finding(
-        "note" if emulated else "ok", "cluster",
-        shape + (", EMULATED: ranks run oversubscribed and unbound" if emulated else "")
-        + f"; {scheduler.ordering.name}, backfilling {settings.scheduling.backfilling}, "
-          f"{settings.allocation.policy}")]
+    return [*findings, Finding("note" if emulated else "ok", "cluster",
+                               describe(settings, nodes, emulated))]
 
 
 def _shape(topology: Topology) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 from vrm.config import ConfigError, Problem, Settings
 from vrm.live.launchers import Launcher, LaunchError, make_launcher
 from vrm.live.rundir import RunDirectory, RunError
 from vrm.live.topology import TopologyError, geometry
-from vrm.model import Cluster, Heatmap
+from vrm.model import Cluster, Heatmap, Node
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
 
 
@@ -26,6 +26,15 @@ class Site:
     emulated: bool
     scheduler: Scheduler
     launcher: Launcher
+
+
+def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
+    """What a run does where, in one line."""
+    shapes = {"+".join(map(str, node.sockets)) for node in nodes}
+    shape = f"{len(nodes)} node{'s' * (len(nodes) > 1)} of {' or '.join(sorted(shapes))} cores"
+    warning = ", EMULATED: ranks run oversubscribed and unbound on this machine"
+    return (f"{settings.scheduling.algorithm}, backfilling {settings.scheduling.backfilling}, "
+            f"{settings.allocation.policy} on {shape}{warning * emulated}")
 
 
 def run_directory(settings: Settings) -> RunDirectory:

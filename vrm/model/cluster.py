@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from vrm.model import bits
@@ -24,6 +26,12 @@ class Booking:
     expected_end: float
 
 
+@lru_cache(maxsize=None)
+def exact(amount: float) -> Fraction:
+    """An amount as it was written: ten times 0.1 is 1, which floats do not give."""
+    return Fraction(str(amount))
+
+
 class Pool:
     """Free and taken lanes of the nodes, as two sets of nodes; cheap to copy.
 
@@ -34,20 +42,20 @@ class Pool:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
-        self.up = (1 << len(nodes)) - 1
+        self.up = self._all = (1 << len(nodes)) - 1
         self.busy0 = 0
         self.busy1 = 0
         self.layout = CoreLayout(nodes)
         self.busy_cores = 0
         self._down_cores = 0
         names = sorted({name for node in nodes for name in node.resources})
-        self.amounts: Dict[str, List[float]] = {
-            name: [node.resources.get(name, 0.0) for node in nodes] for name in names}
+        self.amounts: Dict[str, List[Fraction]] = {
+            name: [exact(node.resources.get(name, 0)) for node in nodes] for name in names}
 
     def copy(self) -> "Pool":
         """An independent copy of the free and taken state."""
         twin = Pool.__new__(Pool)
-        twin.nodes = self.nodes
+        twin.nodes, twin._all = self.nodes, self._all
         twin.up, twin.busy0, twin.busy1 = self.up, self.busy0, self.busy1
         twin.layout = self.layout
         twin.busy_cores, twin._down_cores = self.busy_cores, self._down_cores
@@ -73,6 +81,11 @@ class Pool:
             for node, *_ in self.layout.spans(self.busy_cores):
                 empty &= ~(1 << node)
         return empty
+
+    @property
+    def up_cores(self) -> int:
+        """Cores of nodes that are up (see `layout`)."""
+        return self.layout.all & ~self._down_cores
 
     @property
     def free_cores(self) -> int:
@@ -101,11 +114,18 @@ class Pool:
         for name, left in self.amounts.items():
             self.amounts[name] = list(map(min, left, other.amounts[name]))
 
+    def returns(self, placement: AnyPlacement) -> int:
+        """How much of the placement's size comes back when its job ends: what is on nodes that
+        are up."""
+        if self.up == self._all:
+            return placement.size
+        return placement.size_on(self)
+
     def _change_amounts(self, job: Job, placement: AnyPlacement, sign: int) -> None:
         for node, ranks in placement.ranks_by_node(self.nodes):
             for name, amount in job.resources.items():
                 if name in self.amounts:  # none of a resource may be asked of nodes without it
-                    self.amounts[name][node] += sign * ranks * amount
+                    self.amounts[name][node] += sign * ranks * exact(amount)
 
 
 class Cluster(Pool):

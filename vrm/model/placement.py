@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Dict, Iterator, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model import bits
 from vrm.model.node import CORES, Node, lane_of_socket
@@ -31,19 +31,23 @@ class Placement:
     which the job holds that lane: both lanes for a whole share, and for a half share closed to
     others. `order` is a sequence of disjoint node sets: ranks fill the nodes of the first set
     by number, then the next, socket by socket and core by core; the last node may stay partly
-    filled. `width` is the number of cores of each rank, `size` the number of nodes.
+    filled. `width` is the number of cores of each rank, `size` the number of nodes. `most` tells
+    how many ranks a node takes where that is less than its cores allow (for lack of other
+    resources).
     """
 
-    __slots__ = ("share", "claims", "order", "procs", "width", "size")
+    __slots__ = ("share", "claims", "order", "procs", "width", "size", "most")
 
     def __init__(self, share: str, claims: Tuple[int, int], order: Tuple[int, ...],
-                 procs: int, width: int = 1, size: int = 0) -> None:
+                 procs: int, width: int = 1, size: int = 0,
+                 most: Optional[Mapping[int, int]] = None) -> None:
         self.share = share
         self.claims = claims
         self.order = order
         self.procs = procs
         self.width = width
         self.size = size or bits.count(claims[0] | claims[1])
+        self.most = most
 
     def take(self, pool: "Pool") -> None:
         """Mark the lanes as taken."""
@@ -61,6 +65,10 @@ class Placement:
         """Whether something of it is taken, or on a node that is down."""
         lane0, lane1 = self.claims
         return bool(lane0 & pool.busy0 or lane1 & pool.busy1 or (lane0 | lane1) & ~pool.up)
+
+    def size_on(self, pool: "Pool") -> int:
+        """Nodes of it that are up."""
+        return bits.count(self.node_set & pool.up)
 
     @property
     def node_set(self) -> int:
@@ -86,6 +94,8 @@ class Placement:
         left = self.procs
         for node in self.nodes:
             here = min(left, nodes[node].capacity(self.share, self.lane(node), self.width))
+            if self.most is not None:
+                here = min(here, self.most.get(node, here))
             yield node, here
             left -= here
 
@@ -174,6 +184,10 @@ class CorePlacement:
     def clashes(self, pool: "Pool") -> bool:
         """Whether a core of it is taken, or on a node that is down."""
         return bool(self.taken & ~pool.free_cores)
+
+    def size_on(self, pool: "Pool") -> int:
+        """Cores of it on nodes that are up."""
+        return bits.count(self.taken & pool.up_cores)
 
     @property
     def nodes(self) -> List[int]:

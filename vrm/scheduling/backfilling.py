@@ -54,12 +54,12 @@ def reserve(job: Job, now: float, cluster: Cluster, policy: Any) -> Reservation:
 def reserve_by_count(job: Job, now: float, cluster: Cluster, policy: Any) -> Reservation:
     """The same for a policy under which counts say all of the job."""
     wanted, room = policy.size(job), policy.room(cluster)
-    bookings = cluster.bookings
+    bookings, returns = cluster.bookings, cluster.returns
     shadow = math.inf
     for end, job_id in cluster.ends:
         if end > shadow:
             break
-        room += bookings[job_id].placement.size
+        room += returns(bookings[job_id].placement)
         if room >= wanted and shadow == math.inf:
             shadow = end if end > now else now
     return Reservation(job, shadow, None, room - wanted)

@@ -7,6 +7,7 @@ closures over numbers: nothing of the text is ever run as Python.
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import operator
 from typing import Any, Callable, Dict, FrozenSet, Optional, Sequence, Tuple
@@ -23,8 +24,8 @@ class ExpressionError(ValueError):
 
 
 def _divide(a: float, b: float) -> float:
-    if b:
-        return a / b
+    if b or a != a:
+        return a / b if b else a
     return math.copysign(math.inf, a) if a else 0.0
 
 
@@ -46,6 +47,28 @@ def _log(function: Callable[[float], float]) -> Callable[[float], float]:
     return log
 
 
+def _constant(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
+
+
+def _source(node: ast.AST) -> str:
+    try:
+        return ast.unparse(node)
+    except RecursionError:
+        return "what is nested here"
+
+
+def _least(*values: float) -> float:
+    return math.nan if any(value != value for value in values) else min(values)
+
+
+def _greatest(*values: float) -> float:
+    return math.nan if any(value != value for value in values) else max(values)
+
+
 def _sqrt(x: float) -> float:
     return math.sqrt(x) if x >= 0 else math.nan
 
@@ -55,7 +78,7 @@ _BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
 _UNARY = {ast.USub: operator.neg, ast.UAdd: operator.pos}
 _FUNCTIONS: Dict[str, Tuple[Callable[..., float], int]] = {
     "log": (_log(math.log), 1), "log2": (_log(math.log2), 1), "log10": (_log(math.log10), 1),
-    "sqrt": (_sqrt, 1), "min": (min, 2), "max": (max, 2)}
+    "sqrt": (_sqrt, 1), "min": (_least, 2), "max": (_greatest, 2)}
 
 
 def compile_expression(text: str, names: Sequence[str]) -> Tuple[Formula, FrozenSet[str]]:
@@ -78,7 +101,7 @@ def compile_expression(text: str, names: Sequence[str]) -> Tuple[Formula, Frozen
         if depth > _DEEPEST:
             raise ExpressionError(f"`{text}` is nested more than {_DEEPEST} deep")
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-            value = float(node.value) if abs(node.value) < 1e300 else math.inf
+            value = _constant(node.value)
             return lambda v: value
         if isinstance(node, ast.Name):
             if node.id not in names:
@@ -86,7 +109,8 @@ def compile_expression(text: str, names: Sequence[str]) -> Tuple[Formula, Frozen
                     f"`{node.id}` in `{text}` is not known; there are {', '.join(names)} and "
                     f"the functions {', '.join(_FUNCTIONS)}")
             used.add(node.id)
-            return operator.itemgetter(list(names).index(node.id))
+            index = list(names).index(node.id)
+            return lambda v: float(v[index])  # whole numbers would grow without limit in powers
         if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
             function = _BINARY[type(node.op)]
             left, right = build(node.left, depth + 1), build(node.right, depth + 1)
@@ -96,7 +120,7 @@ def compile_expression(text: str, names: Sequence[str]) -> Tuple[Formula, Frozen
             return lambda v: sign(operand(v))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             return call(node, depth)
-        raise ExpressionError(f"`{ast.unparse(node)}` in `{text}` is not arithmetic; allowed are "
+        raise ExpressionError(f"`{_source(node)}` in `{text}` is not arithmetic; allowed are "
                               f"numbers, {', '.join(names)}, + - * / ** and "
                               f"{', '.join(_FUNCTIONS)}")
 
@@ -112,7 +136,7 @@ def compile_expression(text: str, names: Sequence[str]) -> Tuple[Formula, Frozen
         if fewest == 1:
             only = arguments[0]
             return lambda v: function(only(v))
-        return lambda v: function(argument(v) for argument in arguments)
+        return lambda v: function(*[argument(v) for argument in arguments])
 
     return build(tree.body, 0), frozenset(used)
 
@@ -137,11 +161,11 @@ class _NoVector(Exception):
 def _vector(node: ast.AST, names: Sequence[str]) -> Tuple[Callable[[Sequence[Any]], Any], bool]:
     """The function of arrays, and whether it is exact to the last digit."""
     if isinstance(node, ast.Constant):
-        value = float(node.value) if abs(node.value) < 1e300 else math.inf  # type: ignore
+        value = _constant(node.value)  # type: ignore[arg-type]
         return lambda v: value, True
     if isinstance(node, ast.Name):
         index = list(names).index(node.id)
-        return lambda v: v[index], True
+        return lambda v: _numpy().asarray(v[index], dtype=float), True
     if isinstance(node, ast.UnaryOp):
         operand, exact = _vector(node.operand, names)
         return ((lambda v: -operand(v)) if isinstance(node.op, ast.USub) else operand), exact
@@ -169,12 +193,9 @@ def _vector(node: ast.AST, names: Sequence[str]) -> Tuple[Callable[[Sequence[Any
     if node.func.id == "sqrt":
         return lambda v: _numpy().sqrt(first(v)), exact
     if node.func.id in ("min", "max"):
-        # With a value that is not a number the builtins answer by the order of arguments.
-        choose = "fmin" if node.func.id == "min" else "fmax"
-        if len(parts) != 2 or not all(part[1] for part in parts):
-            raise _NoVector
-        second = parts[1][0]
-        return lambda v: getattr(_numpy(), choose)(first(v), second(v)), True
+        choose = "minimum" if node.func.id == "min" else "maximum"
+        return (lambda v: functools.reduce(getattr(_numpy(), choose), [part(v) for part, _ in parts]),
+                all(part[1] for part in parts))
     if not exact:
         raise _NoVector
     log = node.func.id
@@ -189,5 +210,5 @@ def _numpy() -> Any:
 def _divide_arrays(a: Any, b: Any) -> Any:
     numpy = _numpy()
     a, b = numpy.asarray(a, dtype=float), numpy.asarray(b, dtype=float)
-    zero = numpy.where(a == 0, 0.0, numpy.copysign(numpy.inf, a))
+    zero = numpy.where(a == 0, 0.0, numpy.where(numpy.isnan(a), a, numpy.copysign(numpy.inf, a)))
     return numpy.where(b == 0, zero, a / b)

@@ -48,6 +48,13 @@ def _builtin(name: str, utility: Utility, static: bool = False,
     ORDERINGS.register(name)(Ordering(name, utility, static, vector))
 
 
+def _cube(x: float) -> float:
+    try:
+        return x ** 3
+    except OverflowError:
+        return math.copysign(math.inf, x)
+
+
 def _wfp3(v: Sequence[Any]) -> Any:
     ratio = v[0] / v[1]
     return ratio * ratio * ratio * v[2]
@@ -59,7 +66,7 @@ _builtin("FCSJ", lambda job, now, nodes: (now - job.submit) / job.estimate,
          vector=lambda v: v[0] / v[1])
 _builtin("WFP1", lambda job, now, nodes: (now - job.submit) / job.estimate * nodes,
          vector=lambda v: v[0] / v[1] * v[2])
-_builtin("WFP3", lambda job, now, nodes: ((now - job.submit) / job.estimate) ** 3 * nodes,
+_builtin("WFP3", lambda job, now, nodes: _cube((now - job.submit) / job.estimate) * nodes,
          vector=_wfp3)
 _builtin("SJF", lambda job, now, nodes: -job.estimate, static=True)
 _builtin("LJF", lambda job, now, nodes: job.estimate, static=True)

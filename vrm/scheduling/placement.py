@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Hashable, List, Optional, Sequence, Tuple
 
 from vrm.model import bits
-from vrm.model.cluster import Cluster, Pool
+from vrm.model.cluster import Cluster, Pool, exact
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Job
 from vrm.model.node import HALF, WHOLE, lane_of_socket
@@ -148,7 +148,10 @@ class LanePolicy:
             claims = (chosen, chosen)
         else:
             claims = (chosen & pool.free0, chosen & ~pool.free0)
-        return Placement(self.share, claims, tuple(picked), job.procs, job.cores)
+        most = None
+        if job.resources:
+            most = {index: self._ranks_on(job, pool, index) for index in bits.members(chosen)}
+        return Placement(self.share, claims, tuple(picked), job.procs, job.cores, most=most)
 
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
         """A class of jobs and the job's size in it.
@@ -213,7 +216,7 @@ class LanePolicy:
         for name, amount in job.resources.items():
             if amount > 0:
                 left = pool.amounts[name][index] if name in pool.amounts else 0
-                ranks = min(ranks, int(left // amount))
+                ranks = min(ranks, int(left // exact(amount)))
         return ranks
 
     def _walk(self, job: Job, pool: Pool, groups: Sequence[int]) -> Optional[List[int]]:

@@ -40,11 +40,12 @@ class CountProfile:
 
     def __init__(self, now: float, cluster: Cluster, policy: Any) -> None:
         self.policy = policy
+        self._cluster = cluster
         room = policy.room(cluster)
         self.times, self.free = array("d", [now]), array("q", [room])
         for booking in cluster.running():
             end = expected_end(booking, now)
-            room += booking.placement.size
+            room += cluster.returns(booking.placement)
             if end == self.times[-1]:
                 self.free[-1] = room
             else:
@@ -96,7 +97,7 @@ class CountProfile:
 
     def give_booking(self, booking: Booking, now: float) -> None:
         """A running job ended before its expected end."""
-        self.change(now, booking.expected_end, booking.placement.size)
+        self.change(now, booking.expected_end, self._cluster.returns(booking.placement))
 
     def earliest(self, job: Job) -> Slot:
         """The first hole in which the job fits for all its estimate; at infinity if none."""

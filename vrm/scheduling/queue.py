@@ -235,8 +235,9 @@ class JobQueue:
         """Enter a job; ValueError when its id waits already."""
         if job.id in self._jobs:
             raise ValueError(f"job {job.id} waits already")
+        nodes, size = self.nodes_of(job), self.size_of(job)  # may refuse the job
         if self.ordering.static:
-            entry = (*self.ordering.key(job, 0.0, self.nodes_of(job)), job)
+            entry = (*self.ordering.key(job, 0.0, nodes), job)
             entries = self.entries
             if self.first == len(entries):
                 entries.clear()
@@ -249,14 +250,14 @@ class JobQueue:
                 entries.insert(at, entry)
             if self._columns is not None:
                 self._columns[0].insert(at - self.first, job.estimate)
-                self._columns[1].insert(at - self.first, self.size_of(job))
+                self._columns[1].insert(at - self.first, size)
         else:
             self._slot_of[job.id] = len(self.slots)
             self.slots.append(job)
             self.estimates.append(job.estimate)
             self.submits.append(job.submit)
-            self.sizes.append(self.size_of(job))
-            self.nodes.append(self.nodes_of(job))
+            self.sizes.append(size)
+            self.nodes.append(nodes)
             self.procs.append(job.procs)
             self.ids.append(job.id)
         self._jobs[job.id] = job
@@ -320,10 +321,10 @@ class JobQueue:
         assert self.ordering.vector is not None
         submit = numpy.frombuffer(self.submits)
         with numpy.errstate(all="ignore"):
-            found = self.ordering.vector((
-                now - submit, numpy.frombuffer(self.estimates),
-                numpy.frombuffer(self.nodes, numpy.int64), numpy.frombuffer(self.procs, numpy.int64),
-                submit, numpy.frombuffer(self.ids, numpy.int64)))
+            whole = [numpy.frombuffer(column, numpy.int64).astype(float)
+                     for column in (self.nodes, self.procs, self.ids)]
+            found = self.ordering.vector((now - submit, numpy.frombuffer(self.estimates), whole[0],
+                                          whole[1], submit, whole[2]))
         found = numpy.array(found, dtype=float)  # a copy: marks are made in it
         found[numpy.isnan(found)] = -math.inf
         return found

@@ -64,11 +64,15 @@ def load_dotted(text: str) -> Any:
     """The object that `package.module:name` stands for; PolicyError when it cannot be had."""
     module, _, name = text.strip().partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        loaded = importlib.import_module(module)
     except ImportError as error:
         raise PolicyError(f"`{text}`: {error} (is its folder on PYTHONPATH?)") from error
-    except AttributeError as error:
-        raise PolicyError(f"`{text}`: module {module} has no `{name}`") from error
+    except Exception as error:  # it is the user's program: whatever it raises is told
+        raise PolicyError(f"`{text}`: loading module {module} failed: {type(error).__name__}: "
+                          f"{error}") from error
+    found = getattr(loaded, name, None)
+    if found is None:
+        raise PolicyError(f"`{text}`: module {module} has no `{name}`")
     if not callable(found):
         raise PolicyError(f"`{text}` is not callable")
     return found

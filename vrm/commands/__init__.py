@@ -1,0 +1,1 @@
+"""Groups of commands, a file each: arguments, calls, what is printed. As thin as `vrm/cli.py`."""

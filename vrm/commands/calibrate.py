@@ -1,0 +1,51 @@
+"""`vrm calibrate`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from vrm.commands.shared import command, count, counts, seconds, tell, words
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command to the program's."""
+    parser = command(commands, "calibrate", calibrate,
+                     "run each program alone at each rank count, under the configuration's "
+                     "placement, and write a table of estimates", [shared])
+    add = parser.add_argument
+    add("--apps", metavar="LIST", type=words, default=(),
+        help="programs in Applications.Path; * and ? match (default: all), as '*.W.x,cg.A.x'")
+    add("--ranks", metavar="LIST", type=counts, default=(),
+        help="rank counts (default: all that the programs allow and that fit)")
+    add("--repetitions", metavar="N", type=count, default=3, help="(default: 3)")
+    add("--limit", metavar="SECONDS", type=seconds, default=3600.0,
+        help="end a run that takes longer, and go on (default: 3600)")
+    add("--out", metavar="FILE", default="estimates.csv",
+        help="the table; one that is there is completed (default: estimates.csv)")
+    add("--fresh", action="store_true", help="begin anew even if the table is there")
+
+
+def calibrate(arguments: argparse.Namespace) -> int:
+    """Calibrate; 0 all measured, 1 some programs failed, 2 could not, 130 interrupted."""
+    from vrm.cli import settings_of
+    from vrm.live import calibrate as live
+    from vrm.live.bench import INTERRUPTED, find_apps
+    from vrm.live.setup import prepare
+
+    settings = settings_of(arguments)
+    site = prepare(settings)
+    table = Path(arguments.out)
+    plan = live.Plan(tuple(find_apps(settings.applications.path, arguments.apps)),
+                     arguments.ranks, arguments.repetitions, arguments.limit, table)
+    try:
+        complete = live.calibrate(settings, site, plan, tell, arguments.fresh)
+    except KeyboardInterrupt:
+        print(f"vrm: interrupted; what was measured is in {table}, the same command "
+              "(without --fresh) goes on", file=sys.stderr)
+        return INTERRUPTED
+    if table.exists():
+        print(f"{table}: give it to `vrm generate --estimates {table}`")
+    return 0 if complete else 1

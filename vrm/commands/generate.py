@@ -1,0 +1,126 @@
+"""`vrm generate`."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, Dict, Tuple
+
+from vrm.commands.shared import command, count, counts, factor, seconds, tell, words
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command to the program's."""
+    parser = command(commands, "generate", generate,
+                     "write a queue file with a mix of jobs, recorded so that it can be replayed",
+                     [shared])
+    add = parser.add_argument
+    add("queue", nargs="?", metavar="FILE",
+        help="the queue file (default: the configuration's Applications.Queue)")
+    add("--jobs", metavar="N", type=count, default=20, help="how many (default: 20)")
+    add("--apps", metavar="LIST", type=words, default=(),
+        help="programs, as cg or cg.A.x (default: all that have an estimate)")
+    add("--classes", metavar="LIST", type=words, default=(),
+        help="problem classes, as S,W (default: all that have an estimate)")
+    add("--ranks", metavar="LIST", type=counts, default=(),
+        help="rank counts, as 1,2,4 (default: all that have an estimate)")
+    add("--arrival", metavar="HOW", default="uniform:3-10",
+        help="uniform:LOW-HIGH (whole seconds), poisson:MEAN or once (default: uniform:3-10)")
+    add("--estimates", metavar="TABLE",
+        help="estimates by program and ranks: a table of `vrm calibrate`, or class-b, a published "
+             "one of class B on 2 to 128 ranks")
+    add("--estimate", metavar="SECONDS", type=seconds, help="one estimate for all, in place of a "
+        "table; needs --apps and --ranks")
+    add("--margin", metavar="FACTOR", type=factor, default=1.0,
+        help="multiply the table's seconds, as careful users do (default: 1)")
+    add("--exclusive", metavar="SHARE", type=float, default=0.0,
+        help="share of jobs that share no node, 0 to 1 (default: 0)")
+    add("--seed", metavar="N", type=int, help="the same seed draws the same mix (default: any; it "
+        "is written into the file)")
+    add("--live", action="store_true", help="append the jobs as time passes, beside a manager")
+    add("--resume", action="store_true", help="with --live: go on with a file that was begun with "
+        "the same options and seed")
+    add("--speed", metavar="FACTOR", type=factor, default=1.0,
+        help="with --live: so many times faster (the record stays as it is)")
+    add("--force", action="store_true", help="replace a file that is there")
+
+
+def generate(arguments: argparse.Namespace) -> int:
+    """Generate; 0 done, 2 could not, 130 interrupted."""
+    from vrm.cli import CannotRun, settings_of
+    from vrm.workload import generator
+
+    queue = Path(arguments.queue) if arguments.queue else settings_of(arguments).applications.queue
+    if arguments.resume and (not arguments.live or arguments.seed is None):
+        raise CannotRun("--resume goes on with a --live mix of a known --seed (the first line of "
+                        "the file has it); give both")
+    if arguments.live and arguments.force:
+        raise CannotRun("--force replaces a file, which a manager may follow; for --live name a "
+                        "new one")
+    seed = random.SystemRandom().randrange(1 << 31) if arguments.seed is None else arguments.seed
+    try:
+        arrival = generator.parse_arrival(arguments.arrival)
+        table = _table(arguments)
+        mix = generator.Mix(arguments.jobs, seed,
+                            generator.choices(table, arguments.apps, arguments.classes,
+                                              arguments.ranks),
+                            arrival, arguments.exclusive, arguments.margin)
+        header = _header(arguments, seed)
+        if arguments.live:
+            generator.write_live(mix, queue, header, arguments.resume, arguments.speed, tell)
+        else:
+            generator.write_at_once(mix, queue, header, arguments.force)
+    except generator.GenerateError as error:
+        raise CannotRun(str(error)) from error
+    except KeyboardInterrupt:
+        print(f"vrm: interrupted; go on with the same command, --resume and --seed {seed}",
+              file=sys.stderr)
+        return 130
+    print(f"{queue}: {mix.jobs} job(s) of {len(mix.choices)} program(s), seed {seed}")
+    return 0
+
+
+def _table(arguments: argparse.Namespace) -> Dict[Tuple[str, int], float]:
+    """The estimates to draw from."""
+    from vrm.workload.estimates import EstimateError, read_estimates
+    from vrm.workload.generator import GenerateError, constant
+    from vrm.workload.npb import CLASS_B
+
+    if arguments.estimate is not None and arguments.estimates:
+        raise GenerateError("--estimate is one for all, --estimates a table; give one of them")
+    if arguments.estimate is not None:
+        if not arguments.apps or not arguments.ranks:
+            raise GenerateError("--estimate needs to know what to draw from: give --apps and "
+                                "--ranks, too")
+        return constant(arguments.apps, arguments.classes, arguments.ranks, arguments.estimate)
+    if arguments.estimates == "class-b":
+        return dict(CLASS_B)
+    if not arguments.estimates:
+        raise GenerateError("no estimates; measure some with `vrm calibrate` and give --estimates "
+                            "FILE, or use --estimates class-b (published, class B) or --estimate "
+                            "SECONDS")
+    try:
+        found, _ = read_estimates(arguments.estimates)
+    except EstimateError as error:
+        raise GenerateError(str(error)) from error
+    return {key: estimate.seconds for key, estimate in found.items()}
+
+
+def _header(arguments: argparse.Namespace, seed: int) -> str:
+    """The command that makes this mix again, as the file's first line."""
+    options = ["vrm", "generate", "--jobs", str(arguments.jobs), "--seed", str(seed),
+               "--arrival", arguments.arrival]
+    for name in ("apps", "classes", "ranks"):
+        value = getattr(arguments, name)
+        options += [f"--{name}", ",".join(map(str, value))] if value else []
+    for name in ("estimates", "estimate"):
+        value = getattr(arguments, name)
+        options += [f"--{name}", Path(value).name if name == "estimates" else f"{value:g}"
+                    ] if value else []
+    for name, default in (("margin", 1.0), ("exclusive", 0.0)):
+        value = getattr(arguments, name)
+        options += [f"--{name}", f"{value:g}"] if value != default else []
+    return shlex.join(options)

@@ -1,0 +1,82 @@
+"""`vrm npb build`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from vrm.commands.shared import command, count, counts, group, words
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the group to the program's commands."""
+    actions = group(commands, "npb", "build the NAS Parallel Benchmarks")
+    parser = command(actions, "build", build,
+                     "build benchmark programs and install them in Applications.Path: the official "
+                     "suite from its archive or directory, else the bundled ones", [shared])
+    add = parser.add_argument
+    add("--source", metavar="FILE|DIR", help="NPB3.4.x.tar.gz (or 3.3) or its unpacked directory; "
+        "without, the bundled programs are built")
+    add("--apps", metavar="LIST", type=words, help="of bt,cg,ep,ft,is,lu,mg,sp (default: all)")
+    add("--classes", metavar="LIST", type=words, default=("S", "W", "A"),
+        help="of S,W,A,B,C,D,E,F (default: S,W,A)")
+    add("--ranks", metavar="LIST", type=counts, default=(),
+        help="NPB 3.3 only: the rank counts, one executable for each")
+    add("--out", metavar="DIR", help="where to install (default: Applications.Path)")
+    add("--mpicc", metavar="PATH", help="MPI C compiler (default: mpicc on PATH)")
+    add("--mpifc", metavar="PATH", help="MPI Fortran compiler (default: mpifort or mpif90 beside "
+        "mpicc, else on PATH)")
+    add("--flags", metavar="FLAGS", type=shlex.split, default=[],
+        help="further compiler flags, for example --flags=-march=native")
+    add("--work", metavar="DIR", help="build there and keep it (make.def, suite.def, logs)")
+    add("-j", "--jobs", metavar="N", type=count, default=len(os.sched_getaffinity(0)),
+        help="programs at a time (default: usable cores)")
+
+
+def build(arguments: argparse.Namespace) -> int:
+    """Build; 0 all there, 1 some failed, 2 could not begin."""
+    from vrm.cli import CannotRun, settings_of
+    from vrm.live import npb_build
+
+    out = Path(arguments.out).absolute() if arguments.out else settings_of(
+        arguments).applications.path
+    apps = tuple(app.lower() for app in arguments.apps or npb_build.APPS)
+    classes = tuple(name.upper() for name in arguments.classes)
+    for name in classes:
+        if name not in npb_build.CLASSES:
+            raise CannotRun(f"there is no class {name}; the classes are "
+                            f"{', '.join(npb_build.CLASSES)}")
+
+    def report(built: npb_build.Built) -> None:
+        if built.status == npb_build.FAILED:
+            print(f"{built.path.name}: failed ({built.app}, class {built.problem_class}): "
+                  f"{built.message}", file=sys.stderr, flush=True)
+        else:
+            extra = f" (with {' '.join(built.flags)})" if built.flags else ""
+            print(f"{built.path.name}: {built.status}{extra}", flush=True)
+
+    try:
+        if arguments.source is None:
+            for option in ("ranks", "work", "mpifc"):
+                if getattr(arguments, option):
+                    raise CannotRun(f"--{option} is for the official suite; name it with --source")
+            order = npb_build.Order(apps, classes, out, jobs=arguments.jobs)
+            results = npb_build.build_bundled(order, arguments.mpicc, report, arguments.flags)
+        else:
+            order = npb_build.Order(apps, classes, out, arguments.ranks,
+                                    ("-O3", *arguments.flags), arguments.jobs)
+            tools = npb_build.find_tools(arguments.mpicc, arguments.mpifc)
+            work = Path(arguments.work).absolute() if arguments.work else None
+            results = npb_build.build_official(Path(arguments.source), order, tools, report, work)
+    except npb_build.BuildError as error:
+        raise CannotRun(str(error)) from error
+    except KeyboardInterrupt:
+        print("vrm: interrupted; what was built is installed", file=sys.stderr)
+        return 130
+    failed = [built for built in results if built.status == npb_build.FAILED]
+    print(f"{len(results) - len(failed)} of {len(results)} executables are in {out}")
+    return 1 if failed else 0

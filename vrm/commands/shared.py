@@ -1,0 +1,72 @@
+"""What the command groups share: lists on the command line, progress lines."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, Callable, List, Tuple
+
+
+def words(text: str) -> Tuple[str, ...]:
+    """`a,b` as ("a", "b"); at least one."""
+    found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not found:
+        raise argparse.ArgumentTypeError(f"`{text}` names nothing; wanted is a list as a,b")
+    return found
+
+
+def counts(text: str) -> Tuple[int, ...]:
+    """`1,2,4` as (1, 2, 4)."""
+    return tuple(count(word) for word in words(text))
+
+
+def count(text: str) -> int:
+    """A whole number, 1 or more."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` is no whole number from 1 up")
+    return number
+
+
+def seconds(text: str) -> float:
+    """A number of seconds above 0."""
+    return _number(text, "seconds above 0")
+
+
+def factor(text: str) -> float:
+    """A number above 0."""
+    return _number(text, "a number above 0")
+
+
+def _number(text: str, wanted: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"`{text}` is not {wanted}")
+    return number
+
+
+def tell(text: str) -> None:
+    """A line of progress: on standard error, so that results can be piped."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def group(commands: Any, name: str, text: str) -> Any:
+    """A command that has commands of its own."""
+    parser = commands.add_parser(name, help=text, description=text)
+    actions = parser.add_subparsers(dest=f"{name}_command", metavar="COMMAND")
+    actions.required = True
+    return actions
+
+
+def command(commands: Any, name: str, act: Callable[[argparse.Namespace], int], text: str,
+            parents: List[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """A command with its action."""
+    parser = commands.add_parser(name, help=text, description=text, parents=parents)
+    parser.set_defaults(act=act)
+    return parser
