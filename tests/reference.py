@@ -1,5 +1,5 @@
 """The plain versions: ordering, placement and EASY backfilling written from their definitions, with
-lists of cores and loops over all nodes, and a small event loop that drives them beside the real ones.
+lists of cores and loops over all nodes, and an event loop that drives them beside the real ones.
 
 Also the random clusters and workloads that the property tests run on.
 """

@@ -91,7 +91,8 @@ def test_a_head_that_fits_starts_and_no_head_is_delayed(data, policy, ordering, 
     """
     nodes = data.draw(regular_nodes() if same else different_nodes())
     promised = None  # to the head: id and time
-    for moment in play(*pair(nodes, policy, ordering, backfilling), data.draw(workloads(plain=same))):
+    tasks = data.draw(workloads(plain=same))
+    for moment in play(*pair(nodes, policy, ordering, backfilling), tasks):
         heads = [job_id for job_id, backfilled, _ in moment.starts if not backfilled]
         if promised and heads:
             assert heads[0] == promised[0] or ordering != "FCFS"

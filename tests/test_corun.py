@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from vrm.model import Cluster, Heatmap, Job
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.simulation import Submission, simulate
-from vrm.simulation.corun import CoRunning, SpeedError, Speedups
+from vrm.model.speedups import SpeedError, Speedups
+from vrm.simulation.corun import CoRunning
 from vrm.simulation.engine import Simulator
 from vrm.simulation.inputs import read_heatmap
 from vrm.simulation.results import Results
+from vrm.workload.heatmap_files import read
 
 PAIRS = Speedups({"bt": {"bt": 0.8, "cg": 1.25}, "cg": {"bt": 1.6, "cg": 1.0}},
                  spare={"bt": 1.25})
@@ -123,9 +125,9 @@ def test_work_is_conserved(rows: List[Any]) -> None:
 def test_a_table(tmp_path: Path) -> None:
     path = tmp_path / "speeds"
     path.write_text("# own speed-ups\n     bt.D cg.D spare\nbt.D 1.5 0.75 2\ncg.D 1 1.2 1.1\n")
-    own = Speedups.read(path)
+    own = read(path).speedups
     assert own.beside("bt.D.x", 8, "cg.D.x", 8) == 0.75 and own.alone("bt.D.x", 8) == 2
-    assert Speedups.read(path, "partner").beside("cg.D.x", 8, "bt.D.x", 8) == 0.75
+    assert read(path, "partner").speedups.beside("cg.D.x", 8, "bt.D.x", 8) == 0.75
     heatmap, speedups = read_heatmap(path)
     assert speedups is not None and heatmap.rank("cg", "cg") < heatmap.rank("cg", "bt")
     path.write_text("bt cg bt\ncg bt cg\n")
@@ -142,7 +144,7 @@ def test_a_pool_of_measured_loads(tmp_path: Path) -> None:
         load("bt.D.64", [100, 120, 90], {"cg.D.64": [[80, 70], [90]]}),
         load("cg.D.64", [60], {"bt.D.64": [[50]], "cg.D.64": [[]]}),
         load("lu.D.64", [], {})]}))
-    pool = Speedups.read(path)
+    pool = read(path).speedups
     assert pool.compact_time("bt.D.64", 64) == pool.compact_time("bt.D.x", 64) == 100
     assert pool.beside("bt.D.x", 64, "cg.D.x", 64) == 100 / 80
     assert pool.beside("cg.D.x", 64, "cg.D.x", 64) == 1
@@ -150,10 +152,10 @@ def test_a_pool_of_measured_loads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text, message", [
-    ("", "empty"), ("bt cg\nbt 1\n", "1 speed-ups for 2 columns"), ("bt\nbt x1\n", "not a speed"),
+    ("", "empty"), ("bt cg\nbt 1\n", "1 speed-ups for 2 columns"), ("bt cg\nbt 1 x1\n", "not a speed"),
     ("bt\nbt 0\n", "must be above 0"), ('{"loads": [1]}', "not a pool of measured loads")])
 def test_files_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "speeds"
     path.write_text(text)
     with pytest.raises(SpeedError, match=message):
-        Speedups.read(path)
+        read(path)

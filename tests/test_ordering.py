@@ -78,7 +78,8 @@ def test_a_queue_that_jobs_come_to_and_leave(name, data):
         chosen = random.Random(chance)
         now += chosen.choice([0, 0, 1, 2.5])
         if move == "add":
-            job = Job(number * 31 % 64, "ft", chosen.randint(1, 40), chosen.choice([1, 2, 9.5]), now)
+            job = Job(number * 31 % 64, "ft", chosen.randint(1, 40), chosen.choice([1, 2, 9.5]),
+                      now)
             waiting.add(job)
             plain.append(job)
             last_step.append(job)

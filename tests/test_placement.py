@@ -24,7 +24,8 @@ def start(cluster, policy, job, now=0):
 
 def on(places):
     """Places as text: node:socket.core of every rank."""
-    return " ".join(f"{node}:{socket}.{'-'.join(map(str, cores))}" for node, socket, cores in places)
+    return " ".join(f"{node}:{socket}.{'-'.join(map(str, cores))}"
+                    for node, socket, cores in places)
 
 
 # ------------------------------------------------------------------------------------- examples
@@ -106,11 +107,13 @@ def test_strip_takes_empty_nodes_then_the_better_partner():
 def test_cores_of_a_rank_lie_in_one_socket():
     cluster = Cluster([Node("n0", (3, 5)), Node("n1", (2, 2))])
     policy = make_policy("compact", cluster)
-    assert on(start(cluster, policy, Job(1, "ft", 4, 1, cores=2))) == "0:0.0-1 0:1.0-1 0:1.2-3 1:0.0-1"
+    assert on(start(cluster, policy, Job(1, "ft", 4, 1, cores=2))) == (
+        "0:0.0-1 0:1.0-1 0:1.2-3 1:0.0-1")
 
 
 def test_ranks_are_spread_over_nodes_by_what_else_they_need():
-    cluster = Cluster([Node("n0", (4,), {"gpu": 1}), Node("n1", (4,)), Node("n2", (4,), {"gpu": 2})])
+    cluster = Cluster([Node("n0", (4,), {"gpu": 1}), Node("n1", (4,)),
+                       Node("n2", (4,), {"gpu": 2})])
     policy = make_policy("compact", cluster)
     job = Job(1, "ft", 3, 1, resources={"gpu": 1})
     assert policy.nodes(job) == 2
@@ -174,7 +177,8 @@ def test_counting_nodes_is_the_same_as_walking_over_them(data, policy, ordering,
 @given(st.data(), POLICIES)
 def test_asking_books_nothing_and_fits_says_whether_it_can_be_placed(data, policy):
     nodes = data.draw(st.one_of(regular_nodes(features=True), different_nodes()))
-    chosen, cluster = make_policy(policy, cluster := Cluster(nodes)), cluster
+    cluster = Cluster(nodes)
+    chosen = make_policy(policy, cluster)
     reference = Reference(nodes, policy)
     for number, wish in enumerate(data.draw(st.lists(jobs(plain=False), max_size=8))):
         job = Job(id=number, **wish)

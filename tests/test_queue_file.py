@@ -289,6 +289,16 @@ def test_truncated_in_the_middle_reads_what_is_left_once(queue):
     assert len(follower.take_notices()) == 1
 
 
+def test_when_nobody_writes_any_more_a_shrunken_file_is_read_at_once(queue):
+    queue.write_text(A + B)
+    follower = QueueFollower(queue)
+    follower.read_new()
+    queue.write_text(C)
+    follower.finish()
+    assert taken(follower.read_new()) == [(1, "c")]
+    assert follower.ended and len(follower.take_notices()) == 1
+
+
 def test_an_editor_that_saves_in_place_repeats_nothing(queue):
     queue.write_text(A + B)
     follower = QueueFollower(queue)
@@ -490,8 +500,8 @@ class GrowingFile(RuleBasedStateMachine):
         self.journal = []
 
     @rule(piece=st.one_of(
-        st.sampled_from([A, B, C, "\n", "#c\n", "bad\n", "x" * LONGEST, "\u00e9", "a 1", " 1 0", "\r\n"]
-                        ).map(str.encode),
+        st.sampled_from([A, B, C, "\n", "#c\n", "bad\n", "x" * LONGEST, "\u00e9", "a 1", " 1 0",
+                         "\r\n"]).map(str.encode),
         st.binary(max_size=4).filter(lambda raw: b"end" not in raw)))
     def write(self, piece):
         append(self.path, piece)

@@ -13,20 +13,15 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from vrm import __version__
+from vrm.commands.calibrate import add_parsers as add_calibrate
+from vrm.commands.generate import add_parsers as add_generate
+from vrm.commands.heatmap import add_parsers as add_heatmap
+from vrm.commands.npb import add_parsers as add_npb
+from vrm.commands.shared import CannotRun, default_config, settings_of
 from vrm.simulation.command import add_parser as add_simulate
 
 OK, SOME_FAILED, COULD_NOT_RUN = 0, 1, 2
 REPLY_SECONDS = 10.0
-
-
-class CannotRun(Exception):
-    """A command that cannot be carried out; the text says why and what to do."""
-
-
-def default_config() -> Optional[str]:
-    """The configuration to use when none is named: $VRM_CONFIG, else ./vrm.yaml if it exists."""
-    named = os.environ.get("VRM_CONFIG")
-    return named or ("vrm.yaml" if os.path.exists("vrm.yaml") else None)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -72,6 +67,8 @@ def parser() -> argparse.ArgumentParser:
     stop_parser = command("stop", stop, "let the manager start nothing more and end")
     stop_parser.add_argument("--now", action="store_true", help="end the running jobs, too")
     add_simulate(commands)
+    for add in (add_npb, add_generate, add_calibrate, add_heatmap):
+        add(commands, shared)
     command("doctor", doctor, "tell what is found on this machine, what is wrong, and the mend")
     return top
 
@@ -94,12 +91,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return COULD_NOT_RUN
-
-
-def settings_of(arguments: argparse.Namespace) -> Any:
-    """The settings that the command line names."""
-    from vrm.config import load
-    return load(getattr(arguments, "config", default_config()))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -226,6 +226,7 @@ Program = Annotated[str, PlainValidator(_program), _as_text]
 Switch = Annotated[bool, _kind("true or false", "true")]
 Count = Annotated[int, Field(ge=0), _kind("a whole number from 0 up", "1")]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), _kind("seconds, 0 or more", "10")]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False), _kind("a number, 0 or more", "1")]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False), _kind("a number above 0", "2.5")]
 Size = Annotated[
     Union[Literal["auto"], Annotated[int, Field(ge=1)]],
@@ -301,6 +302,8 @@ class Allocation(BaseModel):
 
     model_config = _STRICT
     policy: Annotated[Text, _kind("text", "compact")] = "compact"  # a name, as written
+    # Under strip, measured pairs with less combined throughput share no node; 0 = all may.
+    min_throughput: Amount = 1.0
 
 
 class Launcher(BaseModel):

@@ -116,19 +116,19 @@ import json, os, sys, tempfile, time
 from qcg.pilotjob.api.manager import LocalManager
 from qcg.pilotjob.api.job import Jobs
 argv, env, jobs = json.loads(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
-folder = tempfile.mkdtemp()
-manager = LocalManager(['--wd', folder, '--nodes', '1'])
 def many(n):
     work = Jobs()
     for i in range(n):
-        work.add(exec=argv[0], args=argv[1:], env=env, numCores=1, stdout=os.devnull,
+        work.add(exec=argv[0], args=argv[1:], numCores=1, stdout=os.devnull,
                  stderr=os.devnull, name='j%d_%d' % (n, i))
     begin = time.monotonic()
     manager.wait4(manager.submit(work))
     return time.monotonic() - begin
-many(1)
-print(many(jobs))
-manager.finish()
+if __name__ == "__main__":  # it starts further processes from this file
+    manager = LocalManager(['--wd', tempfile.mkdtemp(dir='.'), '--nodes', '1'])
+    many(1)
+    print(many(jobs))
+    manager.finish()
 """
 
 
@@ -137,7 +137,8 @@ def run_peer(python: str, code: str, argv: List[str], env: Dict[str, str], jobs:
     """Seconds a peer takes for the same mpiruns on one core; None when it cannot be run."""
     changed = {k: v for k, v in env.items() if os.environ.get(k) != v or k in ROOT_OPT_IN}
     with tempfile.TemporaryDirectory(prefix="vrm-bench-peer-") as folder:
-        done = subprocess.run([python, "-c", code, json.dumps(argv), json.dumps(changed),
+        (Path(folder) / "peer.py").write_text(code)
+        done = subprocess.run([python, "peer.py", json.dumps(argv), json.dumps(changed),
                                str(jobs)], env=env, cwd=folder, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, check=False, timeout=300)
     if done.returncode:

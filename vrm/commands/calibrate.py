@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vrm.commands.shared import command, count, counts, seconds, tell, words
+from vrm.commands.shared import command, count, counts, seconds, settings_of, tell, words
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -30,7 +30,6 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def calibrate(arguments: argparse.Namespace) -> int:
     """Calibrate; 0 all measured, 1 some programs failed, 2 could not, 130 interrupted."""
-    from vrm.cli import settings_of
     from vrm.live import calibrate as live
     from vrm.live.bench import INTERRUPTED, find_apps
     from vrm.live.setup import prepare

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, Tuple
 
-from vrm.commands.shared import command, count, counts, factor, seconds, tell, words
+from vrm.commands.shared import (CannotRun, command, count, counts, factor, seconds, settings_of,
+                                 tell, words)
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -50,7 +51,6 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def generate(arguments: argparse.Namespace) -> int:
     """Generate; 0 done, 2 could not, 130 interrupted."""
-    from vrm.cli import CannotRun, settings_of
     from vrm.workload import generator
 
     queue = Path(arguments.queue) if arguments.queue else settings_of(arguments).applications.queue

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vrm.commands.shared import command, count, factor, group, seconds, tell, words
+from vrm.commands.shared import (CannotRun, command, count, factor, group, seconds, settings_of,
+                                 tell, words)
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -67,7 +68,6 @@ def _add_show(actions: Any, shared: argparse.ArgumentParser) -> None:
 
 def measure(arguments: argparse.Namespace) -> int:
     """Measure; 0 all measured, 1 some programs failed, 2 could not, 130 interrupted."""
-    from vrm.cli import CannotRun, settings_of
     from vrm.live.bench import INTERRUPTED, find_apps
     from vrm.live.heatmap import Measurement, Method
     from vrm.live.setup import prepare
@@ -96,7 +96,6 @@ def measure(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace) -> int:
     """Print and draw."""
-    from vrm.cli import CannotRun, settings_of
     from vrm.model.speedups import SpeedError
     from vrm.report.heatmap import PictureError, draw, grid_of, table
     from vrm.workload.heatmap_files import read
@@ -123,7 +122,6 @@ def show(arguments: argparse.Namespace) -> int:
 
 def convert(arguments: argparse.Namespace) -> int:
     """Convert."""
-    from vrm.cli import CannotRun
     from vrm.model.speedups import SpeedError
     from vrm.workload.heatmap_files import csv_text, rank_text, read
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vrm.commands.shared import command, count, counts, group, words
+from vrm.commands.shared import CannotRun, command, count, counts, group, settings_of, words
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -39,7 +39,6 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def build(arguments: argparse.Namespace) -> int:
     """Build; 0 all there, 1 some failed, 2 could not begin."""
-    from vrm.cli import CannotRun, settings_of
     from vrm.live import npb_build
 
     out = Path(arguments.out).absolute() if arguments.out else settings_of(

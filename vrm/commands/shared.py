@@ -1,10 +1,27 @@
-"""What the command groups share: lists on the command line, progress lines."""
+"""What the commands share: the configuration they use, words on the command line, progress."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, List, Optional, Tuple
+
+
+class CannotRun(Exception):
+    """A command that cannot be carried out; the text says why and what to do."""
+
+
+def default_config() -> Optional[str]:
+    """The configuration to use when none is named: $VRM_CONFIG, else ./vrm.yaml if it exists."""
+    named = os.environ.get("VRM_CONFIG")
+    return named or ("vrm.yaml" if os.path.exists("vrm.yaml") else None)
+
+
+def settings_of(arguments: argparse.Namespace) -> Any:
+    """The settings that the command line names."""
+    from vrm.config import load
+    return load(getattr(arguments, "config", default_config()))
 
 
 def words(text: str) -> Tuple[str, ...]:

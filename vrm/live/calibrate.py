@@ -52,13 +52,14 @@ def combinations(plan: Plan, site: Site, tell: Tell) -> List[Key]:
     Raises MeasureError when nothing is left.
     """
     most = most_ranks(site)
+    for ranks in plan.ranks:
+        if ranks > most:
+            tell(f"{ranks} ranks are left out: {most} fit here under {site.scheduler.policy.name}")
+    wanted = [ranks for ranks in plan.ranks if ranks <= most]
     chosen = []
     for app in plan.apps:
-        for ranks in plan.ranks or rank_counts(app, most):
-            if ranks > most:
-                tell(f"{app} on {ranks} ranks is left out: {most} fit here under "
-                     f"{site.scheduler.policy.name}")
-            elif not allows(app, ranks):
+        for ranks in wanted if plan.ranks else rank_counts(app, most):
+            if not allows(app, ranks):
                 tell(f"{app} on {ranks} ranks is left out: it runs on {rule(app)}")
             else:
                 chosen.append((app, ranks))

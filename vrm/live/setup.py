@@ -16,6 +16,7 @@ from vrm.live.rundir import RunDirectory, RunError
 from vrm.live.topology import TopologyError, geometry
 from vrm.model import Cluster, Heatmap, Node
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.workload import heatmap_files
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,11 @@ def run_directory(settings: Settings) -> RunDirectory:
 
 
 def read_heatmap(settings: Settings) -> Optional[Heatmap]:
-    """The heatmap that the settings name, if any; ValueError or OSError when it is unusable."""
+    """The heatmap that the settings name, if any, of any form; ValueError when it is unusable."""
     path = settings.applications.heatmap
     if path is None:
         return None
-    try:
-        return Heatmap.parse(path.read_text().splitlines())
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    return heatmap_files.read(path, least=settings.allocation.min_throughput).heatmap
 
 
 def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:

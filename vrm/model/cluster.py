@@ -49,7 +49,7 @@ class Pool:
         self.busy_cores = 0
         self._down_cores = 0
         names = sorted({name for node in nodes for name in node.resources})
-        self.amounts: Dict[str, List[Fraction]] = {
+        self.left: Dict[str, List[Fraction]] = {
             name: [exact(node.resources.get(name, 0)) for node in nodes] for name in names}
 
     def copy(self) -> "Pool":
@@ -59,9 +59,13 @@ class Pool:
         twin.up, twin.busy0, twin.busy1 = self.up, self.busy0, self.busy1
         twin.layout = self.layout
         twin.busy_cores, twin._down_cores = self.busy_cores, self._down_cores
-        twin.amounts = ({name: list(left) for name, left in self.amounts.items()}
-                        if self.amounts else self.amounts)
+        twin.left = {name: list(left) for name, left in self.left.items()}
         return twin
+
+    @property
+    def amounts(self) -> Dict[str, List[float]]:
+        """What is left of each resource, by node."""
+        return {name: [float(amount) for amount in left] for name, left in self.left.items()}
 
     @property
     def free0(self) -> int:
@@ -111,8 +115,8 @@ class Pool:
         self.busy1 |= other.busy1
         self.busy_cores |= other.busy_cores
         self._down_cores |= other._down_cores
-        for name, left in self.amounts.items():
-            self.amounts[name] = list(map(min, left, other.amounts[name]))
+        for name, left in self.left.items():
+            self.left[name] = list(map(min, left, other.left[name]))
 
     def returns(self, placement: AnyPlacement) -> int:
         """How much of the placement's size comes back when its job ends: what is on nodes that
@@ -124,8 +128,8 @@ class Pool:
     def _change_amounts(self, job: Job, placement: AnyPlacement, sign: int) -> None:
         for node, ranks in placement.ranks_by_node(self.nodes):
             for name, amount in job.resources.items():
-                if name in self.amounts:  # none of a resource may be asked of nodes without it
-                    self.amounts[name][node] += sign * ranks * exact(amount)
+                if name in self.left:  # none of a resource may be asked of nodes without it
+                    self.left[name][node] += sign * ranks * exact(amount)
 
 
 class Cluster(Pool):
@@ -149,7 +153,7 @@ class Cluster(Pool):
         self.ends: List[Tuple[float, int]] = []
         self.tenants: Dict[str, List[int]] = {}
         self.taken_cores = 0
-        self.uniform = (not self.amounts and len({n.sockets for n in self.nodes}) == 1)
+        self.uniform = (not self.left and len({n.sockets for n in self.nodes}) == 1)
 
     @classmethod
     def regular(cls, nodes: int, sockets: int, cores: int, prefix: str = "n") -> "Cluster":

@@ -8,7 +8,8 @@
 | pack | with a free core | free cores, first fit | open while a core is free |
 
 Under strip an exclusive job is placed as under spare, and eligible nodes are taken in the order
-of the co-run heatmap: empty ones first, then those whose job is the better partner.
+of the co-run heatmap: empty ones first, then those whose job is the better partner; a node whose
+job does less beside the new one than the two one after the other (as measured) is not eligible.
 
 What a policy must have: `nodes`, `fits`, `place` and `similar`, as LanePolicy has them. With
 `room`, `size` and `exact` backfilling counts instead of asking; they may be left out.
@@ -44,6 +45,7 @@ class LanePolicy:
         self.alone = alone
         self.cluster = cluster
         self.heatmap = heatmap
+        self._refusing = heatmap is not None and bool(heatmap.refused)
         self._needs: Dict[Tuple[int, int], int] = {}
         self._room: Tuple[int, int] = (0, 0)
         self._room_generation = -1
@@ -101,7 +103,10 @@ class LanePolicy:
         """Whether the job could start on the pool as it is."""
         if not self._counted(job):
             return self._walk(job, pool, [self._eligible(job, pool)]) is not None
-        return self.nodes(job) <= self._count_room(pool)[self.alone(job)]
+        need = self.nodes(job)
+        if need > self._count_room(pool)[self.alone(job)]:
+            return False
+        return not self._refusing or need <= bits.count(self._eligible(job, pool))
 
     def room(self, pool: Pool) -> Optional[int]:
         """The largest `size` that any job of the pool may have to fit; None if not countable."""
@@ -182,7 +187,19 @@ class LanePolicy:
             return pool.empty
         if self._exact:
             return pool.empty
-        return pool.free0 | pool.free1
+        return (pool.free0 | pool.free1) & ~self._refused(job, pool)
+
+    def _refused(self, job: Job, pool: Pool) -> int:
+        """Nodes with a job beside which the heatmap refuses this one.
+
+        In a pool of the future a lane that is taken counts as taken by whoever has it now.
+        """
+        closed = 0
+        if self._refusing and self.heatmap is not None:
+            for app, (lane0, lane1) in self.cluster.tenants.items():
+                if self.heatmap.refuses(job.kind, app):
+                    closed |= (lane0 & pool.busy0) | (lane1 & pool.busy1)
+        return closed
 
     def _groups(self, job: Job, cluster: Cluster, pool: Pool) -> List[int]:
         """Eligible nodes as sets, best set first."""
@@ -215,7 +232,7 @@ class LanePolicy:
         ranks = node.capacity(self.share, lane, job.cores)
         for name, amount in job.resources.items():
             if amount > 0:
-                left = pool.amounts[name][index] if name in pool.amounts else 0
+                left = pool.left[name][index] if name in pool.left else 0
                 ranks = min(ranks, int(left // exact(amount)))
         return ranks
 

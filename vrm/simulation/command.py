@@ -40,6 +40,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="for strip: ranks, or measured speed-ups (a table or a JSON pool)")
     add("--heatmap-rows", choices=("own", "partner"), default="own",
         help="of a table of speed-ups: whose the rows are (default: own)")
+    add("--min-throughput", metavar="X", type=float,
+        help="under strip, with measured speed-ups: pairs whose combined throughput is below X "
+             "share no node (1, the default: that of running them one after the other; 0: all may)")
     add("--kill", action="store_true", help="end jobs at their wall time")
     machine = parser.add_argument_group("machine")
     for name, text in (("nodes", "nodes"), ("sockets", "sockets per node"),
@@ -137,10 +140,12 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
                       policy=settings.allocation.policy)
         if settings.applications.heatmap is not None:
             chosen["heatmap"] = settings.applications.heatmap
+        chosen["min_throughput"] = settings.allocation.min_throughput
         for name in ("nodes", "sockets", "cores"):
             if isinstance(getattr(settings, name), int):
                 chosen[name] = getattr(settings, name)
-    for name in ("algorithm", "backfill", "policy", "heatmap", "nodes", "sockets", "cores"):
+    for name in ("algorithm", "backfill", "policy", "heatmap", "min_throughput", "nodes", "sockets",
+                 "cores"):
         if getattr(args, name) is not None:
             chosen[name] = getattr(args, name)
     if "nodes" not in chosen and ("sockets" in chosen or "cores" in chosen):

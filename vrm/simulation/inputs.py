@@ -8,8 +8,9 @@ from typing import Dict, Iterable, Iterator, Optional, Tuple, Union
 
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Job
+from vrm.model.speedups import SpeedError, Speedups
 from vrm.report.jobs import JobFileError, parse_cores, read_jobs
-from vrm.simulation.corun import SpeedError, Speedups
+from vrm.workload import heatmap_files
 from vrm.workload.queue_file import LineError, QueueFollower, replay
 from vrm.workload.submission import Submission
 from vrm.workload.swf import Rules, Trace, TraceError
@@ -135,27 +136,13 @@ def open_workload(path: Union[str, Path], rules: Rules = Rules(), keep_estimates
     return QueueWorkload(path, rules, speedups)
 
 
-def read_heatmap(path: Union[str, Path],
-                 rows_are: str = "own") -> Tuple[Heatmap, Optional[Speedups]]:
+def read_heatmap(path: Union[str, Path], rows_are: str = "own",
+                 least: float = 0.0) -> Tuple[Heatmap, Optional[Speedups]]:
     """A heatmap of ranks, which only orders nodes, or one of measured speed-ups, which also tells
-    how fast jobs run. Raises SpeedError."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpeedError(f"{path}: {error}") from error
-    if text.lstrip().startswith("{") or _has_numbers(text.splitlines()):
-        speedups = Speedups.read(path, rows_are)
-        return speedups.heatmap(), speedups
-    try:
-        return Heatmap.parse(text.splitlines()), None
-    except ValueError as error:
-        raise SpeedError(f"{path}: {error}") from error
-
-
-def _has_numbers(lines: Iterable[str]) -> bool:
-    rows = [line.split() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    return len(rows) > 1 and len(rows[1]) > 1 and rows[1][1].replace(".", "", 1).isdigit()
+    how fast jobs run and refuses pairs with a combined throughput below `least`. Raises
+    SpeedError."""
+    found = heatmap_files.read(path, rows_are, least)
+    return found.heatmap, found.speedups
 
 
 ERRORS = (WorkloadError, TraceError, JobFileError, SpeedError)

@@ -12,12 +12,13 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Unio
 from vrm.model.cluster import Cluster
 from vrm.model.heatmap import Heatmap
 from vrm.model.node import Node
+from vrm.model.speedups import Speedups
 from vrm.report.metrics import THRESHOLD
 from vrm.scheduling.backfilling import make_backfilling
 from vrm.scheduling.ordering import Ordering, Utility, make_ordering
 from vrm.scheduling.placement import make_policy
 from vrm.scheduling.scheduler import Scheduler
-from vrm.simulation.corun import CoRunning, Speedups
+from vrm.simulation.corun import CoRunning
 from vrm.simulation.engine import Simulator
 from vrm.simulation.inputs import WorkloadError, open_workload, read_heatmap
 from vrm.simulation.results import Results, Row
@@ -52,7 +53,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
              algorithm: Union[str, Ordering, Utility] = "FCFS",
              backfill: Any = "none", policy: Any = "compact",
              heatmap: Union[str, Path, Heatmap, None] = None,
-             speedups: Optional[Speedups] = None, rows_are: str = "own", kill: bool = False,
+             speedups: Optional[Speedups] = None, rows_are: str = "own",
+             min_throughput: float = 1.0, kill: bool = False,
              rules: Rules = Rules(), keep_estimates: bool = False,
              threshold: float = THRESHOLD, warm_up: float = 0.0, cool_down: float = 0.0,
              out: Union[str, Path, None] = None, places: Optional[str] = None,
@@ -68,7 +70,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     `vrm.scheduling.backfilling`). `policy`: a name, or a function `policy(cluster, heatmap)`.
 
     `heatmap`: orders nodes under strip; a file with measured speed-ups (or `speedups`) also
-    makes jobs faster or slower there. `kill` ends jobs at their estimate. `rules` filter the
+    makes jobs faster or slower there, and pairs below `min_throughput` (1: as much as one after
+    the other) share no node. `kill` ends jobs at their estimate. `rules` filter the
     workload; `keep_estimates` leaves estimates below the run time as they are.
 
     `out`: a directory for jobs.csv (and evalys.csv with `evalys`); `places`: full, nodes or none,
@@ -81,10 +84,10 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     """
     measured = speedups
     if isinstance(heatmap, (str, Path)):
-        heatmap, found = read_heatmap(heatmap, rows_are)
+        heatmap, found = read_heatmap(heatmap, rows_are, min_throughput)
         measured = speedups or found
     elif heatmap is None and measured is not None:
-        heatmap = measured.heatmap()
+        heatmap = measured.heatmap(min_throughput)
     source: Any = workload
     if isinstance(workload, (str, Path)):
         source = open_workload(workload, rules, keep_estimates, measured)

@@ -315,6 +315,8 @@ class PlaceText:
 
     def _by_lane(self, placement: Placement,
                  runs_of: Iterable[Sequence[Tuple[int, int]]]) -> str:
+        if placement.most is not None:  # other resources limit the ranks of a node
+            return self._plain.cores(placement)
         parts: List[str] = []
         left = placement.procs
         lane0 = placement.claims[0]

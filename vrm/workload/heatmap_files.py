@@ -129,7 +129,7 @@ def read(path: Union[str, Path], rows_are: str = "own", least: float = 0.0) -> H
             raise SpeedError(f"{path}: {error}") from error
         return HeatmapFile(heatmap, None, _figures_of_ranks(heatmap), comments)
     speedups = _speedups(path, figures)
-    if any(speedups.pairs.values()):
+    if speedups.pairs or speedups.compact or speedups.spare:
         return HeatmapFile(speedups.heatmap(least), speedups, tuple(figures), comments)
     return HeatmapFile(_heatmap_of_ranks(figures), None, tuple(figures), comments)
 

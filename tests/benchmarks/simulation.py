@@ -1,0 +1,217 @@
+"""How fast the simulator is: whole processes, with reading the trace and writing jobs.csv.
+
+    python tests/benchmarks/simulation.py [--data DIR] [--only WORD] [--accasim PYTHON] [--quick]
+
+DIR holds `swf/` with the published traces (default: $VRM_REFERENCE_DATA, else `../shared/data`
+beside the checkout); rows whose trace is missing are left out. Synthetic traces are made here. The
+last columns compare with the floor that the project sets itself (above 1: better). With
+--accasim, a Python that has AccaSim 1.1.3, the same trace runs there, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional
+
+ROOT = Path(__file__).resolve().parents[2]
+HPC2N, KTH = "HPC2N-2002-2.1-cln.swf.gz", "KTH-SP2-1996-2.1-cln.swf.gz"
+
+# Runs `vrm simulate` as the program does and tells time and memory of its process.
+CHILD = """
+import argparse, json, resource, sys
+from vrm.simulation import command
+parser = argparse.ArgumentParser()
+command.add_parser(parser.add_subparsers())
+args = parser.parse_args(["simulate", *sys.argv[1:]])
+code = args.act(args)
+print(json.dumps({"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+sys.exit(code)
+"""
+
+ACCASIM = """
+import collections, collections.abc, json, resource, sys
+collections.Mapping = collections.abc.Mapping
+from accasim.base.simulator_class import Simulator
+from accasim.base.scheduler_class import FirstInFirstOut, ShortestJobFirst, EASYBackfilling
+from accasim.base.allocator_class import FirstFit
+kind = {"fcfs": FirstInFirstOut, "sjf": ShortestJobFirst, "easy": EASYBackfilling}[sys.argv[3]]
+Simulator(sys.argv[1], sys.argv[2], kind(FirstFit()), RESULTS_FOLDER_PATH=sys.argv[4]
+          ).start_simulation()
+print(json.dumps({"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+"""
+
+
+class Case(NamedTuple):
+    """A run: a trace, the command's options, and the floor in seconds (None: none was set)."""
+
+    name: str
+    trace: str
+    options: List[str]
+    floor: Optional[float]
+    aim: Optional[float] = None
+
+
+def synthetic(path: Path, jobs: int, nodes: int, cores: int, load: float = 0.85,
+              smallest: int = 1, largest: int = 512, seed: int = 1) -> None:
+    """A trace: log-normal run times (median 1800 s, sigma 1.5), sizes 2^i with weight 0.75^i,
+    Poisson arrivals, estimates 1 to 5 times the run time; the offered load is exact."""
+    draw = random.Random(seed)
+    sizes = []
+    while smallest <= largest:
+        sizes.append(smallest)
+        smallest *= 2
+    weights = [0.75 ** index for index in range(len(sizes))]
+    rows, gaps, area = [], [], 0.0
+    for _ in range(jobs):
+        size = draw.choices(sizes, weights)[0]
+        run = max(1, min(86400, round(draw.lognormvariate(math.log(1800), 1.5))))
+        rows.append((size, run, math.ceil(run * draw.uniform(1, 5))))
+        gaps.append(draw.expovariate(1))
+        area += size * run
+    scale = area / (load * nodes * cores) / sum(gaps)
+    at = 0.0
+    with open(path, "w", encoding="ascii") as out:
+        out.write(f"; Version: 2.2\n; MaxNodes: {nodes}\n; MaxProcs: {nodes * cores}\n")
+        for number, ((size, run, estimate), gap) in enumerate(zip(rows, gaps), 1):
+            at += gap * scale
+            out.write(f"{number} {int(at)} -1 {run} {size} -1 -1 {size} {estimate} -1 1 "
+                      f"{number % 64} -1 {number % 4} -1 -1 -1 -1\n")
+
+
+def speed_table(path: Path) -> None:
+    """Speed-ups of four applications beside each other."""
+    draw = random.Random(2)
+    apps = ["app0", "app1", "app2", "app3"]
+    path.write_text(f"{' '.join(apps)} spare\n" + "".join(
+        f"{app} {' '.join(f'{draw.uniform(0.8, 1.4):.2f}' for _ in range(5))}\n" for app in apps))
+
+
+def measure(code: str, words: List[str]) -> Dict[str, Any]:
+    """Seconds, peak memory (MB) and what the program printed, of one whole process."""
+    begun = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True,
+                          text=True, check=False)
+    seconds = time.perf_counter() - begun
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}: {done.stderr.strip()[-500:]}")
+    lines = done.stdout.splitlines()
+    return {**json.loads(lines[0]), **json.loads(lines[-1]), "seconds": seconds}
+
+
+def cases(quick: bool) -> List[Case]:
+    """The table's rows."""
+    pack = ["--nodes", "128", "--sockets", "1", "--cores", "16", "--policy", "pack"]
+    whole = ["--nodes", "5040", "--sockets", "1", "--cores", "16"]
+    found = [
+        Case("HPC2N FCFS", HPC2N, [], 202876 / 40000),
+        Case("HPC2N SJF", HPC2N, ["--algorithm", "sjf"], 202876 / 40000),
+        Case("HPC2N EASY", HPC2N, ["--backfill", "easy"], 202876 / 20000, 202876 / 55000),
+        Case("HPC2N WFP3+EASY", HPC2N, ["--algorithm", "wfp3", "--backfill", "easy"],
+             202876 / 8000),
+        Case("KTH conservative", KTH, ["--backfill", "conservative"], 10, 3),
+        Case("synth100k FCFS", "synth100k", pack, 5),
+        Case("synth100k SJF", "synth100k", [*pack, "--algorithm", "sjf"], 5),
+        Case("synth100k EASY", "synth100k", [*pack, "--backfill", "easy"], 12),
+        Case("deep queue FCFS", "deep200k", pack, 30),
+        Case("5040 nodes EASY", "wide200k", [*whole, "--backfill", "easy"], 60),
+        Case("strip, speeds", "corun10k", ["--nodes", "200", "--sockets", "2", "--cores", "10",
+                                           "--policy", "strip", "--backfill", "easy",
+                                           "--heatmap", "{speeds}"], 30),
+    ]
+    if not quick:
+        found.append(Case("HPC2N conservative", HPC2N, ["--backfill", "conservative"], 600, 120))
+    for nodes in (64, 512, 4096):
+        found.append(Case(f"EASY, {nodes} nodes", f"nodes{nodes}",
+                          ["--backfill", "easy", "--nodes", str(nodes)], None))
+    for load in (0.8, 1.2, 1.6):
+        found.append(Case(f"EASY, load {load}", f"load{load}",
+                          ["--backfill", "easy", "--nodes", "512"], None))
+    return found
+
+
+def make_trace(name: str, path: Path) -> None:
+    """Make a synthetic trace of that name."""
+    if name == "synth100k":
+        synthetic(path, 100_000, 128, 16)
+    elif name == "deep200k":
+        synthetic(path, 200_000, 128, 16, load=1.5)
+    elif name == "wide200k":
+        synthetic(path, 200_000, 5040, 16, smallest=16, largest=8192)
+    elif name == "corun10k":
+        synthetic(path, 10_000, 200, 10, smallest=1, largest=512)
+    elif name.startswith("nodes"):
+        nodes = int(name[5:])
+        synthetic(path, 20_000, nodes, 1, largest=max(1, nodes // 4))
+    else:
+        synthetic(path, 20_000, 512, 1, load=float(name[4:]), largest=128)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get(
+        "VRM_REFERENCE_DATA", ROOT.parent / "shared" / "data")))
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--accasim", metavar="PYTHON", help="a Python that has AccaSim 1.1.3")
+    parser.add_argument("--quick", action="store_true", help="without the longest run")
+    args = parser.parse_args()
+    print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores")
+    print(f"{'run':<20}{'jobs':>8}{'s':>8}{'jobs/s':>9}{'us/job':>8}{'MB':>6}{'queue':>8}"
+          f"{'floor s':>9}{'ratio':>7}{'to aim':>7}")
+    with tempfile.TemporaryDirectory() as folder:
+        speeds = Path(folder) / "speeds"
+        speed_table(speeds)
+        for case in cases(args.quick):
+            if args.only.lower() not in case.name.lower():
+                continue
+            trace = args.data / "swf" / case.trace
+            if case.trace.endswith(".gz"):
+                if not trace.exists():
+                    continue
+            else:
+                trace = Path(folder) / f"{case.trace}.swf"
+                if not trace.exists():
+                    make_trace(case.trace, trace)
+            options = [option.replace("{speeds}", str(speeds)) for option in case.options]
+            found = measure(CHILD, [str(trace), "--json", "--out", f"{folder}/out", *options])
+            seconds, jobs = found["seconds"], found["jobs"]
+            print(f"{case.name:<20}{jobs:>8}{seconds:>8.1f}{jobs / seconds:>9.0f}"
+                  f"{seconds / jobs * 1e6:>8.1f}{found['peak']:>6.0f}"
+                  f"{found['queue_length']['maximum']:>8.0f}"
+                  + (f"{case.floor:>9.1f}{case.floor / seconds:>7.2f}" if case.floor else
+                     f"{'':>16}")
+                  + (f"{case.aim / seconds:>7.2f}" if case.aim else ""), flush=True)
+            if args.accasim and case.trace == "synth100k":
+                compare(args.accasim, trace, Path(folder), case.name, seconds)
+
+
+def compare(python: str, trace: Path, folder: Path, name: str, ours: float) -> None:
+    """Run the same trace in AccaSim and print how many times longer it takes."""
+    system = folder / "system.json"
+    system.write_text(json.dumps({"system_name": "s", "groups": {"g0": {"core": 16}},
+                                  "resources": {"g0": 128}}))
+    kind = name.split()[-1].lower()
+    begun = time.perf_counter()
+    done = subprocess.run([python, "-c", ACCASIM, str(trace), str(system), kind,
+                           str(folder / "accasim")], capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - begun
+    if done.returncode:
+        print(f"  AccaSim did not run: {done.stderr.strip().splitlines()[-1:]}")
+        return
+    peak = json.loads(done.stdout.splitlines()[-1])["peak"]
+    print(f"  AccaSim 1.1.3{'':<15}{seconds:>8.1f}{'':>17}{peak:>6.0f}  {seconds / ours:.1f} times as "
+          "long")
+
+
+if __name__ == "__main__":
+    main()
