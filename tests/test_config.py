@@ -326,7 +326,10 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
         ("Scheduling: {Nodes: 8}", "1: Scheduling.Nodes: unknown key; it belongs at the top level"),
         ("allow_root: 1", "1: allow_root: unknown key; did you mean Launcher.AllowRoot?"),
         ("Quux: 8", f"1: Quux: unknown key; the keys at the top level are {TOP}"),
-        ("Allocation: {x: 8}", "1: Allocation.x: unknown key; the keys of Allocation are Policy, MinThroughput"),
+        (
+            "Allocation: {x: 8}",
+            "1: Allocation.x: unknown key; the keys of Allocation are Policy, MinThroughput",
+        ),
         ('"a\\tb\\e[1m": 8', f"1: a\\tb\\x1b[1m: unknown key; the keys at the top level are {TOP}"),
         (
             "Nodes: 8\nLog: a\nNodes: 9",

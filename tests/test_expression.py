@@ -101,7 +101,7 @@ def test_arrays_of_values_give_the_same_but_for_rounding(tree, rows):
     ("1 + 2 * 3", 7), ("(1 + 2) * 3", 9), ("2 ** 3 ** 2", 512), ("-2 ** 2", -4), ("--2", 2),
     ("10 / 4", 2.5), ("7 - 2 - 1", 4), ("  q\n", 5), ("min(q, t, 3)", 3), ("max(2, 1)", 2),
     ("log(1)", 0), ("log2(8)", 3), ("log10(100)", 2), ("sqrt(9)", 3), ("1e3", 1000),
-    ("(q / t)**3 * n", 2), ("q + 0*s + 0*id", 5), ("0x10 + 1_0", 26),
+    ("(q / t)**3 * n", 2), ("sqrt(" * 20 + "1" + ")" * 20, 1), ("+ q" * 30, 150), ("q + 0*s + 0*id", 5), ("0x10 + 1_0", 26),
 ])
 def test_examples(text, wanted):
     assert value_of(text, q=5.0, t=5.0, n=2) == wanted
@@ -125,7 +125,7 @@ def test_what_has_no_number_follows_the_conventions(text, wanted):
     "[q for q in t]", "(q for q in t)", "lambda: q", "lambda q: q", "q if t else n",
     "q and t", "q or t", "not q", "q < t", "q == t", "q % t", "q // t", "q @ t", "q & t", "q | t",
     "q ^ t", "q << t", "~q", "'q'", "b'q'", "f'{q}'", "...", "None", "True", "False", "1j",
-    "q := 1", "(q := 1)", "*q", "await q", "yield q", "min(*q)", "min(q, key=t)", "max(**q)",
+    "q := 1", "(q := 1)", "*q", "await q", "yield q", "min(*q)", "min(q, t, key=n)", "log(q, x=t)", "max(**q)",
     "abs(q)", "eval(q)", "__import__('os')", "print(q)", "math.log(q)", "log", "min", "log()",
     "log(q, 2)", "min()", "min(q)", "sqrt(q, t)", "log(q)(t)", "(q)(t)", "x", "Q", "nan", "inf",
     "q, t", "q\0", "q\\", "\ud800", "q \N{MULTIPLICATION SIGN} t", "1__0", "q!",

@@ -73,6 +73,14 @@ def test_a_socket_of_one_core_cannot_be_shared():
     assert start(cluster, policy, Job(3, "ft", 1, 1)) is None
 
 
+def test_equal_nodes_with_a_socket_of_one_core_have_unequal_halves():
+    cluster = Cluster([Node("n0", (1, 3)), Node("n1", (1, 3))])
+    policy = make_policy("strip", cluster)
+    assert on(start(cluster, policy, Job(1, "ft", 4, 1))) == "0:0.0 0:1.0 1:0.0 1:1.0"
+    assert start(cluster, policy, Job(2, "ft", 3, 1)) is None
+    assert on(start(cluster, policy, Job(2, "ft", 2, 1))) == "0:1.1 1:1.1"
+
+
 def test_a_partly_filled_last_node_is_open_to_another_job_under_strip_only():
     for name, wanted in [("compact", "1:0.0"), ("spare", "1:0.0"), ("strip", "1:0.0")]:
         cluster = Cluster.regular(2, 1, 4)

@@ -75,6 +75,8 @@ def test_lines_that_are_right(text, wanted):
     ("ft.B.x 8 60 0 cores=", ["cores", "nothing stands there"]),
     ("ft.B.x 8 60 0 cores=1 cores=1", ["`cores`", "twice"]),
     ("ft.B.x 8 60 0 name=run 1", ["`1`", "quote"]),
+    ("ft.B.x 8 60 0 name=a\u202eb", ["name", "printable"]),
+    (f"ft.B.x 8 60 0 name={'a' * 65}", ["name", "at most 64"]),
     ("ft.B.x 8 60 0 name='run", ["quote is not closed"]),
     ("ft.B.x 8 60 0 name=run\\", ["backslash"]),
     ("'' 8 60 0", ["names no file"]),
@@ -220,7 +222,7 @@ def test_a_character_that_was_cut_in_two_is_whole_in_the_end(queue):
 
 
 def test_windows_line_ends_and_byte_order_mark(queue):
-    queue.write_bytes(b"\xef\xbb\xbfa 1 1 0\r\n\r\nb 2 2 0 4\r\nend\r\n")
+    queue.write_bytes(b"\xef\xbb\xbfa 1 1 0\r\n\r\n\xef\xbb\xbfb 2 2 0 4\r\nend\r\n")
     follower = QueueFollower(queue)
     lines = follower.read_new()
     assert taken(lines) == [(1, "a"), (3, "b")]
@@ -432,7 +434,7 @@ def test_lines_that_are_too_long_are_refused_and_not_kept(queue):
     assert str(LONGEST) in str(lines[1].parsed) and len(lines[1].text) == 200
 
 
-def test_a_line_without_end_is_searched_only_once(queue):
+def test_a_line_too_long_is_refused_when_its_end_has_come(queue):
     follower = QueueFollower(queue)
     append(queue, A)
     follower.read_new()
@@ -444,6 +446,16 @@ def test_a_line_without_end_is_searched_only_once(queue):
     again = QueueFollower(queue, position)
     assert taken(follower.read_new()) == taken(again.read_new()) == [(2, "!"), (3, "b")]
     assert follower.position == again.position
+
+
+@pytest.mark.parametrize("longer", [0, 2 * LONGEST])
+def test_another_file_in_the_place_of_a_line_too_long(queue, longer):
+    """How far the line was searched says nothing of the new file."""
+    append(queue, "x" * (LONGEST + 100))
+    follower = QueueFollower(queue)
+    assert follower.read_new() == []
+    replace(queue, "x" * (LONGEST + 9) + "\n" + B + "#" * longer + "\n" + C)
+    assert taken(follower.read_new()) == [(1, "!"), (2, "b"), *[(3, "!")] * (longer > 0), (4, "c")]
 
 
 def test_a_line_too_long_that_is_never_ended(queue):
@@ -528,8 +540,8 @@ class GrowingFile(RuleBasedStateMachine):
         wanted = []
         for number, raw in enumerate(self.written.split(b"\n")[:-1], 1):
             text = raw.decode("utf-8", "backslashreplace")
-            if number == 1:
-                text = text.replace("\ufeff", "", 1)
+            if text.startswith("\ufeff"):
+                text = text[1:]
             try:
                 parse_line(text)
             except LineError as error:

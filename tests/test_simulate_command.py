@@ -52,7 +52,7 @@ def test_one_json_object_with_the_promised_keys(trace: Path, capsys: Any) -> Non
     found = json_of(capsys)
     assert {"jobs", "average_wait", "average_turnaround", "average_bounded_slowdown", "makespan",
             "utilisation", "jobs_per_second"} <= set(found)
-    assert found["machine"] == {"nodes": 4, "sockets": 1, "cores": 1}
+    assert found["machine"] == {"nodes": 4, "sockets": 1, "cores": 1, "all_cores": 4}
     assert found["jobs"] == 3 and found["backfilled"] == 1
     assert found["dirt"] == {"dropped: more processors than the machine": 1}
 
@@ -64,7 +64,7 @@ def test_options_override_the_configuration(trace: Path, tmp_path: Path, capsys:
     assert run(trace, "--json", "-c", config) == 0
     found = json_of(capsys)
     assert (found["algorithm"], found["backfilling"], found["policy"]) == ("WFP3", "easy", "strip")
-    assert found["machine"] == {"nodes": 3, "sockets": 2, "cores": 2}
+    assert found["machine"] == {"nodes": 3, "sockets": 2, "cores": 2, "all_cores": 12}
     assert run(trace, "--json", "-c", config, "--algorithm=t*n", "--nodes", 7, "--backfill", 2) == 0
     found = json_of(capsys)
     assert (found["algorithm"], found["backfilling"]) == ("t*n", "depth 2")
@@ -102,6 +102,21 @@ def test_the_jobs_of_a_run_are_a_workload(trace: Path, tmp_path: Path, capsys: A
         run(tmp_path / "a" / "jobs.csv", "--out", tmp_path / "b", *shape)
         assert list(read_jobs(tmp_path / "a" / "jobs.csv")) \
             == list(read_jobs(tmp_path / "b" / "jobs.csv"))
+
+
+@pytest.mark.parametrize("text, cores", [
+    ('{"nodes": [{"count": 2, "sockets": 2, "cores": 2}, {"cores": 3, "prefix": "fat"}]}', 11),
+    ('{"groups": {"g0": {"core": 2, "mem": 9}}, "resources": {"g0": 3}}', 6)])
+def test_a_system_description(trace: Path, tmp_path: Path, capsys: Any, text: str,
+                              cores: int) -> None:
+    system = tmp_path / "system.json"
+    system.write_text(text)
+    assert run(trace, "--system", system, "--json", "--policy", "compact") == 0
+    found = json_of(capsys)
+    assert found["machine"]["all_cores"] == cores and found["completed"] >= 3
+    system.write_text("[]")
+    assert run(trace, "--system", system) == 2
+    assert "not a system description" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words, message", [

@@ -34,7 +34,8 @@ parser = argparse.ArgumentParser()
 command.add_parser(parser.add_subparsers())
 args = parser.parse_args(["simulate", *sys.argv[1:]])
 code = args.act(args)
-print(json.dumps({"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps({"peak": used.ru_maxrss / 1024, "cpu": used.ru_utime + used.ru_stime}))
 sys.exit(code)
 """
 
@@ -166,7 +167,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="without the longest run")
     args = parser.parse_args()
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores")
-    print(f"{'run':<20}{'jobs':>8}{'s':>8}{'jobs/s':>9}{'us/job':>8}{'MB':>6}{'queue':>8}"
+    print(f"{'run':<20}{'jobs':>8}{'s':>8}{'CPU s':>8}{'jobs/s':>9}{'us/job':>8}{'MB':>6}{'queue':>8}"
           f"{'floor s':>9}{'ratio':>7}{'to aim':>7}")
     with tempfile.TemporaryDirectory() as folder:
         speeds = Path(folder) / "speeds"
@@ -185,7 +186,7 @@ def main() -> None:
             options = [option.replace("{speeds}", str(speeds)) for option in case.options]
             found = measure(CHILD, [str(trace), "--json", "--out", f"{folder}/out", *options])
             seconds, jobs = found["seconds"], found["jobs"]
-            print(f"{case.name:<20}{jobs:>8}{seconds:>8.1f}{jobs / seconds:>9.0f}"
+            print(f"{case.name:<20}{jobs:>8}{seconds:>8.1f}{found['cpu']:>8.1f}{jobs / seconds:>9.0f}"
                   f"{seconds / jobs * 1e6:>8.1f}{found['peak']:>6.0f}"
                   f"{found['queue_length']['maximum']:>8.0f}"
                   + (f"{case.floor:>9.1f}{case.floor / seconds:>7.2f}" if case.floor else
@@ -209,7 +210,7 @@ def compare(python: str, trace: Path, folder: Path, name: str, ours: float) -> N
         print(f"  AccaSim did not run: {done.stderr.strip().splitlines()[-1:]}")
         return
     peak = json.loads(done.stdout.splitlines()[-1])["peak"]
-    print(f"  AccaSim 1.1.3{'':<15}{seconds:>8.1f}{'':>17}{peak:>6.0f}  {seconds / ours:.1f} times as "
+    print(f"  AccaSim 1.1.3{'':<15}{seconds:>8.1f}{'':>25}{peak:>6.0f}  {seconds / ours:.1f} times as "
           "long")
 
 

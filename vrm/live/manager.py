@@ -135,6 +135,7 @@ class Manager:
         self._outcomes: Deque[Outcome] = collections.deque()  # ended, to be recorded
         self._untold: List[Start] = []            # launched, to be told of
         self._mismatched: Set[int] = set()
+        self._known_kinds: Set[str] = set()       # applications looked up in the heatmap
         self._signals = 0
         self._changed = True                      # a scheduling step is due
         self._next_step = math.inf
@@ -371,8 +372,18 @@ class Manager:
         else:
             self.queue.add(job)
             self._changed = True
+            self._tell_unknown(job)
         self._dirty = True
         return job_id, reason
+
+    def _tell_unknown(self, job: Job) -> None:
+        """Say once of each application that the heatmap in use does not know it."""
+        heatmap = getattr(self.scheduler.policy, "heatmap", None)
+        if heatmap is not None and job.kind not in self._known_kinds and heatmap.missing([job.app]):
+            self.tell("note", f"{job.kind} is not in the heatmap "
+                              f"({self.settings.applications.heatmap}); it counts as an average "
+                              "partner")
+        self._known_kinds.add(job.kind)
 
     def _obey(self, name: str, command: control.Command, now: float) -> None:
         """Carry out a command file and answer it."""

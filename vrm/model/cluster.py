@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from vrm.model import bits
 from vrm.model.job import Job
@@ -16,8 +15,7 @@ from vrm.model.placement import CoreLayout, CorePlacement, Placement
 AnyPlacement = Union[Placement, CorePlacement]
 
 
-@dataclass(frozen=True)
-class Booking:
+class Booking(NamedTuple):
     """A running job: its placement, start, and expected end (start + estimate), in seconds."""
 
     job: Job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import FrozenSet, Mapping
+from typing import FrozenSet, Mapping, Optional
 
 
 class JobState(str, enum.Enum):
@@ -28,7 +28,7 @@ class Infeasible(Exception):
     """A job that can never run on this cluster under this policy; the text is the reason."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Job:
     """One request for `procs` ranks of an application.
 
@@ -48,13 +48,20 @@ class Job:
     resources: Mapping[str, float] = field(default_factory=dict)
     features: FrozenSet[str] = frozenset()
 
-    def __post_init__(self) -> None:
-        if self.procs < 1:
-            raise ValueError(f"a job needs at least 1 rank, not {self.procs}")
-        if not self.estimate > 0:
-            raise ValueError(f"the estimate must be above 0 seconds, not {self.estimate:g}")
-        if self.cores < 1:
-            raise ValueError(f"a rank needs at least 1 core, not {self.cores}")
+    def __init__(self, id: int, app: str, procs: int, estimate: float, submit: float = 0.0,
+                 exclusive: bool = False, cores: int = 1,
+                 resources: Optional[Mapping[str, float]] = None,
+                 features: FrozenSet[str] = frozenset()) -> None:
+        if procs < 1:
+            raise ValueError(f"a job needs at least 1 rank, not {procs}")
+        if not estimate > 0:
+            raise ValueError(f"the estimate must be above 0 seconds, not {estimate:g}")
+        if cores < 1:
+            raise ValueError(f"a rank needs at least 1 core, not {cores}")
+        # At once, and not by nine guarded assignments: a simulation makes jobs by the million.
+        self.__dict__.update(
+            id=id, app=app, procs=procs, estimate=estimate, submit=submit, exclusive=exclusive,
+            cores=cores, resources={} if resources is None else resources, features=features)
 
     @property
     def kind(self) -> str:

@@ -50,10 +50,10 @@ def grid_of(heatmap: Heatmap, speedups: Optional[Speedups], against: str = "comp
     if speedups is None:
         return _ranks(heatmap)
     values: Mapping[str, Mapping[str, float]] = speedups.pairs
-    title = "speed beside a partner by speed alone, compact"
+    title = "Speed-up beside a partner (1: as fast as alone, compact)"
     if against == "spare":
         values = speedups.against_spare()
-        title = "speed beside a partner by speed alone on half the cores"
+        title = "Speed-up beside a partner (1: as fast as alone on half the cores)"
     rows = _in_order(values)
     partners = {partner: None for row in rows for partner in values[row]}
     columns = [row for row in rows if row in partners] + _in_order(
@@ -79,7 +79,7 @@ def _ranks(heatmap: Heatmap) -> Grid:
                                                           if name not in rows]
     cells = tuple(tuple(heatmap.ranks[row].get(column) for column in columns) for row in rows)
     largest = max((value for row in cells for value in row if value is not None), default=1.0)
-    return Grid(tuple(rows), tuple(columns), cells, "rank of the partner",
+    return Grid(tuple(rows), tuple(columns), cells, "Rank of the partner",
                 "row: an application, column: its partner; 1 is the best", (largest + 1) / 2, -1, 0)
 
 

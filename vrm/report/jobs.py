@@ -129,8 +129,11 @@ def _unescape(found: "re.Match[str]") -> str:
 
 def fold_nodes(names: Iterable[str]) -> str:
     """Node names in ClusterShell's folded form: `n[0-3,7],login`."""
+    names = list(names)
+    if len(names) == 1:
+        return names[0]
     from ClusterShell.NodeSet import NodeSet  # only uneven names need it: 30 ms to import
-    return str(NodeSet.fromlist(list(names)))
+    return str(NodeSet.fromlist(names))
 
 
 class PlacementText:

@@ -5,6 +5,14 @@
     print(outcome.summary["average_wait"])
 """
 
-from vrm.simulation.library import Outcome, Submission, simulate
+from typing import Any
 
 __all__ = ["Outcome", "Submission", "simulate"]
+
+
+def __getattr__(name: str) -> Any:
+    """The library's names, loaded at their first use: the live commands need none of it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from vrm.simulation import library
+    return getattr(library, name)

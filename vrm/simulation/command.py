@@ -48,6 +48,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     for name, text in (("nodes", "nodes"), ("sockets", "sockets per node"),
                        ("cores", "cores per socket")):
         machine.add_argument(f"--{name}", metavar="N", type=_count, help=text)
+    machine.add_argument("--system", metavar="FILE",
+                         help="a system description (JSON), for nodes that differ")
     workload = parser.add_argument_group("workload")
     add = workload.add_argument
     add("--first", metavar="ID", type=int, help="the first job number taken")
@@ -109,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     report: Dict[str, Any] = {
         "workload": str(args.workload),
         "machine": {"nodes": len(nodes), "sockets": len(nodes[0].sockets),
-                    "cores": nodes[0].sockets[0]},
+                    "cores": nodes[0].sockets[0], "all_cores": outcome.cluster.cores},
         **outcome.summary,
         "dirt": outcome.dirt,
         "interrupted": outcome.interrupted,
@@ -148,6 +150,10 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
                  "cores"):
         if getattr(args, name) is not None:
             chosen[name] = getattr(args, name)
+    if args.system is not None:
+        from vrm.simulation.inputs import read_system
+        chosen = {key: value for key, value in chosen.items() if key not in ("sockets", "cores")}
+        chosen["nodes"] = read_system(args.system)
     if "nodes" not in chosen and ("sockets" in chosen or "cores" in chosen):
         raise ValueError("sockets and cores are those of a node; give the number of nodes, too "
                          "(--nodes N)")
@@ -210,8 +216,7 @@ def _moment(now: float, unix_start: Optional[int]) -> str:
 def _table(report: Dict[str, Any]) -> str:
     machine = report["machine"]
     lines: List[Tuple[str, str]] = [
-        ("machine", f"{machine['nodes']} nodes x {machine['sockets']} sockets x "
-                    f"{machine['cores']} cores"),
+        ("machine", f"{machine['nodes']} nodes, {machine['all_cores']} cores"),
         ("policy", f"{report['algorithm']}, backfilling {report['backfilling']}, "
                    f"{report['policy']}"),
         ("jobs", f"{report['jobs']} ({report['backfilled']} backfilled, {report['timeout']} "

@@ -22,6 +22,7 @@ from vrm.report.jobs import HEADER, PlacementText, fold_nodes, job_line, seconds
 from vrm.report.metrics import THRESHOLD, Distribution, jain_index, percentile
 from vrm.scheduling.scheduler import Start
 
+_SMALL = 8  # nodes or cores
 PLACES = ("full", "nodes", "none")
 _STATUSES = ("completed", "failed", "timeout", "cancelled", "refused")
 
@@ -151,10 +152,8 @@ class Results:
     def start_hash(self) -> str:
         """A fingerprint of the schedule: the first 16 hex digits of the SHA-256 of the lines
         `id start`, by id, with starts in whole seconds."""
-        digest = hashlib.sha256()
-        for job_id, start in sorted(zip(self.ids, self.starts)):
-            digest.update(b"%d %d\n" % (job_id, start))
-        return digest.hexdigest()[:16]
+        lines = map("%d %d\n".__mod__, sorted(zip(self.ids, self.starts)))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
     def summary(self, warm_up: float = 0.0, cool_down: float = 0.0,
                 threshold: float = THRESHOLD) -> Dict[str, Any]:
@@ -287,6 +286,7 @@ class PlaceText:
         self._plain = PlacementText(nodes)
         self._filled: Dict[Tuple[str, int, int], Tuple[List[int], List[str]]] = {}
         self._ranges: Dict[Tuple[int, int], Tuple[int, int, str]] = {}
+        self._known: Dict[Any, Tuple[str, str]] = {}
 
     def nodes(self, placement: AnyPlacement) -> str:
         """The column `nodes`."""
@@ -294,6 +294,21 @@ class PlaceText:
 
     def columns(self, placement: AnyPlacement) -> Tuple[str, str]:
         """The columns `nodes` and `cores`."""
+        if placement.size > _SMALL:
+            return self._columns(placement)
+        # Small jobs come again and again to the same places.
+        key = (placement.taken if isinstance(placement, CorePlacement)
+               else (placement.claims, placement.order, placement.procs, placement.width))
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= 50_000:
+                self._known.clear()
+            known = self._columns(placement)
+            if isinstance(placement, CorePlacement) or placement.most is None:
+                self._known[key] = known
+        return known
+
+    def _columns(self, placement: AnyPlacement) -> Tuple[str, str]:
         if isinstance(placement, CorePlacement):
             return self._by_core(placement)
         if len(placement.order) == 1:  # as everywhere but under strip

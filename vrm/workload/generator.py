@@ -175,8 +175,8 @@ def write_at_once(mix: Mix, queue: Path, header: str, replace: bool = False) -> 
     there already (unless `replace`) or cannot be written."""
     check(mix)
     text = f"# {header}\n" + "".join(f"{line}\n" for line in mix.lines()) + END
+    _make_folder(queue)
     try:
-        queue.parent.mkdir(parents=True, exist_ok=True)
         if replace:
             new = queue.with_name(f".{queue.name}.{os.getpid()}")
             new.write_text(text, encoding="utf-8")
@@ -202,8 +202,8 @@ def write_live(mix: Mix, queue: Path, header: str, resume: bool = False, speed: 
     """
     check(mix)
     lines = list(mix.lines())
+    _make_folder(queue)
     try:
-        queue.parent.mkdir(parents=True, exist_ok=True)
         done = _written(queue, lines) if resume else None
         if done is None and queue.exists() and queue.stat().st_size:
             raise GenerateError(f"{queue} is there already; go on with it with --resume, or name "
@@ -224,6 +224,13 @@ def write_live(mix: Mix, queue: Path, header: str, resume: bool = False, speed: 
             _append(file, END)
     except RuntimeError as error:
         raise GenerateError(str(error)) from error
+    except OSError as error:
+        raise GenerateError(f"cannot write {queue}: {error.strerror}") from error
+
+
+def _make_folder(queue: Path) -> None:
+    try:
+        queue.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise GenerateError(f"cannot write {queue}: {error.strerror}") from error
 

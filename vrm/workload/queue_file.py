@@ -395,7 +395,7 @@ class QueueFollower:
             if replaced:
                 self._notices.append(f"queue file {self.path} was replaced and begins with the "
                                      f"{position.number} line(s) taken; what follows them is read")
-            if status.st_size < self._skipped or replaced:
+            if status.st_size < self._skipped or status.st_ino != position.inode:
                 self._skipped = 0
             self.position = position._replace(inode=status.st_ino)
             return True
@@ -419,8 +419,7 @@ class QueueFollower:
             if not raw or not (complete or self._finishing):
                 return
             offset, number = file.tell(), self.position.number + 1
-            self._skipped = 0
-            if number == 1 and raw.startswith(b"\xef\xbb\xbf"):
+            if raw.startswith(b"\xef\xbb\xbf"):
                 raw = raw[3:]  # the byte order mark that some editors put first
             parsed = self._parse(raw, too_long)
             if self.ended:

@@ -1,0 +1,118 @@
+"""Synthetic workloads by the model of Lublin and Feitelson: sizes, run times and arrivals of rigid
+jobs as fitted to traces of three machines, with a daily cycle.
+
+U. Lublin and D. Feitelson, "The workload on parallel supercomputers: modeling the characteristics
+of rigid jobs", Journal of Parallel and Distributed Computing 63 (2003). The constants are those of
+the paper for batch jobs together with interactive ones where it does not tell them apart. The
+model has no estimates: `factor` makes them run times times a uniform draw from 1 to it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import Iterator, List
+
+from vrm.model.job import Job
+from vrm.workload.submission import Submission
+
+# Weights of the half hours of a day are a gamma distribution of the half hours since midnight,
+# over the 48 that begin at half past five; it is highest early in the afternoon.
+_CYCLE_SHAPE, _CYCLE_SCALE = 8.1737, 3.9631
+_BUCKETS = 48
+_DAY_BEGINS = 11
+_BUCKET = 1800.0
+
+
+@dataclass(frozen=True)
+class Lublin:
+    """The model for a machine of `processors`.
+
+    `serial` is the share of jobs of one processor and `power_of_two` that of others whose size is
+    rounded to a power of two. The logarithm (base 2) of the size is uniform in two parts: from `low` to
+    `middle` with probability `small`, else from there to the machine's size. The logarithm (base
+    e) of the run time is one of two gamma distributions, the first with a probability that falls
+    with the size. The logarithm of the time between arrivals (in units that the daily cycle
+    weighs) is a gamma distribution, too; `load` divides the times between arrivals.
+    """
+
+    processors: int
+    serial: float = 0.244
+    power_of_two: float = 0.576
+    low: float = 0.8
+    small: float = 0.86
+    below: float = 2.5
+    shape1: float = 4.2
+    scale1: float = 0.94
+    shape2: float = 312.0
+    scale2: float = 0.03
+    slope: float = -0.0054
+    offset: float = 0.78
+    arrival_shape: float = 10.2303
+    arrival_scale: float = 0.4871
+    longest: float = 60 * 3600.0
+    factor: float = 5.0
+    users: int = 64
+    load: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.processors < 2:
+            raise ValueError(f"the model is for 2 processors or more, not {self.processors}")
+        if not 0 <= self.serial < 1 or self.factor < 1 or not self.load > 0 or self.users < 1:
+            raise ValueError("serial is from 0 to below 1, factor is 1 or more, load above 0 and users 1 or more")
+
+    def jobs(self, number: int, seed: int) -> Iterator[Submission]:
+        """The first jobs of the workload that belongs to the seed; the same for ever."""
+        draw = random.Random(seed)
+        weights = self._weights()
+        time = 0.0
+        for job_id in range(1, number + 1):
+            time = self._arrival(draw, time, weights)
+            size = self._size(draw)
+            run = self._run_time(draw, size)
+            estimate = math.ceil(run * draw.uniform(1, self.factor))
+            user = min(self.users, int(draw.paretovariate(1.2)))
+            yield Submission(Job(job_id, "app", size, estimate, int(time)), run, str(user))
+
+    def _size(self, draw: random.Random) -> int:
+        if draw.random() <= self.serial:
+            return 1
+        high = math.log2(self.processors)
+        middle = max(self.low, high - self.below)
+        exponent = (draw.uniform(self.low, middle) if draw.random() <= self.small
+                    else draw.uniform(middle, high))
+        if draw.random() * (1 - self.serial) <= self.power_of_two:
+            exponent = int(exponent + 0.5)
+        return min(self.processors, max(1, int(2 ** exponent + 0.5)))
+
+    def _run_time(self, draw: random.Random, size: int) -> int:
+        first = min(1.0, max(0.0, self.slope * size + self.offset))
+        while True:
+            exponent = (draw.gammavariate(self.shape1, self.scale1) if draw.random() <= first
+                        else draw.gammavariate(self.shape2, self.scale2))
+            if exponent <= math.log(self.longest):
+                return max(1, int(math.exp(exponent) + 0.5))
+
+    def _weights(self) -> List[float]:
+        """How many jobs come in each half hour of the day, 1 on the average."""
+        raw = [0.0] * _BUCKETS
+        for step in range(_DAY_BEGINS, _DAY_BEGINS + _BUCKETS):
+            middle = step + 0.5
+            density = (middle ** (_CYCLE_SHAPE - 1) * math.exp(-middle / _CYCLE_SCALE)
+                       / (math.gamma(_CYCLE_SHAPE) * _CYCLE_SCALE ** _CYCLE_SHAPE))
+            raw[step % _BUCKETS] = density
+        mean = sum(raw) / _BUCKETS
+        # Nights are quiet, not empty: else one gap could take days.
+        return [max(0.05, weight / mean) for weight in raw]
+
+    def _arrival(self, draw: random.Random, time: float, weights: List[float]) -> float:
+        """The next arrival: the gap's points are used up faster in busy half hours."""
+        left = math.exp(draw.gammavariate(self.arrival_shape, self.arrival_scale)) / self.load
+        while True:
+            weight = weights[int(time // _BUCKET) % _BUCKETS]
+            end = (time // _BUCKET + 1) * _BUCKET
+            if (end - time) * weight >= left:
+                return time + left / weight
+            left -= (end - time) * weight
+            time = end
