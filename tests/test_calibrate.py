@@ -1,4 +1,4 @@
-"""`vrm calibrate` with the real mpirun: the table, its continuation after a kill, what goes wrong."""
+"""`vrm calibrate` with the real mpirun: the table, going on after a kill, what goes wrong."""
 
 from __future__ import annotations
 

@@ -23,8 +23,6 @@ DEFAULTS = {
     "Scheduling": {
         "Algorithm": "FCFS",
         "Backfilling": "none",
-        "Interval": 0.0,
-        "StartsPerInterval": 0,
     },
     "Nodes": "auto",
     "Sockets": "auto",
@@ -196,8 +194,6 @@ def test_the_founding_works_file_is_read_unchanged(write, newline):
         ("Scheduling: {Algorithm: (q / t)**3 * n}", "scheduling.algorithm", "(q / t)**3 * n"),
         ("Scheduling: {Algorithm: mine.orders:area}", "scheduling.algorithm", "mine.orders:area"),
         ("Scheduling: {Algorithm: -1}", "scheduling.algorithm", "-1"),
-        ("Scheduling: {Interval: 10}", "scheduling.interval", 10.0),
-        ("Scheduling: {StartsPerInterval: 1}", "scheduling.starts_per_interval", 1),
         ("Allocation: {Policy: no}", "allocation.policy", "no"),
         ("Launcher: {AllowRoot: on}", "launcher.allow_root", True),
         ("Launcher: {Transport: site}", "launcher.transport", "site"),
@@ -436,11 +432,6 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
         (
             "Replay: {Speed: inf}",
             '1: Replay.Speed: found "inf", wanted a number above 0; for example Speed: 2.5',
-        ),
-        (
-            "Scheduling: {StartsPerInterval: -1}",
-            '1: Scheduling.StartsPerInterval: found "-1", wanted a whole number from 0 up;'
-            " for example StartsPerInterval: 1",
         ),
         (
             "Scheduling: {Backfilling: -1}",
@@ -920,8 +911,6 @@ good = st.fixed_dictionaries(
                 "Algorithm": some_text,
                 "Backfilling": st.sampled_from(["none", "easy", "conservative", 0, 1, True, False])
                 | st.integers(2),
-                "Interval": seconds,
-                "StartsPerInterval": st.integers(0),
             },
         ),
         "Nodes": sizes,

@@ -327,7 +327,8 @@ def test_the_first_error_of_a_compiler(output: str, error: str) -> None:
 @pytest.mark.parametrize("complaint, flag", [
     ("Error: Type mismatch between actual argument at (1) and actual argument at (2) (INTEGER(4)/"
      "REAL(8)).", "-fallow-argument-mismatch"),
-    ("Error: Rank mismatch in argument 'x' at (1) (scalar and rank-1)", "-fallow-argument-mismatch"),
+    ("Error: Rank mismatch in argument 'x' at (1) (scalar and rank-1)",
+     "-fallow-argument-mismatch"),
     ("Error: BOZ literal constant at (1) is neither a data-stmt value nor an actual argument",
      "-fallow-invalid-boz"),
     ("ld: is.o:(.bss+0x0): multiple definition of `key'; c.o: first defined here", "-fcommon"),

@@ -224,7 +224,6 @@ Text = Annotated[str, Field(min_length=1), BeforeValidator(_strip)]
 FilePath = Annotated[Path, PlainValidator(_path), _as_text]
 Program = Annotated[str, PlainValidator(_program), _as_text]
 Switch = Annotated[bool, _kind("true or false", "true")]
-Count = Annotated[int, Field(ge=0), _kind("a whole number from 0 up", "1")]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), _kind("seconds, 0 or more", "10")]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False), _kind("a number, 0 or more", "1")]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False), _kind("a number above 0", "2.5")]
@@ -293,8 +292,6 @@ class Scheduling(BaseModel):
     # A name, an arithmetic expression or module:function, as written.
     algorithm: Annotated[Text, _kind("text", "FCFS")] = "FCFS"
     backfilling: Backfilling = "none"  # none, easy, conservative, or the number of reservations
-    interval: Seconds = 0.0  # seconds between two steps; 0 = at every event
-    starts_per_interval: Count = 0  # 0 = no limit
 
 
 class Allocation(BaseModel):

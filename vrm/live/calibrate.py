@@ -139,8 +139,8 @@ def _continued(table: Path, machine: str, tell: Tell) -> Dict[Key, Estimate]:
                            ) from error
     if f"machine: {machine}" not in comments:
         there = next((line for line in comments if line.startswith("machine: ")), "it does not say")
-        raise MeasureError(f"{table} was measured elsewhere or otherwise ({there}; here: {machine});"
-                           " name another file with --out, or begin anew with --fresh")
+        raise MeasureError(f"{table} was measured elsewhere or otherwise ({there}; here: "
+                           f"{machine}); name another file with --out, or begin anew with --fresh")
     runs = sum(len(estimate.times) for estimate in estimates.values())
     tell(f"going on with {table}: {runs} run(s) are there")
     return dict(estimates)

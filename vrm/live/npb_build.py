@@ -143,7 +143,12 @@ class Source:
 
     def apps(self) -> List[str]:
         """The programs that are there."""
-        return sorted(path.parent.name.lower() for path in self.directory.glob("[A-Z][A-Z]/Makefile"))
+        return [path.parent.name.lower() for path in _makefiles(self.directory)]
+
+
+def _makefiles(root: Path) -> List[Path]:
+    """The makefiles of the programs, whose directories have names of two capitals."""
+    return sorted(root.glob("[A-Z][A-Z]/Makefile"))
 
 
 def open_source(path: Path, scratch: Path) -> Source:
@@ -166,7 +171,7 @@ def open_source(path: Path, scratch: Path) -> Source:
             "such as BT/)" + (f"; it holds {', '.join(others)}, which do not use MPI" if others
                               else ""))
     rules = "".join(part.read_text(errors="replace")
-                    for part in [root / "sys/make.common", *sorted(root.glob("[A-Z][A-Z]/Makefile"))]
+                    for part in [root / "sys/make.common", *_makefiles(root)]
                     if part.is_file())
     return Source(root, bool(re.search(r"\$[({]NPROCS[)}]", rules)))
 

@@ -16,13 +16,15 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from vrm.live import supervisor
 from vrm.live.processes import boot_id, read_stat
 
 JobId = Union[int, str]
 PathLike = Union[str, bytes, "os.PathLike[Any]"]
+
+_ENCODING = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 
 PACKET = 1 << 16
 """Bytes that hold any event."""
@@ -182,11 +184,8 @@ class LaunchRequest:
     sync: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
 
-    def packed(self, number: int) -> bytes:
-        """The request as the supervisor reads it, as launch `number` of this spawner.
-
-        Raises ValueError for an impossible one.
-        """
+    def packed(self) -> bytes:
+        """The request as the supervisor reads it. Raises ValueError for an impossible one."""
         if not self.argv:
             raise ValueError(f"job {self.id}: no program to start")
         try:
@@ -195,8 +194,9 @@ class LaunchRequest:
         except AttributeError as error:
             raise ValueError(f"job {self.id}: no such limit: {error}") from error
         return marshal.dumps((
-            (self.id, number), json.dumps(self.id), [os.fsencode(word) for word in self.argv],
-            {os.fsencode(name): os.fsencode(value) for name, value in self.env.items()},
+            json.dumps(self.id), [os.fsencode(word) for word in self.argv],
+            {name.encode(*_ENCODING): value.encode(*_ENCODING)
+             for name, value in self.env.items()},
             _absolute(self.cwd), _absolute(self.stdout), _absolute(self.stderr),
             _absolute(self.marker), _absolute(self.status),
             None if self.affinity is None else tuple(self.affinity), limits, self.sync))
@@ -267,13 +267,9 @@ Event = Union[Started, Ended, LaunchFailed, SupervisorLost, SpawnerLost]
 
 @dataclass
 class _Launch:
-    """A job from its request to its end.
-
-    `number` tells it from earlier launches of the same job, of which late news may arrive.
-    """
+    """A job from its request to its end."""
 
     request: LaunchRequest
-    number: int
     supervisor_pid: Optional[int] = None
 
 
@@ -292,7 +288,9 @@ class Spawner:
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._requests: Optional[socket.socket] = None
         self._unsent = bytearray()
-        self._launches: Dict[JobId, _Launch] = {}
+        # By number of the launch: late news of one is not mistaken for news of the job's next.
+        self._launches: Dict[int, _Launch] = {}
+        self._live: Set[JobId] = set()
         self._launched = 0
         self._poll: Optional[select.epoll] = None
 
@@ -336,9 +334,9 @@ class Spawner:
         ours.setblocking(False)
         self._requests = ours
         self._poll.register(ours, select.EPOLLIN)
-        for launch in list(self._launches.values()):
+        for number, launch in self._launches.items():
             if self._begun(launch) is None:
-                self._send(launch.request.packed(launch.number))
+                self._send(number, launch.request.packed())
 
     @staticmethod
     def _program() -> List[str]:
@@ -373,6 +371,7 @@ class Spawner:
         self._events.close()
         self._event_end.close()
         self._launches.clear()
+        self._live.clear()
 
     def _wait(self) -> int:
         """Wait for the process, which is about to end; returns what it returned."""
@@ -405,19 +404,20 @@ class Spawner:
         """
         if self._poll is None:
             raise SpawnerError("the spawner was not started")
-        if request.id in self._launches:
+        if request.id in self._live:
             raise ValueError(f"job {request.id} lives already")
         if os.path.exists(request.marker):
             self._remove_marker(request)
-        self._launched += 1
-        packed = request.packed(self._launched)
+        packed = request.packed()
         try:
             os.unlink(request.status)
         except FileNotFoundError:
             pass
-        self._launches[request.id] = _Launch(request, self._launched)
+        self._launched += 1
+        self._launches[self._launched] = _Launch(request)
+        self._live.add(request.id)
         if self._requests is not None:
-            self._send(packed)
+            self._send(self._launched, packed)
 
     @staticmethod
     def _remove_marker(request: LaunchRequest) -> None:
@@ -431,9 +431,9 @@ class Spawner:
                              f"{marker.host} ({os.fsdecode(request.marker)})")
         os.unlink(request.marker)
 
-    def _send(self, packed: bytes) -> None:
+    def _send(self, number: int, packed: bytes) -> None:
         idle = not self._unsent
-        self._unsent += len(packed).to_bytes(4, "little") + packed
+        self._unsent += len(packed).to_bytes(4, "little") + number.to_bytes(8, "little") + packed
         if idle:
             self._flush()
             if self._unsent:
@@ -474,36 +474,39 @@ class Spawner:
     def _read_events(self, told: List[Event]) -> None:
         while True:
             try:
-                kind, (identity, launched), *values = marshal.loads(self._events.recv(PACKET))
+                kind, number, *values = marshal.loads(self._events.recv(PACKET))
             except BlockingIOError:
                 return
-            launch = self._launches.get(identity)
-            if launch is None or launch.number != launched:
+            launch = self._launches.get(number)
+            if launch is None:
                 continue  # its supervisor was killed just after it had told of the end
+            job = launch.request.id
             if kind == supervisor.STARTED:
-                self._started(told, identity, launch, *values)
+                self._started(told, launch, *values)
                 continue
             if kind == supervisor.ENDED:
-                number, pid, status, problem = values
-                self._started(told, identity, launch, number, pid)
-                event: Event = Ended(identity, ExitStatus(*status), problem)
+                supervisor_pid, pid, status, problem = values
+                self._started(told, launch, supervisor_pid, pid)
+                event: Event = Ended(job, ExitStatus(*status), problem)
             elif kind == supervisor.FAILED:
-                event = LaunchFailed(identity, *values)
+                event = LaunchFailed(job, *values)
             else:
-                event = self._ended_untold(identity, launch)
-            del self._launches[identity]
+                event = self._ended_untold(launch)
+            self._forget(number)
             told.append(event)
 
-    @staticmethod
-    def _started(told: List[Event], identity: JobId, launch: _Launch, number: int,
-                 pid: int) -> None:
-        """A supervisor does not wait to tell of the start: the end may be what tells of it."""
-        if launch.supervisor_pid is None:
-            launch.supervisor_pid = number
-            told.append(Started(identity, number, pid))
+    def _forget(self, number: int) -> None:
+        self._live.remove(self._launches.pop(number).request.id)
 
     @staticmethod
-    def _ended_untold(identity: JobId, launch: _Launch) -> Event:
+    def _started(told: List[Event], launch: _Launch, supervisor_pid: int, pid: int) -> None:
+        """A supervisor does not wait to tell of the start: the end may be what tells of it."""
+        if launch.supervisor_pid is None:
+            launch.supervisor_pid = supervisor_pid
+            told.append(Started(launch.request.id, supervisor_pid, pid))
+
+    @staticmethod
+    def _ended_untold(launch: _Launch) -> Event:
         """What to tell of a supervisor that is gone: the end which it recorded, or its loss."""
         request = launch.request
         for path, problem in ((request.status, None), (request.marker, "status still in marker")):
@@ -513,9 +516,9 @@ class Spawner:
                 continue
             if status is not None:
                 if status.error is not None:
-                    return LaunchFailed(identity, status.error, problem)
-                return Ended(identity, status, problem)
-        return SupervisorLost(identity, launch.supervisor_pid)
+                    return LaunchFailed(request.id, status.error, problem)
+                return Ended(request.id, status, problem)
+        return SupervisorLost(request.id, launch.supervisor_pid)
 
     def _spawner_lost(self, told: List[Event]) -> None:
         """Find out where each launch stood, which is settled: no launch is under way any more."""
@@ -525,13 +528,13 @@ class Spawner:
         self._unsent.clear()
         code = self._wait()
         unstarted = []
-        for identity, launch in list(self._launches.items()):
+        for number, launch in list(self._launches.items()):
             begun = self._begun(launch)
             if begun is None:
-                unstarted.append(identity)
+                unstarted.append(launch.request.id)
             elif not begun:
-                told.append(self._ended_untold(identity, launch))
-                del self._launches[identity]
+                told.append(self._ended_untold(launch))
+                self._forget(number)
         cause = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         told.append(SpawnerLost(f"the process that starts jobs (pid {self._process.pid}) {cause}",
                                 tuple(unstarted)))

@@ -3,10 +3,10 @@ It runs alone (`python -I -S supervisor.py`) and imports next to nothing, since 
 
 Two kinds of process run this file.
 
-*The spawner*, one per manager, reads launch requests from a socket, gives each to a supervisor
-and reaps supervisors. It ends when the manager does. One supervisor is forked ahead of time, the
-*spare*, so that the cost of a fork is not on the way from a decision to the start of mpirun;
-in a burst the others are forked as they are needed.
+*The spawner*, one per manager, forks supervisors and reaps them. It ends when the manager does.
+One supervisor is always forked ahead of time, the *spare*: it reads the next launch request from
+the manager's socket itself, so neither a fork nor a second process is on the way from a decision
+to the start of mpirun. It tells the spawner which request it took, and the next spare is forked.
 
 *A supervisor*, one per job, leads the session in which the job runs and outlives manager and
 spawner. In this order it writes the marker, starts the job, tells the manager, waits, writes the
@@ -19,11 +19,13 @@ has left the status in the marker, a full disk has room for it (the block is the
 a job costs one file fewer to create and none to delete (ext4 looks at every inode that was
 deleted in the last minute before it gives out a new one: 100 to 1500 microseconds a file).
 
-The wire, between processes of one interpreter: requests are `marshal` behind a four-byte length
-on a stream socket, events are one `marshal` tuple per packet on a socket that all supervisors
-share. The request socket and the files on the command line (the manager's lock) stay open in a
-supervisor until its launch is on record. So when the manager reads end-of-file there, or a later
-manager gets the lock, no launch is under way any more.
+The wire, between processes of one interpreter: a request is `marshal` behind its length (four
+bytes) and the number of the launch (eight) on a stream socket, an event is a `marshal` tuple in
+a packet on a socket that all supervisors share. The request socket and the files on the command
+line (the manager's lock) stay open in a supervisor until its launch is on record. So when the
+manager reads end-of-file there, or a later manager gets the lock, no launch is under way any
+more. A spare that is killed may have read a part of a request: then the spawner ends too, and
+the manager, which knows what has not started, begins anew with another one.
 """
 
 from __future__ import annotations
@@ -59,8 +61,16 @@ class LaunchError(Exception):
     """The job could not be started; the text says why."""
 
 
+class Gone(Exception):
+    """The manager or the spawner has ended, so nothing more is to be started."""
+
+
 class Context:
-    """What a supervisor has from the spawner: sockets, lock files, facts of the machine."""
+    """What a supervisor has from the spawner: sockets, lock files, facts of the machine.
+
+    `wake` is the pipe of SIGCHLD, `taken` that on which a spare says which request it took,
+    `life` one on which nothing is ever written: it ends with the spawner.
+    """
 
     def __init__(self, requests: int, events: int, held: list[int]) -> None:
         self.requests = requests
@@ -70,6 +80,8 @@ class Context:
             self.boot = file.read().strip()
         self.host = os.uname().nodename
         self.wake = os.pipe()
+        self.taken = os.pipe()
+        self.life = os.pipe()
 
     def tell(self, event: tuple, wait: bool = True) -> bool:
         """Send an event; False if there is no manager, or none to take it without `wait`."""
@@ -230,21 +242,78 @@ def refusal(program: bytes, error: Exception) -> str:
 
 # A supervisor's life.
 
-def run_supervisor(context: Context, receive) -> None:
+def run_supervisor(context: Context) -> None:
     """The body of a forked child; never returns.
 
-    It exits with 0 only when the end of its job is recorded or told, so that the spawner knows
-    every other end as a loss.
+    It exits with 0 only when the end of its job is recorded or told, or when there is none, so
+    that the spawner knows every other end as a loss.
     """
     result = 1
     try:
+        os.close(context.life[1])
+        os.close(context.taken[0])
+        # In a burst the spawner waits to fork the next one: first take the request.
+        request = take(context, 0)
         started = leave_spawner(context)
-        payload = receive()
-        if payload is not None:
-            supervise(context, started, payload)
+        if request is None:
+            rehearse()
+            request = take(context, None)
+        os.close(context.life[0])
+        os.close(context.taken[1])
+        supervise(context, started, *request)
+        result = 0
+    except Gone:
         result = 0
     finally:
         os._exit(result)
+
+
+def take(context: Context, timeout: int | None) -> tuple[int, bytes] | None:
+    """The next request, told to the spawner as taken; None if there is none within `timeout`.
+
+    A request of a manager that is gone is not taken, the next manager may ask for it again.
+    Raises Gone.
+    """
+    poll = select.poll()
+    poll.register(context.requests, select.POLLIN)
+    poll.register(context.life[0], 0)
+    ready = dict(poll.poll(timeout))
+    if not ready:
+        return None
+    if context.life[0] in ready or ready[context.requests] & ~select.POLLIN:
+        raise Gone
+    launch, payload = read_request(context.requests)
+    os.write(context.taken[1], os.getpid().to_bytes(8, "little") + launch.to_bytes(8, "little"))
+    return launch, payload
+
+
+def read_request(requests: int) -> tuple[int, bytes]:
+    """A request, as the number of its launch and the rest; raises Gone."""
+    head = read_exactly(requests, 12)
+    size = int.from_bytes(head[:4], "little")
+    return int.from_bytes(head[4:], "little"), read_exactly(requests, size)
+
+
+def read_exactly(descriptor: int, size: int) -> bytes:
+    """`size` bytes; raises Gone if their writer is."""
+    data = os.read(descriptor, size)
+    while len(data) < size:
+        part = os.read(descriptor, size - len(data))
+        if not part:
+            raise Gone
+        data += part
+    return data
+
+
+def rehearse() -> None:
+    """Touch the memory that a launch needs while there is time: after a fork the first use of
+    each page costs a microsecond."""
+    write(b"/dev/null", f"{marshal.loads(marshal.dumps((time.time(), b'')))[0]:.6f}", 0, False)
+    os.path.split(b"/a/b")
+    try:
+        os.rename(b"", b"")
+    except FileNotFoundError:
+        pass
 
 
 def leave_spawner(context: Context) -> int:
@@ -261,9 +330,9 @@ def leave_spawner(context: Context) -> int:
     return int(line.rpartition(b")")[2].split()[19])
 
 
-def supervise(context: Context, started: int, payload: bytes) -> None:
+def supervise(context: Context, started: int, launch: int, payload: bytes) -> None:
     """From the request to the last message."""
-    (identity, name, argv, env, cwd, stdout, stderr, marker, status, affinity, limits,
+    (name, argv, env, cwd, stdout, stderr, marker, status, affinity, limits,
      sync) = marshal.loads(payload)
     me = os.getpid()
     text = (f'{{"id": {name}, "pid": {me}, "started": {started}, "boot": "{context.boot}", '
@@ -271,7 +340,7 @@ def supervise(context: Context, started: int, payload: bytes) -> None:
     try:
         write_marker(marker, text)
     except (OSError, ValueError) as error:
-        context.tell((FAILED, identity, described("marker file", marker, error), None))
+        context.tell((FAILED, launch, described("marker file", marker, error), None))
         return
 
     code = number = message = None
@@ -284,7 +353,7 @@ def supervise(context: Context, started: int, payload: bytes) -> None:
     except LaunchError as error:
         message = str(error)
     else:
-        context.tell((STARTED, identity, me, pid), wait=False)
+        context.tell((STARTED, launch, me, pid), wait=False)
         context.release()
         raw, usage = os.wait4(pid, 0)[1:]
         duration, end = time.monotonic() - tick, time.time()
@@ -300,9 +369,9 @@ def supervise(context: Context, started: int, payload: bytes) -> None:
              f'"system": {system:.6f}, "maxrss": {maxrss}, "duration": {duration:.6f}}}\n')
     problem = record(marker, status, text, sync)
     if message is not None:
-        event: tuple = (FAILED, identity, message, problem)
+        event: tuple = (FAILED, launch, message, problem)
     else:
-        event = (ENDED, identity, me, pid,
+        event = (ENDED, launch, me, pid,
                  (code, number, None, begin, end, user, system, maxrss, duration), problem)
     if context.tell(event):
         return
@@ -316,138 +385,94 @@ def supervise(context: Context, started: int, payload: bytes) -> None:
 # The spawner.
 
 class Server:
-    """The spawner's loop: hands requests to supervisors until the manager is gone."""
+    """The spawner's loop: keeps a spare ready until the manager is gone."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.jobs: dict = {}          # supervisor's process number -> its job, (job,) or None
-        self.spare: tuple | None = None       # process number of the spare, pipe to it
-        self.can_fork = True
-        self.buffer = b""
+        self.launches: dict = {}      # supervisor's process number -> its launch, None: the spare
+        self.spare = 0                # process number of the spare, 0: there is none
+        self.broken = False           # the request socket may be in the middle of a request
+        self.problem: Exception = Gone()      # why the last fork failed
 
-    def serve(self) -> None:
-        """Take requests; returns when the manager is gone."""
+    def serve(self) -> int:
+        """Run; returns the exit code when the manager is gone or the spare was killed."""
+        requests, taken, wake = self.context.requests, self.context.taken[0], self.context.wake[0]
         poll = select.poll()
-        poll.register(self.context.requests, select.POLLIN)
-        poll.register(self.context.wake[0], select.POLLIN)
-        while True:
-            payload = self.next_request()
-            idle = payload is None and (self.spare is not None or not self.can_fork)
-            ready = dict(poll.poll(None if idle else 0))
-            # A manager that is gone starts nothing more: the next one may ask for it again.
-            if ready.get(self.context.requests, 0) & (select.POLLHUP | select.POLLERR):
-                return
-            if self.context.wake[0] in ready:
-                os.read(self.context.wake[0], 4096)
-                self.reap()
-            if payload is not None:
-                self.buffer = self.buffer[4 + len(payload):]
-                self.launch(payload)
-            elif self.context.requests in ready:
-                data = os.read(self.context.requests, 1 << 18)
-                if not data:
-                    return
-                self.buffer += data
-            elif not ready:
+        poll.register(taken, select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        while not self.broken:
+            if not self.spare:
                 self.fork_spare()
+            # Requests are left to the spare; without one, each must be told that it fails.
+            poll.register(requests, 0 if self.spare else select.POLLIN)
+            ready = dict(poll.poll())
+            if ready.get(requests, 0) & ~select.POLLIN:
+                return 0
+            if taken in ready:
+                self.read_taken()
+            if wake in ready:
+                os.read(wake, 4096)
+                self.reap()
+            if requests in ready and not self.spare and not self.fork_spare():
+                self.refuse()
+        return 1
 
-    def next_request(self) -> bytes | None:
-        """The first request in the buffer, if it is there as a whole."""
-        if len(self.buffer) < 4:
-            return None
-        end = 4 + int.from_bytes(self.buffer[:4], "little")
-        return self.buffer[4:end] if len(self.buffer) >= end else None
-
-    def launch(self, payload: bytes) -> None:
-        """Give a request to the spare, or else to a new supervisor."""
-        job = marshal.loads(payload)[:1]
-        self.can_fork = True
-        if self.spare is not None:
-            pid, pipe = self.spare
-            self.spare = None
-            self.jobs[pid] = job
-            if hand_over(pipe, payload):
-                return
-            del self.jobs[pid]
+    def fork_spare(self) -> bool:
+        """Fork the supervisor of the next job; False if that is not possible now."""
         try:
             pid = os.fork()
-            if not pid:
-                run_supervisor(self.context, lambda: payload)
-            self.jobs[pid] = job
         except OSError as error:
-            self.context.tell((FAILED, *job, f"no process for its supervisor: {error.strerror}",
-                               None))
+            self.problem = error
+            return False
+        if not pid:
+            run_supervisor(self.context)
+        self.launches[pid] = None
+        self.spare = pid
+        return True
 
-    def fork_spare(self) -> None:
-        """Fork the supervisor of the next job; not being able to is no error yet."""
-        theirs, ours = os.pipe()
+    def refuse(self) -> None:
+        """Take a request for which there is no supervisor."""
         try:
-            pid = os.fork()
-            if not pid:
-                os.close(ours)
-                run_supervisor(self.context, lambda: receive(theirs))
-            self.jobs[pid] = None
-            self.spare = pid, ours
-        except OSError:
-            self.can_fork = False     # until the next request
-            os.close(ours)
-        os.close(theirs)
+            launch, _ = read_request(self.context.requests)
+        except Gone:
+            return
+        self.context.tell((FAILED, launch, "no process for its supervisor: "
+                           + reason_of(self.problem), None))
+
+    def read_taken(self) -> None:
+        """Note which spare became the supervisor of which launch."""
+        try:
+            data = os.read(self.context.taken[0], 4096)
+        except BlockingIOError:
+            return
+        for at in range(0, len(data), 16):
+            pid = int.from_bytes(data[at:at + 8], "little")
+            self.launches[pid] = int.from_bytes(data[at + 8:at + 16], "little")
+            if pid == self.spare:
+                self.spare = 0
 
     def reap(self) -> None:
         """Collect ended supervisors; report those that left the end of their job unrecorded."""
-        while True:
-            try:
+        ended = []
+        try:
+            while True:
                 pid, raw = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
-            job = self.jobs.pop(pid, None)
-            if self.spare is not None and self.spare[0] == pid:
-                os.close(self.spare[1])
-                self.spare = None
-            elif raw and job is not None:
-                self.context.tell((LOST, *job, pid))
+                if not pid:
+                    break
+                ended.append((pid, raw))
+        except ChildProcessError:
+            pass
+        self.read_taken()  # what these had still said
+        for pid, raw in ended:
+            launch = self.launches.pop(pid)
+            if pid == self.spare:
+                self.spare = 0
+                self.broken = raw != 0
+            elif raw:
+                self.context.tell((LOST, launch, pid))
 
 
-def hand_over(pipe: int, payload: bytes) -> bool:
-    """Give the spare its request and close the pipe; False if the spare is dead."""
-    data = memoryview(len(payload).to_bytes(4, "little") + payload)
-    try:
-        while data:
-            data = data[os.write(pipe, data):]
-        return True
-    except BrokenPipeError:
-        return False
-    finally:
-        os.close(pipe)
-
-
-def receive(pipe: int) -> bytes | None:
-    """The request that the spawner hands over; None if the spawner has ended."""
-    rehearse()
-    data = b""
-    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "little"):
-        part = os.read(pipe, 1 << 18)
-        if not part:
-            return None
-        data += part
-    os.close(pipe)
-    return data[4:]
-
-
-def rehearse() -> None:
-    """Touch the memory that a launch needs while there is time: after a fork the first use of
-    each page costs a microsecond."""
-    write(b"/dev/null", f"{marshal.loads(marshal.dumps((time.time(), b'')))[0]:.6f}", 0, False)
-    os.path.split(b"/a/b")
-    try:
-        os.rename(b"", b"")
-    except FileNotFoundError:
-        pass
-
-
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str]) -> int:
     """Run the spawner: `supervisor.py REQUESTS EVENTS [HELD ...]`, numbers of open files."""
     gc.disable()  # a collection would touch, and so copy, every page shared with the supervisors
     descriptors = [int(text) for text in arguments]
@@ -457,13 +482,13 @@ def main(arguments: list[str]) -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for end in context.wake:
+    for end in (*context.wake, context.taken[0]):
         os.set_blocking(end, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(context.wake[1], warn_on_full_buffer=False)
     gc.freeze()
-    Server(context).serve()
+    return Server(context).serve()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -145,13 +145,17 @@ class CoreLayout:
     def spans(self, cores: int) -> Iterator[Tuple[int, int, int, int]]:
         """A set of cores as (node, socket, first core, one past the last) within the sockets."""
         for start, stop in bits.runs(cores):
-            at = bisect.bisect_right(self.first, start) - 1
-            while start < stop:
-                begin = self.first[at]
-                end = self.first[at + 1] if at + 1 < len(self.first) else self.total
-                node, socket = self.socket[at]
-                yield node, socket, start - begin, min(stop, end) - begin
-                start, at = end, at + 1
+            yield from self.span(start, stop)
+
+    def span(self, start: int, stop: int) -> Iterator[Tuple[int, int, int, int]]:
+        """The cores from start to before stop, in the same form."""
+        at = bisect.bisect_right(self.first, start) - 1
+        while start < stop:
+            begin = self.first[at]
+            end = self.first[at + 1] if at + 1 < len(self.first) else self.total
+            node, socket = self.socket[at]
+            yield node, socket, start - begin, min(stop, end) - begin
+            start, at = end, at + 1
 
 
 class CorePlacement:

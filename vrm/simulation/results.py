@@ -401,7 +401,7 @@ class PlaceText:
     def _range(self, layout: CoreLayout, start: int, stop: int) -> Tuple[int, int, str]:
         """First and last node of a range of cores, and its text."""
         by_node: Dict[int, List[str]] = {}
-        for node, socket, first, end in layout.spans((1 << stop) - (1 << start)):
+        for node, socket, first, end in layout.span(start, stop):
             by_node.setdefault(node, []).append(
                 f"{socket}/{first}" if end - first == 1 else f"{socket}/{first}-{end - 1}")
         text = ";".join(f"{self._names[node]}:{'+'.join(places)}"

@@ -259,8 +259,8 @@ def _written(queue: Path, lines: Sequence[QueueLine]) -> Optional[int]:
         except LineError:
             same = False
         if not same:
-            raise GenerateError(f"{queue}:{number}: this is not job {count + 1} of the mix; use the "
-                                "options of the first time, with the same --seed, or name another "
+            raise GenerateError(f"{queue}:{number}: this is not job {count + 1} of the mix; use "
+                                "the options of the first time, with the same --seed, or name another "
                                 "file")
         count += 1
     if not kept:
