@@ -5,6 +5,7 @@ past that is replayed equals the run that wrote it.
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.live import journal as journals
-from vrm.model import Cluster, Job
+from vrm.model import Cluster, Job, Node
 from vrm.scheduling import make_policy
 
 JOB = Job(3, "ft.B.x", 8, 60.0, 12.5, True)
@@ -96,6 +97,17 @@ def test_the_past_of_a_run() -> None:
     assert past.next_id == 5 and past.position == [1, 40, 4, ""] and not past.finished
     assert journals.replay([*records, {"event": "finished"}]).finished
     assert past.jobs[3] == jobs[3]
+
+
+def test_a_placement_limited_by_resources_comes_back_as_it_was() -> None:
+    nodes = [Node(f"n{i}", (4, 4), resources={"gpu": 1}) for i in range(4)]
+    job = Job(1, "a.x", 3, 60.0, resources={"gpu": 1})
+    cluster = Cluster(nodes)
+    placement = make_policy("compact", cluster).place(job, cluster)
+    record = json.loads(json.dumps(journals.placement_record(placement)))
+    back = journals.placement_of(record, Cluster(nodes))
+    assert list(back.slots(nodes)) == list(placement.slots(nodes))
+    assert len({slot.node for slot in back.slots(nodes)}) == 3
 
 
 @pytest.mark.parametrize("policy", ["compact", "spare", "strip", "pack"])

@@ -417,6 +417,11 @@ def test_a_queue_that_is_not_readable(site: Site) -> None:
     assert ran(program) == 0
 
 
+def test_once_without_a_queue_file_cannot_run(site: Site) -> None:
+    done = site.run("--once")
+    assert done.returncode == 2 and f"cannot read the queue file {site.queue}" in done.stderr
+
+
 def test_a_queue_file_without_permission_is_told_and_tried_again(site: Site) -> None:
     program = site.program("ok.x", OK)
     site.lines("ok.x 1 10 0")

@@ -202,9 +202,11 @@ def compare(python: str, trace: Path, folder: Path, name: str, ours: float) -> N
     system.write_text(json.dumps({"system_name": "s", "groups": {"g0": {"core": 16}},
                                   "resources": {"g0": 128}}))
     kind = name.split()[-1].lower()
+    results = folder / "accasim"
+    results.mkdir(exist_ok=True)
     begun = time.perf_counter()
-    done = subprocess.run([python, "-c", ACCASIM, str(trace), str(system), kind,
-                           str(folder / "accasim")], capture_output=True, text=True, check=False)
+    done = subprocess.run([python, "-c", ACCASIM, str(trace), str(system), kind, f"{results}/"],
+                          cwd=folder, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - begun
     if done.returncode:
         print(f"  AccaSim did not run: {done.stderr.strip().splitlines()[-1:]}")

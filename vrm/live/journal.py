@@ -164,7 +164,8 @@ def placement_record(placement: AnyPlacement) -> Record:
                 "width": placement.width}
     return {"share": placement.share, "claims": [hex(c) for c in placement.claims],
             "order": [hex(g) for g in placement.order], "procs": placement.procs,
-            "width": placement.width}
+            "width": placement.width,
+            "most": placement.most and {str(n): r for n, r in placement.most.items()}}
 
 
 def placement_of(record: Record, cluster: Cluster) -> AnyPlacement:
@@ -174,4 +175,6 @@ def placement_of(record: Record, cluster: Cluster) -> AnyPlacement:
                              record["width"])
     lane0, lane1 = (int(c, 16) for c in record["claims"])
     return Placement(record["share"], (lane0, lane1),
-                     tuple(int(g, 16) for g in record["order"]), record["procs"], record["width"])
+                     tuple(int(g, 16) for g in record["order"]), record["procs"],
+                     record["width"],
+                     most=record["most"] and {int(n): r for n, r in record["most"].items()})

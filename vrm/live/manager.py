@@ -156,6 +156,8 @@ class Manager:
 
         Raises RunError when the run cannot begin or go on.
         """
+        if self.once:
+            self._check_queue_file()
         self.run_directory.create()
         with self.run_directory.owned() as lock:
             past = self._past()
@@ -168,6 +170,16 @@ class Manager:
                     self._finish()
         failed = sum(self.counts.values()) - self.counts[JobState.COMPLETED.value]
         return not failed and not len(self.queue)
+
+    def _check_queue_file(self) -> None:
+        """What is to be read once must be there now."""
+        queue = self.settings.applications.queue
+        try:
+            queue.open("rb").close()
+        except OSError as error:
+            raise RunError(f"cannot read the queue file {queue}: {error.strerror}; correct "
+                           "Applications.Queue, or start without --once to wait for the file"
+                           ) from error
 
     def _loop(self) -> None:
         with selectors.DefaultSelector() as selector:

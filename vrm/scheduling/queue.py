@@ -184,8 +184,8 @@ class _Ranked(Waiting):
                 fits &= ((numpy.frombuffer(queue.estimates, numpy.float64) <= window)
                          | (size <= beside))
             found = [queue.slots[at] for at in fits.nonzero()[0].tolist()]
-        ahead = self._ordered[:first]
-        return sorted((job for job in found if job not in ahead), key=self.key)
+        ahead = {job.id for job in self._ordered[:first]}
+        return sorted((job for job in found if job.id not in ahead), key=self.key)
 
 
 class JobQueue:
