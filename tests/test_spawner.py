@@ -604,7 +604,8 @@ def test_a_killed_spawner_is_told_and_can_be_replaced(desk: Desk) -> None:
         desk.launch(job, ["true"])
     os.kill(number, signal.SIGKILL)
     event = desk.await_event(None, SpawnerLost)
-    assert event.unstarted == tuple(range(2, 30))
+    # The spare needs no spawner to take one request.
+    assert event.unstarted in (tuple(range(2, 30)), tuple(range(3, 30)))
     assert event.message == f"the process that starts jobs (pid {number}) was killed by signal 9"
     assert desk.spawner.pid is None
     desk.launch(30, ["true"])
