@@ -139,8 +139,7 @@ def test_the_real_run_time_is_not_visible() -> None:
 def test_waiting_times_in_utilities_are_real() -> None:
     """WFP3 prefers who waited long by its estimate: at 100, (100/50)^3 against (10/10)^3."""
     jobs = workload([(0, 1, 100), (0, 1, 50), (90, 1, 10)])
-    assert starts(jobs, 1, algorithm="WFP3") == {1: 100 + 0, 2: 0, 3: 150} or \
-        starts(jobs, 1, algorithm="WFP3")[3] > 100
+    assert starts(jobs, 1, algorithm="WFP3") == {1: 0, 2: 100, 3: 150}
 
 
 def test_makespan_counts_from_the_first_submission_at_time_0_too() -> None:
@@ -286,8 +285,7 @@ def test_places_are_written_as_the_live_manager_writes_them(policy: str,
                     spelt.setdefault(name, []).extend(
                         f"{socket}/{core}" for core in range(int(first), int(last or first) + 1))
             assert spelt == found
-            if policy != "pack":
-                assert cores == plain.cores(placement)
+            assert cores == plain.cores(placement)
 
     scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("list"),
                           make_policy(policy, cluster))

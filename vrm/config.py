@@ -239,7 +239,10 @@ Version = Annotated[
     _kind("a version that this vrm reads, 1 or 1.x", "1.0"),
 ]
 Backfilling = Annotated[
-    Union[Literal["none", "easy", "conservative"], Annotated[int, Field(ge=2)]],
+    Union[
+        Literal["none", "easy", "easy-kept", "conservative", "conservative-recomputed", "list"],
+        Annotated[int, Field(ge=2)],
+    ],
     BeforeValidator(_backfilling),
     _kind("none (0), easy (1), conservative, or a number of reservations from 2 up", "easy"),
 ]

@@ -54,9 +54,6 @@ RETRY = 1.0
 
 _FULL_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 
-RESTEP = 1.0
-"""Seconds after which a queue whose order changes with time is looked at again."""
-
 Tell = Callable[[str, str], None]
 """Called with a kind (`start`, `end`, `warning`, `note`) and a text for people."""
 
@@ -121,7 +118,7 @@ class Manager:
         self.once = once
         self.fresh = fresh
         self.clock = Clock()
-        self.start_time = self.clock()
+        self.start_time = self._now = self.clock()
         self.queue = self.scheduler.new_queue()
         self.running: Dict[int, Running] = {}
         self.rows: List[JobRow] = []
@@ -187,9 +184,12 @@ class Manager:
             selector.register(self._wakeup, selectors.EVENT_READ, self._read_signals)
             while not self._done():
                 timeout = max(0.0, self._next_deadline() - self.clock())
-                for key, _ in selector.select(timeout):
+                ready = selector.select(timeout)
+                # Everything of one turn happens at one moment, as in a simulation: what a job's
+                # end lets start has that end as its start.
+                self._now = now = self.clock()
+                for key, _ in ready:
                     key.data()
-                now = self.clock()
                 self._act_on_deadlines(now)
                 if now >= self._next_poll:
                     self._next_poll = now + POLL
@@ -468,8 +468,6 @@ class Manager:
             self._dirty = True
         if len(self.queue):
             self._next_step = max(now + POLL, self.scheduler.wake(now))
-            if not self.scheduler.ordering.static:
-                self._next_step = min(self._next_step, now + RESTEP)
 
     def _launch_prepared(self, now: float) -> None:
         """Launch what was decided, once the decision is in the journal."""
@@ -564,7 +562,7 @@ class Manager:
         del self.running[job.id]
         self.cluster.release(job.id)
         self._close(Outcome(job, state, reason, running.booking, running.backfilled,
-                            shell_code(status), self.clock(), running.session,
+                            shell_code(status), self._now, running.session,
                             (status.start, status.end) if status else None))
         self._changed = True
 

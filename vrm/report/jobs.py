@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, \
     TextIO, Tuple, Union
 
-from vrm.model import bits
+from vrm.model import AnyPlacement, bits
 from vrm.model.job import JobState
 from vrm.model.node import Node, lane_of_socket
-from vrm.model.placement import Placement
+from vrm.model.placement import CorePlacement
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -147,7 +147,7 @@ class PlacementText:
         self._nodes = nodes
         self._regular = _numbered_in_order([node.name for node in nodes])
 
-    def nodes(self, placement: Placement) -> str:
+    def nodes(self, placement: AnyPlacement) -> str:
         """The nodes of a placement, folded: `n[0-3,7]`. The order of the ranks is not kept."""
         taken = 0
         for group in placement.order:
@@ -169,13 +169,15 @@ class PlacementText:
         numbers = ",".join(runs)
         return f"{prefix}{numbers}" if numbers.isdigit() else f"{prefix}[{numbers}]"
 
-    def cores(self, placement: Placement) -> str:
+    def cores(self, placement: AnyPlacement) -> str:
         """The cores of a placement by node, in the order of the ranks.
 
         `n0:0/0-3+1/0-3;n1:0/5` is cores 0 to 3 of both sockets of n0, then core 5 of socket 0
         of n1 (logical numbers within the socket).
         """
         nodes = self._nodes
+        if isinstance(placement, CorePlacement):
+            return self._by_core(placement)
         share, width = placement.share, placement.width
         parts = []
         for index, ranks in placement.ranks_by_node(nodes):
@@ -183,6 +185,18 @@ class PlacementText:
             cores = _cores_on_node(node.sockets, share, placement.lane(index), width, ranks)
             parts.append(f"{node.name}:{cores}")
         return ";".join(parts)
+
+
+    def _by_core(self, placement: CorePlacement) -> str:
+        places: Dict[int, List[str]] = {}
+        for node, socket, first, stop in placement.layout.spans(placement.taken):
+            places.setdefault(node, []).append(_core_range(socket, first, stop - first))
+        return ";".join(f"{self._nodes[node].name}:{'+'.join(texts)}"
+                        for node, texts in places.items())
+
+
+def _core_range(socket: int, first: int, cores: int) -> str:
+    return f"{socket}/{first}" if cores == 1 else f"{socket}/{first}-{first + cores - 1}"
 
 
 def _numbered_in_order(names: Sequence[str]) -> Optional[Tuple[str, int]]:
@@ -204,8 +218,7 @@ def _cores_on_node(sockets: Tuple[int, ...], share: str, lane: int, width: int,
         first, length = lane_of_socket(cores, share, lane)
         here = min(ranks, length // width)
         if here:
-            last = first + here * width - 1
-            texts.append(f"{socket}/{first}" if first == last else f"{socket}/{first}-{last}")
+            texts.append(_core_range(socket, first, here * width))
         ranks -= here
     return "+".join(texts)
 

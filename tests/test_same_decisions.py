@@ -1,0 +1,67 @@
+"""One policy, two clocks: a live run, replayed in the simulator with the run times that were
+measured, starts the same jobs in the same order on the same cores.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import pytest
+
+from conftest import Site
+from vrm.model import Job
+from vrm.report.jobs import JobRow, read_jobs
+from vrm.simulation import Submission, simulate
+
+# app, ranks, seconds it takes, exclusive, seconds until the next line. The estimate is 2 s more.
+JOBS: List[Tuple[str, int, float, int, float]] = [
+    ("ep", 8, 0.7, 0, 0), ("cg", 2, 0.3, 0, 0), ("ft", 12, 0.4, 0, 0), ("is", 3, 0.9, 0, 0.5),
+    ("lu", 1, 0.2, 1, 0), ("ep", 5, 0.6, 0, 0), ("mg", 8, 0.3, 0, 0.4), ("cg", 2, 1.1, 0, 0),
+    ("ft", 4, 0.2, 0, 0), ("is", 12, 0.5, 0, 0.3), ("lu", 2, 0.4, 0, 0), ("mg", 1, 0.1, 0, 0),
+]
+HEATMAP = {"ep": "cg ft is lu mg ep", "cg": "ep lu is mg ft cg", "ft": "ep lu cg is mg ft",
+           "is": "ep lu cg mg ft is", "lu": "ep cg is lu mg ft", "mg": "ep lu cg is ft mg"}
+
+
+def thousandths(seconds: Any) -> int:
+    """Seconds of jobs.csv as whole milliseconds, which add up exactly."""
+    return round(1000 * seconds)
+
+
+def replay(rows: List[JobRow], out: Path, **policies: Any) -> Dict[int, Tuple[float, str, str]]:
+    """Start, nodes and cores of every job in virtual time, its estimate and run time given."""
+    begin = thousandths(rows[0].submit)
+    submissions = [
+        Submission(Job(row.id, row.app, row.procs, thousandths(row.walltime),
+                       thousandths(row.submit) - begin, row.exclusive),
+                   thousandths(row.end) - thousandths(row.start)) for row in rows]
+    simulate(submissions, nodes=6, sockets=2, cores=2, out=out, places="full", **policies)
+    return {row.id: (row.start + begin, row.nodes, row.cores)
+            for row in read_jobs(out / "jobs.csv")}
+
+
+@pytest.mark.parametrize("policy, algorithm, backfill", list(itertools.product(
+    ["compact", "strip"], ["FCFS", "WFP3"], ["none", "easy"])))
+def test_a_live_run_and_its_replay_decide_alike(site: Site, policy: str, algorithm: str,
+                                                backfill: str) -> None:
+    heatmap = site.root / "heatmap"
+    heatmap.write_text("".join(f"{app} {row}\n" for app, row in HEATMAP.items()))
+    site.config(Nodes=6, Sockets=2, Cores=2, Emulate=True,
+                Applications={"Path": str(site.bin), "Queue": str(site.queue),
+                              "Heatmap": str(heatmap)},
+                Scheduling={"Algorithm": algorithm, "Backfilling": backfill},
+                Allocation={"Policy": policy})
+    lines = []
+    for number, (app, ranks, seconds, exclusive, delay) in enumerate(JOBS):
+        site.program(f"{app}.{number}.x", f"exec sleep {seconds}\n")
+        lines.append(f"{app}.{number}.x {ranks} {seconds + 2} {exclusive} {delay}")
+    site.lines(*lines)
+    done = site.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    live = sorted(site.rows().values(), key=lambda row: row.id)
+    assert len(live) == len(JOBS)
+    shown = replay(live, site.root / "replay", algorithm=algorithm, backfill=backfill, policy=policy,
+                   heatmap=str(heatmap))
+    assert {row.id: (thousandths(row.start), row.nodes, row.cores) for row in live} == shown
