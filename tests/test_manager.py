@@ -224,6 +224,7 @@ def test_what_a_job_leaves_behind_is_ended(site: Site) -> None:
 def test_a_wrong_configuration_is_told_before_anything_runs(
         site: Site, keys: dict, message: str) -> None:
     site.config(**keys)
+    site.lines("any.x 1 10 0")
     done = site.run("--once")
     assert done.returncode == 2
     assert message in done.stderr and "Traceback" not in done.stderr
@@ -435,6 +436,7 @@ def test_a_queue_file_without_permission_is_told_and_tried_again(site: Site) -> 
 
 
 def test_a_log_directory_without_permission(site: Site) -> None:
+    site.lines("any.x 1 10 0")
     site.log.mkdir()
     site.log.chmod(0o500)
     manager = site.start("--once", plain=True)
