@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Dict, List, Optional
 
@@ -132,6 +133,22 @@ def test_a_killed_measurement_goes_on_and_nothing_of_it_is_left(two: Site) -> No
     again = two.run("heatmap", "measure", *QUICK)
     assert again.returncode == 0 and runs(two, "a.x") == ran
     wait_until(lambda: not two.processes(), "nothing is left running")
+
+
+def test_noisy_figures_are_measured_again(two: Site) -> None:
+    two.program("a.x", FEELS)
+    assert two.run("heatmap", "measure", *QUICK).returncode == 0
+    path = two.root / "heatmap.csv"
+    there = read(path)
+    noisy = [replace(one, seconds=4.0, spread=0.3) if one.placement != "strip" else one
+             for one in there.figures]
+    path.write_text(csv_text(noisy, there.comments))
+    ran = runs(two, "a.x")
+    done = two.run("heatmap", "measure", *QUICK, "--redo", "0.2")
+    assert done.returncode == 0 and "2 with a spread above 0.2 are measured again" in done.stderr
+    assert runs(two, "a.x") == ran + 2  # alone, where compact and spare are the same
+    found = figures(path)
+    assert found["compact a.x"].seconds == 1 and found["strip a.x a.x"].speedup_compact == 0.5
 
 
 def test_an_interrupted_measurement_ends_both_programs(two: Site) -> None:

@@ -104,6 +104,30 @@ def test_the_jobs_of_a_run_are_a_workload(trace: Path, tmp_path: Path, capsys: A
             == list(read_jobs(tmp_path / "b" / "jobs.csv"))
 
 
+def test_a_synthetic_workload(capsys: Any) -> None:
+    def starts(*words: Any) -> Any:
+        assert run(*words, "--json") == 0
+        found = json_of(capsys)
+        return found["start_hash"], found["jobs"], found["machine"]["all_cores"]
+
+    plain = starts("lublin:32:60")
+    assert plain[1:] == (60, 32)
+    assert starts("lublin:32:60:0") == plain != starts("lublin:32:60:1")
+    assert starts("lublin:32:60", "--jobs", 7, "--first", 11)[1] == 7
+    assert starts("lublin:32:60", "--nodes", 64)[1:] == (60, 64)
+
+
+def test_the_load_of_a_synthetic_workload() -> None:
+    from vrm.simulation.inputs import open_workload
+    from vrm.workload.lublin import Lublin
+    from vrm.workload.swf import Rules
+    found = list(open_workload("lublin:32:60:3", Rules(load=2)))
+    plain = list(Lublin(32).jobs(60, 3))
+    assert [one.job.submit * 2 for one in found] == [one.job.submit for one in plain]
+    assert [(one.run, one.job.procs) for one in found] == [(one.run, one.job.procs)
+                                                           for one in plain]
+
+
 @pytest.mark.parametrize("text, cores", [
     ('{"nodes": [{"count": 2, "sockets": 2, "cores": 2}, {"cores": 3, "prefix": "fat"}]}', 11),
     ('{"groups": {"g0": {"core": 2, "mem": 9}}, "resources": {"g0": 3}}', 6)])
@@ -121,6 +145,10 @@ def test_a_system_description(trace: Path, tmp_path: Path, capsys: Any, text: st
 
 @pytest.mark.parametrize("words, message", [
     (["none.swf"], "no such file"),
+    (["lublin:256"], "lublin:PROCESSORS:JOBS[:SEED]"),
+    (["lublin:256:5:1:1"], "lublin:PROCESSORS:JOBS[:SEED]"),
+    (["lublin:1:5"], "2 processors or more"),
+    (["lublin:256:0"], "at least 1 job"),
     (["t.swf", "--algorithm", "wpf3"], "did you mean wfp3"),
     (["t.swf", "--backfill", "esay"], "did you mean easy"),
     (["t.swf", "--policy", "stripe"], "did you mean strip"),

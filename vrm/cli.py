@@ -18,6 +18,7 @@ from vrm.commands.generate import add_parsers as add_generate
 from vrm.commands.heatmap import add_parsers as add_heatmap
 from vrm.commands.npb import add_parsers as add_npb
 from vrm.commands.shared import CannotRun, default_config, settings_of
+from vrm.report.compare import add_parser as add_compare
 from vrm.simulation.command import add_parser as add_simulate
 
 OK, SOME_FAILED, COULD_NOT_RUN = 0, 1, 2
@@ -67,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     stop_parser = command("stop", stop, "let the manager start nothing more and end")
     stop_parser.add_argument("--now", action="store_true", help="end the running jobs, too")
     add_simulate(commands)
+    add_compare(commands)
     for add in (add_npb, add_generate, add_calibrate, add_heatmap):
         add(commands, shared)
     command("doctor", doctor, "tell what is found on this machine, what is wrong, and the mend")

@@ -51,6 +51,8 @@ def _add_measure(actions: Any, shared: argparse.ArgumentParser) -> None:
     add("--out", metavar="FILE", default="heatmap.csv",
         help="the CSV; one that is there is completed. The rank file goes beside it, ending in "
              ".rank (default: heatmap.csv)")
+    add("--redo", metavar="SPREAD", type=factor,
+        help="measure figures of the CSV again whose spread is above this, as after a disturbance")
     add("--fresh", action="store_true", help="begin anew even if the CSV is there")
 
 
@@ -81,7 +83,7 @@ def measure(arguments: argparse.Namespace) -> int:
     method = Method(arguments.runs, arguments.period, arguments.steady, arguments.limit)
     apps = find_apps(settings.applications.path, arguments.apps)
     measurement = Measurement(settings, site, apps, method, out, tell, arguments.ranks,
-                              arguments.fresh)
+                              arguments.fresh, arguments.redo)
     try:
         complete = measurement.run()
         measurement.write_ranks(ranks)

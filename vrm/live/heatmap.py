@@ -121,7 +121,8 @@ class Measurement:
     """One heatmap being measured: what is known, what is missing, and the file it goes to."""
 
     def __init__(self, settings: Settings, site: Site, apps: Sequence[str], method: Method,
-                 out: Path, tell: Tell, most: Optional[int] = None, fresh: bool = False) -> None:
+                 out: Path, tell: Tell, most: Optional[int] = None, fresh: bool = False,
+                 redo: Optional[float] = None) -> None:
         self.settings = settings
         self.site = site
         self.method = method
@@ -129,12 +130,13 @@ class Measurement:
         self.tell = tell
         self.procs = {app: ranks_for(app, site, most) for app in apps}
         self.machine = machine_text(site)
-        self.known: Dict[Key, Figure] = {} if fresh else self._continued()
+        self.known: Dict[Key, Figure] = {} if fresh else self._continued(redo)
         self.failed: Dict[str, str] = {}
         self._took: List[float] = []
 
-    def _continued(self) -> Dict[Key, Figure]:
-        """What the file holds already; MeasureError when it is from elsewhere."""
+    def _continued(self, redo: Optional[float]) -> Dict[Key, Figure]:
+        """What the file holds already, without figures of these programs whose spread is above
+        `redo`, if given; MeasureError when it is from elsewhere."""
         if not self.out.exists():
             return {}
         mend = "name another file with --out, or begin anew with --fresh"
@@ -152,9 +154,12 @@ class Measurement:
                 if app in self.procs and procs != self.procs[app]:
                     raise MeasureError(f"{self.out} holds {app} on {procs} ranks, now it would be "
                                        f"{self.procs[app]}; {mend}")
-        self.tell(f"going on with {self.out}: {len(there.figures)} figure(s) are there")
-        return {(figure.placement, figure.app, figure.partner): figure
-                for figure in there.figures}
+        kept = [figure for figure in there.figures if redo is None or (figure.spread or 0) <= redo
+                or figure.app not in self.procs]
+        again = len(there.figures) - len(kept)
+        self.tell(f"going on with {self.out}: {len(kept)} figure(s) are there"
+                  + (f", {again} with a spread above {redo:g} are measured again" if again else ""))
+        return {(figure.placement, figure.app, figure.partner): figure for figure in kept}
 
     def run(self) -> bool:
         """Measure what is missing; True when every pair has its figures.
@@ -206,6 +211,11 @@ class Measurement:
                     f"method: {self.method}"]
         order = {COMPACT: 0, SPARE: 1, STRIP: 2}
         apps = list(dict.fromkeys([*self.procs, *(figure.app for figure in self.known.values())]))
+        for key, figure in self.known.items():  # what they are compared with may be newer
+            if figure.placement != COMPACT:
+                spare = self.known.get((SPARE, figure.app, ""))
+                self.known[key] = against(figure, self.known.get((COMPACT, figure.app, "")),
+                                          spare if figure.placement == STRIP else None)
         figures = sorted(self.known.values(), key=lambda figure: (
             order[figure.placement], apps.index(figure.app),
             apps.index(figure.partner) if figure.partner else -1))

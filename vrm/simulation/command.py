@@ -20,8 +20,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "simulate", help="run a workload in virtual time",
         description="Run a workload through the live manager's scheduler in virtual time. "
-                    "WORKLOAD is a trace in the Standard Workload Format (also .gz), a queue file "
-                    "or the jobs.csv of an earlier run. Options override the configuration; "
+                    "WORKLOAD is a trace in the Standard Workload Format (also .gz), a queue file, "
+                    "the jobs.csv of an earlier run, or lublin:PROCESSORS:JOBS[:SEED] for a "
+                    "synthetic one. Options override the configuration; "
                     "without a geometry a trace's header gives it (processors as one-core nodes).")
     add = parser.add_argument
     add("workload", metavar="WORKLOAD")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Tuple, Union
 
@@ -13,6 +14,7 @@ from vrm.model.node import Node
 from vrm.model.speedups import SpeedError, Speedups
 from vrm.report.jobs import JobFileError, parse_cores, read_jobs
 from vrm.workload import heatmap_files
+from vrm.workload.lublin import Lublin
 from vrm.workload.queue_file import LineError, QueueFollower, replay
 from vrm.workload.submission import Submission
 from vrm.workload.swf import Rules, Trace, TraceError
@@ -105,22 +107,74 @@ class RecordedRun:
             yield one
 
 
-Workload = Union[Trace, QueueWorkload, RecordedRun]
+SYNTHETIC = "lublin:"
+
+
+class SyntheticWorkload:
+    """Jobs drawn by the model of Lublin and Feitelson: `lublin:PROCESSORS:JOBS`, or with `:SEED`
+    (0 unless given); the same text is the same workload for ever.
+
+    Submission times are divided by the rules' `load`. Raises WorkloadError for another form.
+    """
+
+    header: Dict[str, str] = {}
+    unix_start: Optional[int] = None
+
+    def __init__(self, text: str, rules: Rules = Rules()) -> None:
+        try:
+            parts = text[len(SYNTHETIC):].split(":")
+            processors, jobs, seed = map(int, parts if len(parts) != 2 else [*parts, "0"])
+            if jobs < 1:
+                raise ValueError(f"at least 1 job is drawn, not {jobs}")
+            self._model = Lublin(processors)
+        except ValueError as error:
+            raise WorkloadError(f"`{text}` is not of the form lublin:PROCESSORS:JOBS[:SEED], as "
+                                f"lublin:256:5000 ({error})") from error
+        self._jobs, self._seed = jobs, seed
+        self.processors: Optional[int] = processors
+        self.rules = rules
+        self.taken = self._drawn = 0
+        self.dirt: Dict[str, int] = {}
+
+    @property
+    def read(self) -> float:
+        """The share of the jobs that have been drawn (0 to 1)."""
+        return self._drawn / self._jobs
+
+    def __iter__(self) -> Iterator[Submission]:
+        self.taken = self._drawn = 0
+        for one in self._model.jobs(self._jobs, self._seed):
+            self._drawn += 1
+            if not self.rules.wants(one.job.id, one.job.submit):
+                continue
+            if self.rules.jobs is not None and self.taken >= self.rules.jobs:
+                return
+            self.taken += 1
+            if self.rules.load != 1:
+                one = one._replace(job=replace(one.job, submit=one.job.submit / self.rules.load))
+            yield one
+
+
+Workload = Union[Trace, QueueWorkload, RecordedRun, SyntheticWorkload]
 
 
 def open_workload(path: Union[str, Path], rules: Rules = Rules(), keep_estimates: bool = False,
                   speedups: Optional[Speedups] = None) -> Workload:
-    """The workload of a file: an SWF trace (18 columns), a `jobs.csv`, or else a queue file.
+    """The workload of a file: an SWF trace (18 columns), a `jobs.csv`, or else a queue file; or
+    a synthetic one, for a text that begins with `lublin:`.
 
     Raises WorkloadError when it cannot be read.
     """
+    if str(path).startswith(SYNTHETIC):
+        return SyntheticWorkload(str(path), rules)
     path = Path(path)
     try:
         with open(path, "rb") as file:
             start = file.read(1 << 16)
     except OSError as error:
         raise WorkloadError(f"{path}: {(error.strerror or str(error)).lower()}; name a trace "
-                            "(SWF, also .gz), a queue file or the jobs.csv of a run") from error
+                            "(SWF, also .gz), a queue file, the jobs.csv of a run, or "
+                            "lublin:PROCESSORS:JOBS[:SEED]") from error
     if start[:2] == b"\x1f\x8b":
         with gzip.open(path) as packed:
             start = packed.read(1 << 16)

@@ -1,0 +1,308 @@
+"""`vrm compare`: runs of one workload side by side, as a table and as a picture.
+
+A run is the `--out` of `vrm simulate` or the directory of a live manager; both hold a `jobs.csv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from array import array
+from bisect import bisect_right
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from vrm.report.jobs import JobFileError, read_jobs
+from vrm.report.metrics import (THRESHOLD, Distribution, bounded_slowdown, distribution, makespan,
+                                ran, utilisation, waiting)
+
+# Okabe and Ito, "Color universal design" (2008), without black and the yellow that white drowns.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7")
+STYLES = ("solid", "dashed", "dotted")
+POINTS = 800  # of a curve; more cannot be seen and make large files
+TICKS = ((0, "0"), (1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"),
+         (36000, "10 h"), (360000, "100 h"), (3600000, "1000 h"), (36000000, "10000 h"))
+
+
+class CompareError(Exception):
+    """Runs that cannot be compared; the text names the place and the mend."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is compared of a run, over all of its jobs that ran, completed or not.
+
+    `algorithm`, `backfilling`, `policy` and `processors` are None where the directory does not
+    tell them. `waits` are the waiting times (s), lowest first; the slowdown is bounded by
+    `vrm.report.metrics.THRESHOLD`. `work` is equal for two runs of the same jobs.
+    """
+
+    name: str
+    directory: Path
+    algorithm: Optional[str]
+    backfilling: Optional[str]
+    policy: Optional[str]
+    processors: Optional[int]
+    waits: "array[float]"
+    wait: Distribution
+    slowdown: float
+    utilisation: Optional[float]
+    makespan: float
+    work: int
+
+    @property
+    def mean_wait(self) -> float:
+        """Mean waiting time in seconds."""
+        return self.wait.mean or 0.0
+
+    def ratio(self, first: "Run") -> Optional[float]:
+        """The mean wait as a multiple of another run's; None where jobs of that did not wait."""
+        return self.mean_wait / first.mean_wait if first.mean_wait else None
+
+
+def read_runs(directories: Sequence[str]) -> List[Run]:
+    """The runs, named by their directories, or by their paths where two are called the same.
+
+    Raises CompareError.
+    """
+    names = [Path(directory).resolve().name for directory in directories]
+    return [_read(Path(directory), name if names.count(name) == 1 else directory)
+            for directory, name in zip(directories, names)]
+
+
+def _read(directory: Path, name: str) -> Run:
+    path = directory / "jobs.csv"
+    try:
+        rows = list(read_jobs(path))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CompareError(f"{directory}: there is no jobs.csv; name what `vrm simulate --out` "
+                           "wrote, or the directory (Log) of a live run") from error
+    except OSError as error:
+        raise CompareError(f"cannot read {path}: {error.strerror}") from error
+    except JobFileError as error:
+        raise CompareError(str(error)) from error
+    jobs = ran(rows)
+    if not jobs:
+        raise CompareError(f"{path}: none of its {len(rows)} jobs ran; there is nothing to compare")
+    choices, processors = _circumstances(directory)
+    waits = array("d", sorted(map(waiting, jobs)))
+    return Run(name, directory, *choices, processors, waits, distribution(waits),
+               math.fsum(map(bounded_slowdown, jobs)) / len(jobs),
+               utilisation(jobs, processors) if processors else None, makespan(jobs),
+               hash(frozenset((row.id, row.procs) for row in jobs)))
+
+
+Choices = Tuple[Optional[str], Optional[str], Optional[str]]
+
+
+def _circumstances(directory: Path) -> Tuple[Choices, Optional[int]]:
+    """Algorithm, backfilling and policy, and the number of cores: a simulation has them in
+    summary.json, a live run in what it shows (`state`)."""
+    for name in ("summary.json", "state"):
+        path = directory / name
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            rules = found if name == "summary.json" else found["scheduling"]
+            cores = (found["machine"]["all_cores"] if name == "summary.json" else
+                     sum(len(socket) for node in found["nodes"] for socket in node["sockets"]))
+            return (rules["algorithm"], str(rules["backfilling"]), rules["policy"]), cores
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise CompareError(f"cannot read {path}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise CompareError(f"{path}: vrm has not written this ({error!r}); move it away, or "
+                               "run again") from error
+    return (None, None, None), None
+
+
+# --------------------------------------------------------------------------------------- as text
+
+
+def table(runs: Sequence[Run]) -> str:
+    """The runs as a table, a row each, and below it what holds for all."""
+    from prettytable import PrettyTable
+
+    # A placement that all have is told once.
+    placements = {run.policy for run in runs}
+    common = next(iter(placements)) if len(placements) == 1 else None
+    left = ["run", "policy"]
+    out = PrettyTable([*left, "jobs", "mean wait", "median", "95 %", "max", "slowdown", "used",
+                       "makespan", "ratio"])
+    out.align = "r"
+    for name in left:
+        out.align[name] = "l"
+    for run in runs:
+        parts = [run.algorithm, run.backfilling, None if common else run.policy]
+        ratio = run.ratio(runs[0])
+        out.add_row([run.name, " ".join(filter(None, parts)) or "-", run.wait.count,
+                     *map(figure, (run.wait.mean, run.wait.median, run.wait.p95,
+                                   run.wait.maximum, run.slowdown)),
+                     "-" if run.utilisation is None else f"{run.utilisation:.3f}",
+                     figure(run.makespan), "-" if ratio is None else f"{ratio:.3f}"])
+    notes = [f"times in s; slowdown: the mean of the bounded one ({THRESHOLD:g} s); used: "
+             "utilisation; ratio: of mean wait to the first row"]
+    if common:
+        notes.append(f"placement: {common} in all")
+    others = [run.name for run in runs if run.work != runs[0].work]
+    text = "\n".join([out.get_string(), *notes])
+    if others:
+        text += f"\nnot the same jobs as in {runs[0].name} ran in: {', '.join(others)}"
+    return text
+
+
+def figure(value: Optional[float]) -> str:
+    """A number with the digits that tell something: `0.04`, `12.3`, `1029965`."""
+    if value is None:
+        return "-"
+    size = abs(value)
+    return f"{value:.{2 if size < 10 else 1 if size < 100 else 0}f}"
+
+
+def data(runs: Sequence[Run]) -> Dict[str, Any]:
+    """The runs as data for `json.dumps`; seconds, shares from 0 to 1, None where not known."""
+    return {"bounded_slowdown_threshold": THRESHOLD, "runs": [{
+        "name": run.name, "directory": str(run.directory), "algorithm": run.algorithm,
+        "backfilling": run.backfilling, "policy": run.policy, "processors": run.processors,
+        "jobs": run.wait.count, "wait": asdict(run.wait),
+        "average_bounded_slowdown": run.slowdown, "utilisation": run.utilisation,
+        "makespan": run.makespan, "wait_ratio": run.ratio(runs[0]),
+        "same_jobs": run.work == runs[0].work,
+    } for run in runs]}
+
+
+# ------------------------------------------------------------------------------------ as picture
+
+
+def draw(runs: Sequence[Run], path: Path) -> None:
+    """Draw the runs into a PNG or SVG file: mean wait, mean bounded slowdown, and the share of
+    jobs that waited at most so long. Raises CompareError."""
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise CompareError(f"{path}: the name of a picture ends in .png or .svg")
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise CompareError(f"matplotlib is needed for pictures ({error}); install it with "
+                           "`pip install matplotlib` or vrm with `pip install 'vrm[plots]'`, or "
+                           "leave --out away for the table") from error
+    plain = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
+             "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "vrm"}
+    with pyplot.rc_context(plain):
+        # 9 inches are 900 px of a page, 9 points 12 px.
+        shape = pyplot.figure(figsize=(9, max(3.6, 1.6 + 0.44 * len(runs))), layout="constrained")
+        try:
+            grid = shape.add_gridspec(2, 2, width_ratios=(1, 1.1))
+            _bars(shape.add_subplot(grid[0, 0]), runs, [run.mean_wait for run in runs],
+                  "mean waiting time", "s")
+            _bars(shape.add_subplot(grid[1, 0]), runs, [run.slowdown for run in runs],
+                  f"mean bounded slowdown ({THRESHOLD:g} s)", "no unit")
+            _curves(shape.add_subplot(grid[:, 1]), runs)
+            kept = {"Date": None} if path.suffix.lower() == ".svg" else {}
+            shape.savefig(path, dpi=150, metadata=kept)
+        except OSError as error:
+            raise CompareError(f"cannot write {path}: {error.strerror}") from error
+        finally:
+            pyplot.close(shape)
+
+
+def _look(index: int) -> Tuple[str, str]:
+    """Colour and line style of a run."""
+    return COLOURS[index % len(COLOURS)], STYLES[index // len(COLOURS) % len(STYLES)]
+
+
+def _label(run: Run) -> str:
+    return run.name.replace("$", r"\$")  # else two of them would begin and end a formula
+
+
+def _bars(axes: Any, runs: Sequence[Run], values: Sequence[float], title: str, unit: str) -> None:
+    bars = axes.barh(range(len(runs)), values, height=0.7,
+                     color=[_look(index)[0] for index in range(len(runs))])
+    axes.bar_label(bars, [figure(value) for value in values], padding=3, fontsize=8)
+    axes.set_yticks(range(len(runs)), list(map(_label, runs)))
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.set_title(title)
+    least, most = min(values), max(values)
+    if least > 0 and most > 20 * least:  # else all bars but the longest would be stumps
+        axes.set_xscale("log")
+        decade = 10.0 ** math.floor(math.log10(least))
+        low = decade / 10 if least < 2 * decade else decade
+        axes.set_xlim(low, most * (most / low) ** 0.25)  # room for the number at the longest
+        axes.set_xlabel(f"{unit}, logarithmic", fontsize=8)
+    else:
+        axes.set_xlim(0, most * 1.2 or 1)
+        axes.locator_params(axis="x", nbins=5)
+        axes.set_xlabel(unit, fontsize=8)
+    axes.tick_params(axis="x", labelsize=8)
+
+
+def _curves(axes: Any, runs: Sequence[Run]) -> None:
+    right = 1.3 * max(1.0, *(run.waits[-1] for run in runs))
+    for index, run in enumerate(runs):
+        colour, style = _look(index)
+        times, shares = steps(run.waits)
+        axes.step([*times, right], [*shares, 1], where="post", color=colour, linestyle=style,
+                  linewidth=1.6, label=_label(run))
+    # Linear up to 1 s, so that jobs that did not wait have their place at 0.
+    axes.set_xscale("symlog", linthresh=1, linscale=0.5)
+    axes.set_xlim(0, right)
+    axes.minorticks_off()
+    shown = [(at, text) for at, text in TICKS if at <= right]
+    axes.set_xticks([at for at, _ in shown], [text for _, text in shown], fontsize=8,
+                    rotation=30 if len(shown) > 7 else 0)
+    axes.set_ylim(0, 1.02)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"], fontsize=8)
+    axes.grid(color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("waiting time (logarithmic from 1 s on)", fontsize=8)
+    axes.set_ylabel("share of jobs that waited at most so long", fontsize=8)
+    # Above the panel, where no curve can be.
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2, fontsize=8, frameon=False)
+
+
+def steps(waits: Sequence[float]) -> Tuple[List[float], List[float]]:
+    """The empirical distribution of sorted values: at each of the times, the share (0 to 1) of
+    values that are not above it. At most about POINTS steps, the first and the last among them."""
+    count = len(waits)
+    ranks = range(count) if count <= POINTS else \
+        [step * (count - 1) // POINTS for step in range(POINTS + 1)]
+    times = list(dict.fromkeys(waits[rank] for rank in ranks))
+    return times, [bisect_right(waits, time) / count for time in times]
+
+
+# ----------------------------------------------------------------------------------- the command
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to the program's; `run` is its action."""
+    parser = commands.add_parser(
+        "compare", help="compare runs of one workload: a table, and a picture",
+        description="Compare runs of one workload, simulated or live, over all jobs that ran. The "
+                    "first is what the others are measured against.")
+    parser.add_argument("directories", metavar="DIR", nargs="+",
+                        help="the --out of a `vrm simulate`, or the directory of a live run")
+    parser.add_argument("--out", metavar="PICTURE", type=Path,
+                        help="draw them, too: a name ending in .png or .svg")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(act=run)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out the command: 0 done, 2 could not."""
+    try:
+        runs = read_runs(args.directories)
+        if args.out is not None:
+            draw(runs, args.out)
+    except CompareError as error:
+        print(f"vrm compare: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(data(runs), indent=2) if args.json else table(runs))
+    if args.out is not None and not args.json:
+        print(f"drawn: {args.out}")
+    return 0
