@@ -49,8 +49,8 @@ def test_figures_of_a_live_run(tmp_path: Path, capsys: Any) -> None:
     assert (one["name"], one["algorithm"], one["backfilling"], one["policy"], one["processors"]) \
         == ("one", "WFP3", "easy", "strip", 4)
     assert one["jobs"] == 3 and one["makespan"] == 50
-    assert one["wait"] == {"count": 3, "mean": pytest.approx(40 / 3), "median": 10, "p95": 28,
-                           "maximum": 30}
+    assert one["wait"] == {"count": 3, "mean": pytest.approx(40 / 3), "median": 10,
+                           "p95": pytest.approx(28), "maximum": 30}
     assert one["average_bounded_slowdown"] == pytest.approx((1 + 50 / 40 + 35 / 10) / 3)
     assert one["utilisation"] == pytest.approx(2 * (20 + 40 + 5) / (4 * 50))
     assert one["wait_ratio"] == 1 and two["wait_ratio"] == pytest.approx(0.5)
@@ -61,7 +61,7 @@ def test_figures_of_a_live_run(tmp_path: Path, capsys: Any) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert cells(lines[3]) == ["one", "WFP3 easy strip", "3", "13.3", "10.0", "28.0", "30.0",
                                "1.92", "0.650", "50.0", "1.000"]
-    assert cells(lines[4]) == ["two", "-", "3", "6.67", "5.00", "14.0", "15.0", "1.50", "-",
+    assert cells(lines[4]) == ["two", "-", "3", "6.67", "5.00", "14.0", "15.0", "1.38", "-",
                                "45.0", "0.500"]
     assert "not the same jobs" not in lines[-1]
 
@@ -102,6 +102,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_a_first_run_without_waits_has_no_ratio(tmp_path: Path, capsys: Any) -> None:
+    pytest.importorskip("matplotlib")
     runs = [make_run(tmp_path / "a", (0, 0, 2)), make_run(tmp_path / "b", (0, 1, 2))]
     picture = tmp_path / "c.svg"
     assert [run["wait_ratio"] for run in found(capsys, *runs, "--out", picture)["runs"]] \
@@ -137,8 +138,8 @@ def test_an_svg_has_every_run_in_every_panel(four: List[Path], tmp_path: Path,
     for path, colour in zip(four, compare.COLOURS):
         # Two bars, a curve and its key; the text of a label stands before its outlines.
         assert text.count(colour.lower()) == 4
-        assert text.count(f"<!-- {path.name} -->".replace("$", r"\$")) == 3
-    assert text.count("<!-- s, logarithmic -->") == 1  # means of 285 s and 2860 s and 1 s
+        assert text.count(f"<!-- {path.name} -->") == 3
+    assert text.count("<!-- s, logarithmic -->") == 1  # means from 10 to 2824 s
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60).map(sorted))
