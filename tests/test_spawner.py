@@ -6,6 +6,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import py_compile
 import resource
 import select
 import signal
@@ -18,6 +19,7 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Ty
 import pytest
 
 from conftest import wait_until
+from vrm.live import supervisor
 from vrm.live.processes import SessionEnd, session_members, signal_process
 from vrm.live.spawner import (Ended, Event, ExitStatus, LaunchFailed, LaunchRequest, Marker,
                               RecordError, Spawner, SpawnerError, SpawnerLost, Started,
@@ -345,7 +347,7 @@ def test_a_name_is_found_along_the_path_of_the_request(desk: Desk) -> None:
     tool.chmod(0o755)
     assert desk.run(1, ["tool"], env={"PATH": f"/nowhere:{tool.parent}"}).ok
     assert (desk.place / "1.o").read_text() == "found\n"
-    desk.launch(2, ["tool"])
+    desk.launch(2, ["tool"], env={"PATH": "/nowhere"})
     assert desk.await_event(2, LaunchFailed).message == "tool: No such file or directory"
 
 
@@ -668,6 +670,27 @@ def test_a_spawner_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(SpawnerError, match="cannot start /no/such/python: No such file"):
         Spawner().start()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("change, taken", [
+    (lambda data: data, True),
+    (lambda data: data[:8] + b"\1" + data[9:], False),      # of a source of another time
+    (lambda data: data[:12] + b"\1\2" + data[14:], False),  # of another size
+    (lambda data: b"\0" + data[1:], False),                 # by another Python
+    (lambda data: b"", False)])
+def test_only_the_right_compiled_program_is_run(place: Path, monkeypatch: pytest.MonkeyPatch,
+                                                change: Callable[[bytes], bytes],
+                                                taken: bool) -> None:
+    """A copied tree may hold what was compiled from an earlier state of the source."""
+    source = place / "supervisor.py"
+    source.write_bytes(Path(supervisor.__file__).read_bytes())
+    compiled = Path(py_compile.compile(
+        str(source), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP))
+    compiled.write_bytes(change(compiled.read_bytes()))
+    monkeypatch.setattr(supervisor, "__file__", str(source))
+    assert Spawner._program()[-1] == str(compiled if taken else source)
+    with Spawner() as spawner:
+        assert Desk(place, spawner).run(1, ["true"]).ok
 
 
 MANAGER = """

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from vrm import __version__
@@ -109,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"{site.launcher.version_text}")
     succeeded = manager.run()
     ended = ", ".join(f"{count} {status}" for status, count in manager.counts.items() if count)
-    say(f"{ended or 'no job ended'}; everything is in {settings.directory}")
+    say(f"{ended or 'no job ended'}; everything is in {near(settings.directory)}")
     say(closing_line(settings.scheduling.algorithm, settings.scheduling.backfilling,
                      manager.rows))
     return OK if succeeded else SOME_FAILED
@@ -119,6 +120,14 @@ def narrate(kind: str, text: str) -> None:
     """Print what happens, a line each; warnings and failures stand out."""
     mark = {"warning": "!! ", "failure": "!! "}.get(kind, "   ")
     say(f"{time.strftime('%H:%M:%S')} {mark}{text}")
+
+
+def near(path: Path) -> str:
+    """The path as one would type it here: relative when it lies below this directory."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
 
 
 def say(text: str) -> None:

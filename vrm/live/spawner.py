@@ -340,14 +340,20 @@ class Spawner:
 
     @staticmethod
     def _program() -> List[str]:
-        """The command line of the spawner: the compiled file, if it is there and new enough.
+        """The command line of the spawner, with the compiled file where it is that of the source.
 
         Compiling it anew would take longer and leave a megabyte in every supervisor.
         """
         source = supervisor.__file__
         compiled = importlib.util.cache_from_source(source)
+        stat = os.stat(source)
+        # What `import` compares: a file's age alone means nothing in a copied tree.
+        expected = importlib.util.MAGIC_NUMBER + b"".join(
+            (value & 0xFFFFFFFF).to_bytes(4, "little")
+            for value in (0, int(stat.st_mtime), stat.st_size))
         try:
-            fresh = os.path.getmtime(compiled) >= os.path.getmtime(source)
+            with open(compiled, "rb") as file:
+                fresh = file.read(16) == expected
         except OSError:
             fresh = False
         return [sys.executable, "-I", "-S", compiled if fresh else source]
