@@ -32,12 +32,12 @@ from vrm.simulation import simulate
 from vrm.workload.heatmap_files import (Figure, csv_text, rank_text, ranked, read, spread)
 from vrm.workload.submission import Submission
 
-# A program that says 2 s if it has seen the partner run, else 1 s; a run takes about 0.3 s.
+# A program that says 2 s if it has seen the partner run; it looks for 0.6 s, else it says 1 s.
 FEELS = """echo ran >> "$0.log"
 grep Cpus_allowed_list /proc/self/status >> "$0.cpus"
 touch "$0.here.$$"
 seconds=1.00
-for look in 1 2 3 4 5 6 7 8 9 10; do
+for look in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
     for other in "${0%/*}"/*.here.*; do
         case $other in "$0.here.$$") ;; *) [ -e "$other" ] && seconds=2.00;; esac
     done
@@ -135,17 +135,28 @@ def test_a_killed_measurement_goes_on_and_nothing_of_it_is_left(two: Site) -> No
     wait_until(lambda: not two.processes(), "nothing is left running")
 
 
+def test_it_is_told_when_something_else_has_the_cores(two: Site) -> None:
+    two.program("busy.x", "i=0\nwhile [ $i -lt 30000 ]; do i=$((i+1)); done\n"
+                          "echo ' Time in seconds = 0.01'\n")
+    two.program("sleeps.x", "sleep 0.3\necho ' Time in seconds = 0.30'\n")
+    for app, told in (("busy.x", False), ("sleeps.x", True)):
+        done = two.run("heatmap", "measure", *QUICK, "--apps", app, "--out", f"{app}.csv")
+        assert (f"!! {app} had its core(s) for" in done.stderr) is told, done.stderr
+
+
 def test_noisy_figures_are_measured_again(two: Site) -> None:
     two.program("a.x", FEELS)
     assert two.run("heatmap", "measure", *QUICK).returncode == 0
     path = two.root / "heatmap.csv"
     there = read(path)
-    noisy = [replace(one, seconds=4.0, spread=0.3) if one.placement != "strip" else one
+    noisy = [replace(one, seconds=4.0, spread=0.3) if one.placement != "strip" else
+             replace(one, seconds=2.0, spread=0.0)
              for one in there.figures]
     path.write_text(csv_text(noisy, there.comments))
     ran = runs(two, "a.x")
     done = two.run("heatmap", "measure", *QUICK, "--redo", "0.2")
-    assert done.returncode == 0 and "2 with a spread above 0.2 are measured again" in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert "2 with a spread above 0.2 are measured again" in done.stderr
     assert runs(two, "a.x") == ran + 2  # alone, where compact and spare are the same
     found = figures(path)
     assert found["compact a.x"].seconds == 1 and found["strip a.x a.x"].speedup_compact == 0.5

@@ -39,12 +39,14 @@ class MeasureError(RunError):
 @dataclass(frozen=True)
 class Run:
     """A run that ended: `seconds` as the application says (else the whole), `whole` seconds of
-    mpirun, or why it does not count in `fault`."""
+    mpirun, `cpu` seconds of all its processes on this machine, or why it does not count in
+    `fault`."""
 
     trial: int
     seconds: float
     whole: float
     fault: str = ""
+    cpu: float = 0.0
 
 
 @dataclass
@@ -171,9 +173,10 @@ class Bench:
         del self._trials[number]
         output = self.run.output(trial.app, number)
         errors = self.run.errors(trial.app, number)
-        fault, whole, seconds = trial.fault, 0.0, None
+        fault, whole, seconds, cpu = trial.fault, 0.0, None, 0.0
         if isinstance(event, Ended):
             whole = event.status.duration
+            cpu = event.status.user + event.status.system
             result = read_result(output)
             seconds = result.seconds
             if not fault and not event.status.ok:
@@ -191,7 +194,7 @@ class Bench:
         for path in (output, errors, self.run.rankfile(trial.app, number),
                      self.run.status(number), self.run.marker(number)):
             path.unlink(missing_ok=True)
-        return Run(number, whole if seconds is None else seconds, whole, fault)
+        return Run(number, whole if seconds is None else seconds, whole, fault, cpu)
 
     def _bindings(self, trial: _Trial, output: Path, errors: Path) -> str:
         """What is wrong with the cores a run was on: a figure from other cores is worth nothing."""

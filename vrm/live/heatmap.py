@@ -30,6 +30,9 @@ Tell = Callable[[str], None]
 Key = Tuple[str, str, str]
 """Placement, application, partner (empty when alone)."""
 
+LOW_SHARE = 0.9
+"""A rank that had its core for less than this part of its time was disturbed from outside."""
+
 LOW_OVERLAP = 0.5
 """Below this part of the time spent computing a partner hardly disturbs: its runs are too short."""
 
@@ -56,6 +59,7 @@ class _Times:
 
     seconds: List[float]
     whole: List[float]
+    cpu: float = 0.0
 
     def steady(self, method: Method) -> bool:
         """Whether there are enough runs, near enough to each other."""
@@ -292,7 +296,9 @@ class Measurement:
                         return None
                     found[place].seconds.append(run.seconds)
                     found[place].whole.append(run.whole)
+                    found[place].cpu += run.cpu
                     if self._enough(found, end):
+                        self._warn_of_others(apps, found)
                         return found
                     running[self.bench.start(apps[place], slots[place], method.limit)] = place
         finally:
@@ -306,6 +312,20 @@ class Measurement:
     def _fail(self, app: str, run: Run) -> None:
         self.failed[app] = run.fault
         self.tell(f"{app} on {self.procs[app]} rank(s): {run.fault}")
+
+    def _warn_of_others(self, apps: Sequence[str], found: Sequence[_Times]) -> None:
+        """Tell when something else had the cores: ranks compute, or wait for messages busily.
+
+        Only on one node is the CPU time of all ranks known.
+        """
+        if len(self.site.cluster.nodes) > 1 or self.site.emulated:
+            return
+        for app, times in dict(zip(apps, found)).items():
+            share = times.cpu / (sum(times.seconds) * self.procs[app] or 1.0)
+            if share < LOW_SHARE:
+                self.tell(f"!! {app} had its core(s) for {share:.0%} of the time: if it does not "
+                          "sleep, other processes disturb this measurement (--redo SPREAD repeats "
+                          "noisy figures when they are gone)")
 
     def _warn_of_short_runs(self) -> None:
         short = sorted({figure.partner for figure in self.known.values()

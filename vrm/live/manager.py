@@ -300,15 +300,18 @@ class Manager:
             self._look_at_marker(running)
 
     def _look_at_marker(self, running: Running) -> None:
+        dead = running.marker is None or running.marker.alive() is False
+        run, job_id = self.run_directory, running.job.id
         try:
-            status = read_status(self.run_directory.status(running.job.id))
+            status = read_status(run.status(job_id))
+            if status is None and dead:  # killed after it had written, before it renamed the file
+                status = read_status(run.marker(job_id))
         except RecordError as error:
             self._ended(running, None, JobState.FAILED, str(error))
             return
         if status is not None:
             self._ended(running, status, *verdict(running.intent, status))
-        elif running.intent != "lost" and (running.marker is None
-                                           or running.marker.alive() is False):
+        elif dead and running.intent != "lost":
             self._lost(running)
 
     def _act_on_deadlines(self, now: float) -> None:
@@ -479,7 +482,7 @@ class Manager:
             self.running[start.job.id] = running
             try:
                 self.spawner.launch(self._request(start.booking))
-            except LaunchError as error:
+            except (LaunchError, ValueError) as error:
                 self._ended(running, None, JobState.FAILED, f"could not start: {error}")
                 continue
             except OSError as error:
@@ -552,7 +555,8 @@ class Manager:
             return  # its supervisor has not answered yet; `_read_spawner` comes back to this
         running.ending = SessionEnd(running.session,
                                     self.settings.grace if grace is None else grace,
-                                    spare={running.session})
+                                    spare={running.session},
+                                    started=running.marker.started if running.marker else None)
         running.ending.poll(self.clock())
 
     def _ended(self, running: Running, status: Optional[ExitStatus], state: JobState,
