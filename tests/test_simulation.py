@@ -4,7 +4,6 @@ other simulators have."""
 from __future__ import annotations
 
 import io
-import json
 import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 

@@ -13,11 +13,10 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, List, Optional
+from typing import List, Optional
 
 from vrm.config import ConfigError, Settings, load
 from vrm.live.launchers import LaunchError, make_launcher
-from vrm.live.rundir import RunError
 from vrm.live.setup import application_fault, describe, make_scheduler, run_directory
 from vrm.live.topology import Topology, TopologyError, cpu_quota, geometry, read_topology
 from vrm.model import Cluster, Node

@@ -145,7 +145,6 @@ class _Ranked(Waiting):
         if len(queue) < _FEW or queue.ordering.vector is None or len(self._ordered) >= 16:
             self._sort()
             return
-        import numpy
         if self._utilities is None:
             self._utilities = queue.utilities(self._now)
         utilities = self._utilities

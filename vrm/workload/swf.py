@@ -14,7 +14,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, IO, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, IO, Iterable, Iterator, Optional, Tuple, Union
 
 from vrm.model.job import Job
 from vrm.workload.submission import Submission
