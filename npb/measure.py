@@ -22,6 +22,10 @@ class CannotRun(RuntimeError):
     """A program did not print a result block; the text says why."""
 
 
+class NotAllowed(CannotRun):
+    """The program does not run on so many ranks (squares, powers of two): no failure."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Measurement:
     """The fastest repetition of one program on one number of ranks.
@@ -68,7 +72,8 @@ def run_once(mpirun: Sequence[str], ranks: int, executable: pathlib.Path) -> Dic
     if not block:
         said = [line for line in done.stderr.splitlines() if line.strip("- ")]
         reason = said[0].strip() if said else f"exit status {done.returncode}, no message"
-        raise CannotRun(f"{executable.name} on {ranks}: {reason}")
+        kind = NotAllowed if f"cannot run on {ranks} ranks" in reason else CannotRun
+        raise kind(f"{executable.name} on {ranks}: {reason}")
     return block
 
 
@@ -149,7 +154,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
                 measured = measure(mpirun, ranks, executable, options.repetitions)
             except CannotRun as problem:
                 print(f"measure.py: {problem}", file=sys.stderr)
-                complete = False
+                complete = complete and isinstance(problem, NotAllowed)
                 continue
             print(measured.row(), flush=True)
             complete = complete and measured.verified
