@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import pytest
 import yaml
+from testbed import Testbed, missing
 
 from vrm.report.jobs import JobRow, read_jobs
 
@@ -193,3 +194,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site = Site(tmp_path / "site")
     yield site
     site.close()
+
+
+@pytest.fixture(scope="session")
+def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+    """A cluster of 8 nodes of 2 sockets of 4 cores under Slurm, for the whole session. A test
+    that kills a node restarts it."""
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+    with Testbed(8, directory=tmp_path_factory.mktemp("testbed") / "cluster") as cluster:
+        yield cluster
