@@ -23,7 +23,10 @@ DEFAULTS = {
     "Scheduling": {
         "Algorithm": "FCFS",
         "Backfilling": "none",
+        "Interval": 0.0,
+        "StartsPerInterval": 0,
     },
+    "Hosts": {"File": None, "Reach": "auto", "Timeout": 10.0},
     "Nodes": "auto",
     "Sockets": "auto",
     "Cores": "auto",
@@ -31,12 +34,15 @@ DEFAULTS = {
     "Allocation": {"Policy": "compact", "MinThroughput": 1.0},
     "Walltime": "warn",
     "Grace": 10.0,
+    "End": {"At": "auto", "Margin": 60.0, "Fit": True},
+    "Interrupted": "requeue",
+    "Retries": 0,
     "OnStop": "kill",
     "Log": "logs",
     "State": "logs/state",
     "Directory": "logs",
     "Launcher": {
-        "Kind": "openmpi",
+        "Kind": "auto",
         "Mpirun": "auto",
         "AllowRoot": False,
         "Transport": "auto",
@@ -44,6 +50,7 @@ DEFAULTS = {
         "CheckBindings": "warn",
         "Environment": {},
     },
+    "Trust": "own",
     "Replay": {"Speed": 1.0},
 }
 PATHS = ["Applications.Path", "Applications.Queue", "Log", "State", "Directory"]
@@ -191,11 +198,21 @@ def test_the_founding_works_file_is_read_unchanged(write, newline):
         ("Grace: 2.5", "grace", 2.5),
         ("Grace: 1e1", "grace", 10.0),
         ("OnStop: wait", "on_stop", "wait"),
+        ("End: {At: NEVER}", "end.at", "never"),
+        ("End: {At: 90}", "end.at", 90.0),
+        ("End: {At: 1:30:05}", "end.at", 5405.0),
+        ("End: {Fit: no, Margin: 5}", "end.fit", False),
+        ("Interrupted: Mark", "interrupted", "mark"),
+        ("Retries: 3", "retries", 3),
+        ("Trust: ANY", "trust", "any"),
         ("Scheduling: {Algorithm: (q / t)**3 * n}", "scheduling.algorithm", "(q / t)**3 * n"),
         ("Scheduling: {Algorithm: mine.orders:area}", "scheduling.algorithm", "mine.orders:area"),
         ("Scheduling: {Algorithm: -1}", "scheduling.algorithm", "-1"),
         ("Allocation: {Policy: no}", "allocation.policy", "no"),
         ("Launcher: {AllowRoot: on}", "launcher.allow_root", True),
+        ("Hosts: {Reach: SSH}", "hosts.reach", "ssh"),
+        ("Hosts: {Reach: [My, -p, 22]}", "hosts.reach", ("My", "-p", "22")),
+        ("Hosts: {Timeout: 2.5}", "hosts.timeout", 2.5),
         ("Launcher: {Transport: site}", "launcher.transport", "site"),
         ("Launcher: {CheckBindings: fail}", "launcher.check_bindings", "fail"),
         ("Launcher: {Options: [-x, 010, yes, '']}", "launcher.options", ("-x", "010", "yes", "")),
@@ -371,6 +388,11 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
             " for example Mpirun: /opt/openmpi/bin/mpirun",
         ),
         (
+            "Hosts:\n  Reach: [ssh, [a]]",
+            "2: Hosts.Reach: found a list, wanted auto, ssh, srun, or a list: the words of a"
+            ' program in the place of ssh; for example Reach: [ssh, -p, "2222"]',
+        ),
+        (
             "Launcher:\n  Options: -x",
             '2: Launcher.Options: found "-x", wanted a list;'
             ' for example Options: ["--mca", "btl", "self,tcp"]',
@@ -442,6 +464,13 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
             "Walltime: wrn",
             '1: Walltime: found "wrn", wanted warn, kill or ignore; for example Walltime: warn',
         ),
+        ("End: {At: 1:99}", '1: End.At: found "1:99", wanted auto, never, or seconds or HH:MM:SS '
+         "from the start; for example At: 02:00:00"),
+        ("End: {At: 0}", '1: End.At: found "0", wanted auto, never, or seconds or HH:MM:SS from '
+         "the start; for example At: 02:00:00"),
+        ("Retries: -1", '1: Retries: found "-1", wanted a whole number, 0 or more; for example '
+         "Retries: 1"),
+        ("Trust: all", '1: Trust: found "all", wanted own, group or any; for example Trust: own'),
         ("OnStop: 3", '1: OnStop: found "3", wanted kill or wait; for example OnStop: wait'),
         (
             "Version: 2.0",
@@ -913,6 +942,14 @@ good = st.fixed_dictionaries(
                 | st.integers(2),
             },
         ),
+        "Hosts": st.fixed_dictionaries(
+            {},
+            optional={
+                "File": st.none() | paths,
+                "Reach": st.sampled_from(["auto", "ssh", "srun"]) | st.lists(texts, min_size=1),
+                "Timeout": st.floats(0, exclude_min=True, allow_infinity=False),
+            },
+        ),
         "Nodes": sizes,
         "Sockets": sizes,
         "Cores": sizes.map(str),
@@ -930,7 +967,7 @@ good = st.fixed_dictionaries(
                 "Kind": some_text,
                 "Mpirun": st.just("auto") | paths,
                 "AllowRoot": st.booleans(),
-                "Transport": st.sampled_from(["auto", "site"]),
+                "Transport": st.sampled_from(["auto", "tcp", "site"]),
                 "Options": st.lists(texts),
                 "CheckBindings": st.sampled_from(["warn", "fail", "ignore"]),
                 "Environment": st.dictionaries(

@@ -14,7 +14,7 @@ from vrm.model import Cluster, Job
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.reservations import Reserving
 from vrm.simulation import Submission, simulate
-from vrm.simulation.engine import Simulator
+from vrm.simulation.engine import Moment, Simulator
 from vrm.simulation.results import Results
 
 MANY = settings(max_examples=150, deadline=None)
@@ -177,13 +177,14 @@ class Promises(Results):
         self.simulator: Any = None
         self.promised: Dict[int, float] = {}
 
-    def moment(self, now: float, *state: int) -> None:
+    def moment(self, state: Moment) -> None:
+        now = state[0]
         planned = self.scheduler.reservations(now, self.simulator.queue, self.simulator.cluster)
         assert set(planned) <= {job.id for job in self.simulator.queue}
         for job_id, time in planned.items():
             assert now < time <= self.promised.get(job_id, math.inf)
             self.promised[job_id] = time
-        super().moment(now, *state)
+        super().moment(state)
 
 
 @pytest.mark.parametrize("backfill", ["conservative", "easy-kept", "2-kept"])

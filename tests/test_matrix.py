@@ -5,10 +5,14 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from conftest import mpirun_environment
 
+from vrm.live.openmpi import find_mpirun
 from vrm.simulation import matrix as matrices
 from vrm.simulation.matrix import Matrix, MatrixError
 from vrm.workload.lublin import Lublin
@@ -42,6 +46,42 @@ def test_only_what_is_missing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
         many.run(tmp_path, pool)
         monkeypatch.setattr(matrices, "run_cell", None)
         assert len(many.run(tmp_path, pool)) == 3
+
+
+MATRIX = """
+import sys
+from vrm.simulation.matrix import Matrix, mpi_executor
+many = Matrix(["lublin:16:30"], [{"backfill": "none"}, {"backfill": "easy"}], seeds=(0, 1))
+if __name__ == "__main__":
+    if sys.argv[1] == "mpi":
+        with mpi_executor() as engine:
+            many.run(sys.argv[2], engine)
+    else:
+        from distributed import Client, LocalCluster
+        with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None,
+                          host="127.0.0.1") as workers, Client(workers) as engine:
+            many.run(sys.argv[2], engine)
+"""
+
+
+@pytest.mark.parametrize("engine", ["mpi", "dask"])
+def test_engines_for_many_machines_leave_the_same_files(tmp_path: Path, engine: str) -> None:
+    pytest.importorskip("mpi4py" if engine == "mpi" else "distributed")
+    program = tmp_path / "many.py"
+    program.write_text(MATRIX)
+    argv = [sys.executable, str(program), engine, str(tmp_path / "out")]
+    if engine == "mpi":
+        mpirun = find_mpirun()[0]
+        argv = [mpirun, "-n", "2", "--oversubscribe", sys.executable, "-m", "mpi4py.futures",
+                *argv[1:]]
+    done = subprocess.run(argv, env=mpirun_environment(), capture_output=True, text=True,
+                          timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    Matrix(["lublin:16:30"], [{"backfill": "none"}, {"backfill": "easy"}], seeds=(0, 1)).run(
+        tmp_path / "here", workers=1)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()}
+    assert len(files) == 4
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
 
 
 def test_failures_are_told_after_the_others_have_run(tmp_path: Path) -> None:

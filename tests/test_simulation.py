@@ -18,8 +18,9 @@ from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_poli
 from vrm.scheduling.profile import CountProfile, PoolProfile, Slot
 from vrm.scheduling.reservations import Reserving
 from vrm.simulation import Submission, simulate
-from vrm.simulation.engine import Simulator
-from vrm.simulation.results import PlaceText, Results
+from vrm.simulation.engine import Moment, Simulator
+from vrm.simulation.results import Results
+from vrm.simulation.writers import PlaceText
 
 Row = Tuple[float, int, float]  # submit, procs, run time
 
@@ -209,7 +210,7 @@ class Watch(Results):
         super().__init__(cluster.nodes)
         self.cluster = cluster
 
-    def moment(self, now: float, queued: int, queued_procs: int, busy_procs: int) -> None:
+    def moment(self, state: Moment) -> None:
         held: Dict[Tuple[int, int, int], int] = {}
         for job_id, booking in self.cluster.bookings.items():
             ranks = 0
@@ -219,8 +220,8 @@ class Watch(Results):
                     assert core < self.cluster.nodes[slot.node].sockets[slot.socket]
                     assert held.setdefault((slot.node, slot.socket, core), job_id) == job_id
             assert ranks == booking.job.procs
-        assert len(held) == self.cluster.taken_cores == busy_procs
-        super().moment(now, queued, queued_procs, busy_procs)
+        assert len(held) == self.cluster.taken_cores == state[3]
+        super().moment(state)
 
 
 @pytest.mark.parametrize("backfill", BACKFILLINGS)

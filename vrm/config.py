@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import (
     Annotated,
@@ -22,10 +22,14 @@ from typing import (
     Iterator,
     List,
     Literal,
+    Mapping,
     NoReturn,
     Optional,
     Tuple,
+    Type,
+    TypeVar,
     Union,
+    get_args,
 )
 
 import yaml
@@ -44,45 +48,15 @@ from pydantic import (
 from pydantic.alias_generators import to_pascal
 from pydantic_core import PydanticCustomError
 
+from vrm.problems import ConfigError, Problem
+
 # The keys that lead to a value: ("Scheduling", "Algorithm"); entries of a list count from 0.
 Location = Tuple[Union[str, int], ...]
 
 # No setting lies deeper than Launcher.Environment.NAME.
 _DEPTH = 3
 
-
-# ---------------------------------------------------------------------------------- problems
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One mistake in a configuration: where it stands, what is wrong and how to mend it.
-
-    `line` counts from 1 and is None where no line can be named; `key` is dotted
-    (`Scheduling.Algorithm`) and empty where the mistake belongs to no key.
-    """
-
-    file: str
-    line: Optional[int]
-    key: str
-    message: str
-    hint: str = ""
-
-    def __str__(self) -> str:
-        place = self.file if self.line is None else f"{self.file}:{self.line}"
-        text = f"{place}: {self.key}: {self.message}" if self.key else f"{place}: {self.message}"
-        return f"{text}; {self.hint}" if self.hint else text
-
-
-class ConfigError(Exception):
-    """A configuration that cannot be used; `problems` holds all that is wrong with it."""
-
-    def __init__(self, problems: List[Problem]) -> None:
-        super().__init__(problems)
-        self.problems = problems
-
-    def __str__(self) -> str:
-        return "\n".join(str(problem) for problem in self.problems)
+Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -93,6 +67,7 @@ class _Source:
     file: str = field(default="built-in defaults", compare=False)
     directory: str = field(default="", compare=False)  # for relative paths; "" = the current one
     lines: Dict[Location, int] = field(default_factory=dict, compare=False)
+    depth: int = field(default=_DEPTH, compare=False)  # levels of keys that are read
 
     def place(self, location: Location) -> str:
         line = self.lines.get(location)
@@ -143,6 +118,9 @@ def _kind(wanted: str, example: str, empty: Any = None) -> WrapValidator:
     return WrapValidator(check)
 
 
+kind = _kind  # for settings in other files
+
+
 def _group(example: str) -> WrapValidator:
     return _kind("a group of keys", example, empty={})
 
@@ -162,6 +140,16 @@ def _backfilling(value: Any) -> Any:
     if text in ("1", "true", "yes", "on", "easy"):
         return "easy"
     return text
+
+
+def _moment(value: Any) -> Any:
+    """Seconds of a time such as 1:30:00; other texts in lower case."""
+    text = str(value).strip().lower()
+    found = re.fullmatch(r"(\d{1,6}):([0-5]\d):([0-5]\d)", text)
+    if not found:
+        return text
+    hours, minutes, seconds = map(int, found.groups())
+    return 3600.0 * hours + 60.0 * minutes + seconds
 
 
 _VARIABLE = re.compile(r"\$(?:(\$)|(\w+)|\{([^}]*)\})")
@@ -217,6 +205,15 @@ def _program(value: Any, info: ValidationInfo) -> str:
     return _absolute(expanded, info) if os.sep in expanded else expanded
 
 
+def _reach(value: Any) -> Union[str, Tuple[str, ...]]:
+    if isinstance(value, (list, tuple)) and value and all(isinstance(v, str) for v in value):
+        return tuple(value)
+    if isinstance(value, str) and _lower(value) in ("auto", "ssh", "srun"):
+        return str(_lower(value))
+    wanted = "auto, ssh, srun, or a list: the words of a program in the place of ssh"
+    _refuse(value, wanted, '[ssh, -p, "2222"]')
+
+
 # What is written must read back as the same path.
 _as_text = PlainSerializer(lambda path: str(path).replace("$", "$$"), return_type=str)
 
@@ -246,14 +243,26 @@ Backfilling = Annotated[
     BeforeValidator(_backfilling),
     _kind("none (0), easy (1), conservative, or a number of reservations from 2 up", "easy"),
 ]
+Limit = Annotated[int, Field(ge=0), _kind("a whole number, 0 or more", "1")]
 Walltime = Annotated[
     Literal["warn", "kill", "ignore"],
     BeforeValidator(_lower),
     _kind("warn, kill or ignore", "warn"),
 ]
+Interrupted = Annotated[
+    Literal["requeue", "mark"], BeforeValidator(_lower), _kind("requeue or mark", "requeue")
+]
+Trust = Annotated[
+    Literal["own", "group", "any"], BeforeValidator(_lower), _kind("own, group or any", "own")
+]
+At = Annotated[
+    Union[Literal["auto", "never"], Annotated[float, Field(gt=0, allow_inf_nan=False)]],
+    BeforeValidator(_moment),
+    _kind("auto, never, or seconds or HH:MM:SS from the start", "02:00:00"),
+]
 OnStop = Annotated[Literal["kill", "wait"], BeforeValidator(_lower), _kind("kill or wait", "wait")]
 Transport = Annotated[
-    Literal["auto", "site"], BeforeValidator(_lower), _kind("auto or site", "site")
+    Literal["auto", "tcp", "site"], BeforeValidator(_lower), _kind("auto, tcp or site", "site")
 ]
 CheckBindings = Annotated[
     Literal["warn", "fail", "ignore"],
@@ -263,6 +272,11 @@ CheckBindings = Annotated[
 _LIST = '["--mca", "btl", "self,tcp"]'
 Options = Annotated[
     Tuple[Annotated[str, _kind("text", _LIST)], ...], _kind("a list", _LIST, empty=())
+]
+Reach = Annotated[
+    Union[str, Tuple[str, ...]],
+    PlainValidator(_reach),
+    PlainSerializer(lambda reach: reach if isinstance(reach, str) else list(reach)),
 ]
 _NAMES = "{OMP_NUM_THREADS: 4}"
 Environment = Annotated[
@@ -288,6 +302,15 @@ class Applications(BaseModel):
     heatmap: Optional[FilePath] = None  # which applications run well together; None = all alike
 
 
+class Hosts(BaseModel):
+    """The nodes of the run, and how they are reached."""
+
+    model_config = _STRICT
+    file: Optional[FilePath] = None  # the nodes; None = those of the batch job, or this machine
+    reach: Reach = "auto"  # auto = srun inside Slurm, else ssh; a list stands in the place of ssh
+    timeout: Factor = 10.0  # seconds in which a node must answer
+
+
 class Scheduling(BaseModel):
     """Which job starts next."""
 
@@ -295,6 +318,8 @@ class Scheduling(BaseModel):
     # A name, an arithmetic expression or module:function, as written.
     algorithm: Annotated[Text, _kind("text", "FCFS")] = "FCFS"
     backfilling: Backfilling = "none"  # none, easy, conservative, or the number of reservations
+    interval: Seconds = 0.0  # between decisions; 0 = at every event
+    starts_per_interval: Limit = 0  # heads of the queue; 0 = all that fit
 
 
 class Allocation(BaseModel):
@@ -310,13 +335,22 @@ class Launcher(BaseModel):
     """How a job becomes processes."""
 
     model_config = _STRICT
-    kind: Annotated[Text, _kind("text", "openmpi")] = "openmpi"  # a name, as written
+    kind: Annotated[Text, _kind("text", "openmpi")] = "auto"  # a name, as written
     mpirun: Program = "auto"  # auto, a name to look up on PATH, or an absolute path
     allow_root: Switch = False
-    transport: Transport = "auto"  # auto = shared memory on one machine without a fabric
+    transport: Transport = "auto"  # auto = shared memory and TCP without a fabric
     options: Options = ()  # further arguments for mpirun
     check_bindings: CheckBindings = "warn"
     environment: Environment = Field(default_factory=dict)  # further variables for the jobs
+
+
+class End(BaseModel):
+    """When the allocation ends, and what that means for jobs."""
+
+    model_config = _STRICT
+    at: At = "auto"  # auto = what the batch system tells; never; seconds from the start
+    margin: Seconds = 60.0  # before the end; nothing starts in it
+    fit: Switch = True  # what would not end before by its estimate is not started
 
 
 class Replay(BaseModel):
@@ -340,6 +374,7 @@ class Settings(BaseModel):
     version: Version = "1.0"
     applications: Annotated[Applications, _group("{Path: bin}")] = Field(default_factory=dict)
     scheduling: Annotated[Scheduling, _group("{Algorithm: FCFS}")] = Field(default_factory=dict)
+    hosts: Annotated[Hosts, _group("{Timeout: 10}")] = Field(default_factory=dict)
     nodes: Size = "auto"  # auto = what the allocation or the machine has
     sockets: Size = "auto"  # per node
     cores: Size = "auto"  # per socket
@@ -347,11 +382,15 @@ class Settings(BaseModel):
     allocation: Annotated[Allocation, _group("{Policy: compact}")] = Field(default_factory=dict)
     walltime: Walltime = "warn"  # for jobs that outrun their estimate
     grace: Seconds = 10.0  # between SIGTERM and SIGKILL
+    end: Annotated[End, _group("{Margin: 120}")] = Field(default_factory=dict)
+    interrupted: Interrupted = "requeue"  # jobs that the end of the allocation interrupts
+    retries: Limit = 0  # of a job that failed or ran too long
     on_stop: OnStop = "kill"  # running jobs, when the manager is told to stop
     log: FilePath = Path("logs")  # directory of the jobs' output
     state: FilePath = Field(default_factory=lambda given: given.get("log", Path()) / "state")
     directory: FilePath = Field(default_factory=lambda given: given.get("state", Path()).parent)
     launcher: Annotated[Launcher, _group("{AllowRoot: true}")] = Field(default_factory=dict)
+    trust: Trust = "own"  # whose files are obeyed
     replay: Annotated[Replay, _group("{Speed: 10}")] = Field(default_factory=dict)
 
     _source: _Source = PrivateAttr(default_factory=_Source)
@@ -380,6 +419,7 @@ class Settings(BaseModel):
             ("Applications.Path", self.applications.path, _must_be_directory),
             ("Applications.Queue", self.applications.queue, _may_be_file),
             ("Applications.Heatmap", self.applications.heatmap, _must_be_file),
+            ("Hosts.File", self.hosts.file, _must_be_file),
             ("Log", self.log, _may_be_directory),
             ("State", self.state, _may_be_file),
             ("Directory", self.directory, _may_be_directory),
@@ -453,18 +493,53 @@ def load(path: Union[str, "os.PathLike[str]", None] = None) -> Settings:
     Raises ConfigError with everything that is wrong.
     """
     if path is None:
-        return _validated({}, _Source(directory=os.getcwd()), [])
-    file = os.fsdecode(path)
-    root = _composed(_text(file), file)
-    source = _Source(file=file, directory=os.path.dirname(os.path.abspath(file)))
-    problems: List[Problem] = []
-    if root is None or _is_empty(root):
-        return _validated({}, source, problems)
-    if not isinstance(root, yaml.MappingNode):
-        kind = "a list" if isinstance(root, yaml.SequenceNode) else "text"
-        message, line = f"found {kind}, wanted keys with values", root.start_mark.line + 1
-        raise _unreadable(file, message, "for example Nodes: 8", line)
-    return _validated(_plain(root, (), source, problems), source, problems)
+        return _validated(Settings, {}, _Source(directory=os.getcwd()), [])
+    return Document.read(path).checked(Settings)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A YAML file as mappings, lists, texts and None, with the lines of its keys: what is checked
+    against a model, and what mistakes found later are told with."""
+
+    mapping: Dict[str, Any]
+    source: _Source
+    problems: List[Problem]
+
+    @classmethod
+    def read(cls, path: Union[str, "os.PathLike[str]"], depth: int = _DEPTH,
+             example: str = "Nodes: 8") -> "Document":
+        """Read a file; groups of keys lie at most `depth` levels deep. Raises ConfigError where
+        there is no YAML with keys; other mistakes are kept for `checked`."""
+        file = os.fsdecode(path)
+        root = _composed(_text(file), file)
+        directory = os.path.dirname(os.path.abspath(file))
+        source = _Source(file=file, directory=directory, depth=depth)
+        problems: List[Problem] = []
+        if root is None or _is_empty(root):
+            return cls({}, source, problems)
+        if not isinstance(root, yaml.MappingNode):
+            kind = "a list" if isinstance(root, yaml.SequenceNode) else "text"
+            message, line = f"found {kind}, wanted keys with values", root.start_mark.line + 1
+            raise _unreadable(file, message, f"for example {example}", line)
+        return cls(_plain(root, (), source, problems), source, problems)
+
+    def checked(self, model: Type[Model]) -> Model:
+        """The file's values as the model has them; ConfigError with everything that is wrong."""
+        return _validated(model, self.mapping, self.source, self.problems)
+
+    def settings(self, mapping: Dict[str, Any], places: Mapping[Location, Location]) -> Settings:
+        """Settings of another mapping, some of whose keys come from this file: `places` tells
+        where in the file each of those stands. Relative paths are relative to the file's
+        directory. Raises ConfigError."""
+        lines = {key: self.source.lines[place] for key, place in places.items()
+                 if place in self.source.lines}
+        return _validated(Settings, mapping, replace(self.source, lines=lines), [])
+
+    def problem(self, location: Location, message: str, hint: str = "") -> Problem:
+        """A problem with what stands at a location of the file."""
+        return Problem(self.source.file, self.source.lines.get(location), _dotted(location),
+                       message, hint)
 
 
 def _text(file: str) -> str:
@@ -644,7 +719,7 @@ def _plain(node: yaml.Node, location: Location, source: _Source, problems: List[
             message = "contains a character that no path or argument can hold"
             complain(node, location, message, "remove it")
         return node.value
-    if len(location) >= _DEPTH:
+    if len(location) >= source.depth:
         return {} if isinstance(node, yaml.MappingNode) else []
     if isinstance(node, yaml.SequenceNode):
         entries = []
@@ -679,21 +754,22 @@ def _dotted(location: Location) -> str:
 # ----------------------------------------------------------------------------------- checking
 
 
-def _validated(mapping: Dict[str, Any], source: _Source, problems: List[Problem]) -> Settings:
-    """Settings from plain values; ConfigError with `problems` and all that is found here."""
+def _validated(model: Type[Model], mapping: Dict[str, Any], source: _Source,
+               problems: List[Problem]) -> Model:
+    """A model from plain values; ConfigError with `problems` and all that is found here."""
     try:
-        settings = Settings.model_validate(mapping, context=source)
+        settings = model.model_validate(mapping, context=source)
     except ValidationError as error:
         # A default that depends on a wrong value is no mistake of its own.
         for part in error.errors(include_url=False, include_input=False):
             if part["type"] != "default_factory_not_called":
-                problems.append(_problem(part, source))
+                problems.append(_problem(part, source, model))
     if problems:
         raise ConfigError(sorted(problems, key=lambda problem: problem.line or 0))
     return settings
 
 
-def _problem(error: Any, source: _Source) -> Problem:
+def _problem(error: Any, source: _Source, model: Type[BaseModel]) -> Problem:
     """One complaint of the validation as a problem with its line."""
     location: Location = error["loc"]
     in_key = location[-1:] == ("[key]",) and location not in source.lines
@@ -702,7 +778,7 @@ def _problem(error: Any, source: _Source) -> Problem:
     context = error.get("ctx", {})
     line, key = source.lines.get(location), _dotted(location)
     if error["type"] == "extra_forbidden":
-        return Problem(source.file, line, key, "unknown key", _meant(location))
+        return Problem(source.file, line, key, "unknown key", _meant(location, model))
     message = context.get("message", error["msg"])
     hint = context.get("hint", "")
     if "example" in context:
@@ -714,19 +790,27 @@ def _problem(error: Any, source: _Source) -> Problem:
     return Problem(source.file, line, key, message, hint)
 
 
-def _levels() -> Iterator[Tuple[str, List[str]]]:
+def _levels(model: Type[BaseModel], name: str = "") -> Iterator[Tuple[str, List[str]]]:
     """The name of every section (the top level is "") and its keys."""
-    yield "", _keys(Settings)
-    for info in Settings.model_fields.values():
-        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            yield info.alias, _keys(info.annotation)
+    yield name, _keys(model)
+    for info in model.model_fields.values():
+        inner = _section(info.annotation)
+        if inner is not None:
+            yield from _levels(inner, info.alias or "")
 
 
-def _meant(location: Location) -> str:
+def _section(annotation: Any) -> Optional[Type[BaseModel]]:
+    """The model of a section, also where a list holds many."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_section, get_args(annotation))), None)
+
+
+def _meant(location: Location, model: Type[BaseModel]) -> str:
     """A hint for an unknown key: the right spelling, the right place, or the keys there are."""
     wrong = str(location[-1]).lower()
-    here = str(location[-2]) if len(location) > 1 else ""
-    levels = dict(_levels())
+    here = next((part for part in reversed(location[:-1]) if isinstance(part, str)), "")
+    levels = dict(_levels(model))
     spelling = {key.lower(): key for key in levels[here]}
     if wrong in spelling:
         return f"upper and lower case matter: write {spelling[wrong]}"

@@ -5,11 +5,11 @@ Nothing here reads a clock, a file, the environment or a process table.
 
 from vrm.model.cluster import AnyPlacement, Booking, Cluster, Pool
 from vrm.model.heatmap import Heatmap
-from vrm.model.job import Infeasible, Job, JobState
+from vrm.model.job import Dependency, Infeasible, Job, JobState
 from vrm.model.node import Node, Socket
 from vrm.model.placement import CoreLayout, CorePlacement, Placement, RankSlot
 
 __all__ = [
-    "AnyPlacement", "Booking", "Cluster", "CoreLayout", "CorePlacement", "Heatmap", "Infeasible",
-    "Job", "JobState", "Node", "Placement", "Pool", "RankSlot", "Socket",
+    "AnyPlacement", "Booking", "Cluster", "CoreLayout", "CorePlacement", "Dependency", "Heatmap",
+    "Infeasible", "Job", "JobState", "Node", "Placement", "Pool", "RankSlot", "Socket",
 ]

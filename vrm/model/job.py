@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import FrozenSet, Mapping, Optional
+from typing import FrozenSet, Mapping, NamedTuple, Optional
 
 
 class JobState(str, enum.Enum):
@@ -24,6 +24,16 @@ class JobState(str, enum.Enum):
         return self not in (JobState.QUEUED, JobState.RUNNING)
 
 
+class Dependency(NamedTuple):
+    """That a job waits for the end of job `id`: a successful one, or with `any` whatever end."""
+
+    id: int
+    any: bool = False
+
+    def __str__(self) -> str:
+        return f"any:{self.id}" if self.any else str(self.id)
+
+
 class Infeasible(Exception):
     """A job that can never run on this cluster under this policy; the text is the reason."""
 
@@ -35,7 +45,7 @@ class Job:
     `estimate` is the user's wall-time estimate and `submit` the submission time, both in
     seconds. `cores` and `resources` are wanted by each rank (a rank's cores lie in one
     socket); `features` must be offered by every node the job uses. An `exclusive` job
-    shares no node with another.
+    shares no node with another. Jobs of a higher `priority` come first, whatever the ordering.
     """
 
     id: int
@@ -47,21 +57,23 @@ class Job:
     cores: int = 1
     resources: Mapping[str, float] = field(default_factory=dict)
     features: FrozenSet[str] = frozenset()
+    priority: int = 0
 
     def __init__(self, id: int, app: str, procs: int, estimate: float, submit: float = 0.0,
                  exclusive: bool = False, cores: int = 1,
                  resources: Optional[Mapping[str, float]] = None,
-                 features: FrozenSet[str] = frozenset()) -> None:
+                 features: FrozenSet[str] = frozenset(), priority: int = 0) -> None:
         if procs < 1:
             raise ValueError(f"a job needs at least 1 rank, not {procs}")
         if not estimate > 0:
             raise ValueError(f"the estimate must be above 0 seconds, not {estimate:g}")
         if cores < 1:
             raise ValueError(f"a rank needs at least 1 core, not {cores}")
-        # At once, and not by nine guarded assignments: a simulation makes jobs by the million.
+        # At once, and not by ten guarded assignments: a simulation makes jobs by the million.
         self.__dict__.update(
             id=id, app=app, procs=procs, estimate=estimate, submit=submit, exclusive=exclusive,
-            cores=cores, resources={} if resources is None else resources, features=features)
+            cores=cores, resources={} if resources is None else resources, features=features,
+            priority=priority)
 
     @property
     def kind(self) -> str:

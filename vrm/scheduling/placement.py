@@ -62,11 +62,13 @@ class LanePolicy:
 
     def nodes(self, job: Job) -> int:
         """Nodes the job takes on the empty cluster; raises Infeasible when it can never run."""
-        if not self._countable or job.resources or job.features:
+        if job.resources or job.features:
             return self._walked_nodes(job)
         key = (job.procs, job.cores)
         need = self._needs.get(key)
         if need is None:
+            if not self._countable:
+                return self._walked_nodes(job)
             each = self.cluster.nodes[0].capacity(self.share, 0, job.cores)
             need = -(-job.procs // each) if each else len(self.cluster.nodes) + 1
             if need > len(self.cluster.nodes):
@@ -129,7 +131,7 @@ class LanePolicy:
         """
         if pool is None:
             pool = cluster
-        if self.exact(job):
+        if self._exact and not job.resources and not job.features:
             need = self.nodes(job)
             if need > self._count_room(pool)[True]:
                 return None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import bisect
 import math
 from array import array
-from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union, overload
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union,
+                    overload)
 
 from vrm.model.job import Job
 from vrm.scheduling.ordering import Ordering
 
-Key = Tuple[float, float, int]
+Key = Tuple[float, ...]
+"""A job's place in the order: that of the ordering, behind its negated priority once any has one."""
 
 # Below this many waiting jobs plain loops are faster than arrays.
 _FEW = 40
@@ -40,6 +42,11 @@ class Waiting(Sequence[Job]):
     def static(self) -> bool:
         """Whether the order of two jobs never changes while they wait."""
         return self._queue.ordering.static
+
+    @property
+    def prioritised(self) -> bool:
+        """Whether keys begin with priorities."""
+        return self._queue.prioritised
 
     def holds(self, job: Job) -> bool:
         """Whether the job waits."""
@@ -74,16 +81,16 @@ class _Sorted(Waiting):
     def __getitem__(self, index: Union[int, slice]) -> Union[Job, List[Job]]:
         queue = self._queue
         if isinstance(index, slice):
-            return [entry[3] for entry in queue.entries[queue.first:][index]]
+            return [entry[-1] for entry in queue.entries[queue.first:][index]]
         if index < 0:
             index += len(self)
             if index < 0:
                 raise IndexError("no such place in the queue")
-        return queue.entries[queue.first + index][3]
+        return queue.entries[queue.first + index][-1]
 
     def __iter__(self) -> Iterator[Job]:
         entries = self._queue.entries
-        return (entries[at][3] for at in range(self._queue.first, len(entries)))
+        return (entries[at][-1] for at in range(self._queue.first, len(entries)))
 
     def fitting(self, first: int, room: int, window: float = math.inf,
                 beside: int = 0) -> List[Job]:
@@ -92,7 +99,7 @@ class _Sorted(Waiting):
         begin = queue.first + first
         entries = queue.entries
         if len(sizes) - first < _FEW:
-            return [entries[at][3] for at, size in enumerate(sizes[first:], begin)
+            return [entries[at][-1] for at, size in enumerate(sizes[first:], begin)
                     if size <= room
                     and (size <= beside or estimates[at - queue.first] <= window)]
         import numpy
@@ -100,7 +107,7 @@ class _Sorted(Waiting):
         fits = size <= room
         if window < math.inf:
             fits &= (numpy.frombuffer(estimates, numpy.float64)[first:] <= window) | (size <= beside)
-        return [entries[begin + at][3] for at in fits.nonzero()[0].tolist()]
+        return [entries[begin + at][-1] for at in fits.nonzero()[0].tolist()]
 
 
 class _Ranked(Waiting):
@@ -136,13 +143,14 @@ class _Ranked(Waiting):
         key, now = self._queue.key, self._now
         keyed = [(*key(job, now), job) for job in self._queue.slots]
         keyed.sort()  # ids differ, so two jobs are never compared
-        self._ordered = [entry[3] for entry in keyed]
+        self._ordered = [entry[-1] for entry in keyed]
         self._complete = True
 
     def _next(self) -> None:
         """Find the first of the jobs that are not in order yet."""
         queue = self._queue
-        if len(queue) < _FEW or queue.ordering.vector is None or len(self._ordered) >= 16:
+        if (len(queue) < _FEW or queue.ordering.vector is None or queue.prioritised
+                or len(self._ordered) >= 16):
             self._sort()
             return
         if self._utilities is None:
@@ -193,6 +201,7 @@ class JobQueue:
     `nodes_of(job)` tells how many nodes a job needs, `size_of(job)` its size in the units that
     the placement policy counts. A static ordering is kept sorted as jobs come and go; of
     others the jobs stand in slots, with what utilities are made of in columns beside them.
+    `prioritised` from the first job on whose priority is not 0: keys then begin with it.
     """
 
     def __init__(self, ordering: Ordering, nodes_of: Callable[[Job], int],
@@ -200,10 +209,11 @@ class JobQueue:
         self.ordering = ordering
         self.nodes_of = nodes_of
         self.size_of = size_of or nodes_of
+        self.prioritised = False
         self.fresh: List[Job] = []
-        self._jobs: Dict[int, Job] = {}
+        self.jobs: Dict[int, Job] = {}  # by id
         # Static: sorted; `first` is the place of the head (taking it out must not move all).
-        self.entries: List[Tuple[float, float, int, Job]] = []
+        self.entries: List[Tuple[Any, ...]] = []  # the key's parts, then the job
         self.first = 0
         self._columns: Optional[Tuple["array[float]", "array[int]"]] = None
         self._view = _Sorted(self, 0.0) if ordering.static else None
@@ -214,29 +224,39 @@ class JobQueue:
         self.sizes, self.nodes, self.procs, self.ids = array("q"), array("q"), array("q"), array("q")
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self.jobs)
 
     def __iter__(self) -> Iterator[Job]:
-        return iter(self._jobs.values())
+        return iter(self.jobs.values())
 
     def __contains__(self, job_id: object) -> bool:
-        return job_id in self._jobs
+        return job_id in self.jobs
 
     def get(self, job_id: int) -> Job:
         """The waiting job of that id; KeyError when there is none."""
-        return self._jobs[job_id]
+        return self.jobs[job_id]
 
     def key(self, job: Job, now: float) -> Key:
         """The sort key of a job, smallest first."""
-        return self.ordering.key(job, now, self.nodes_of(job))
+        key = self.ordering.key(job, now, self.nodes_of(job))
+        return (-job.priority, *key) if self.prioritised else key
+
+    def _prioritise(self) -> None:
+        """From now on priorities are compared; those of the jobs that wait already are 0."""
+        self.prioritised = True
+        self.entries = [(0, *entry) for entry in self.entries[self.first:]]
+        self.first = 0
 
     def add(self, job: Job) -> None:
         """Enter a job; ValueError when its id waits already."""
-        if job.id in self._jobs:
+        if job.id in self.jobs:
             raise ValueError(f"job {job.id} waits already")
-        nodes, size = self.nodes_of(job), self.size_of(job)  # may refuse the job
+        nodes = self.nodes_of(job)  # may refuse the job
+        if job.priority and not self.prioritised:
+            self._prioritise()
         if self.ordering.static:
-            entry = (*self.ordering.key(job, 0.0, nodes), job)
+            key = self.ordering.key(job, 0.0, nodes)
+            entry = (-job.priority, *key, job) if self.prioritised else (*key, job)
             entries = self.entries
             if self.first == len(entries):
                 entries.clear()
@@ -249,24 +269,24 @@ class JobQueue:
                 entries.insert(at, entry)
             if self._columns is not None:
                 self._columns[0].insert(at - self.first, job.estimate)
-                self._columns[1].insert(at - self.first, size)
+                self._columns[1].insert(at - self.first, self.size_of(job))
         else:
             self._slot_of[job.id] = len(self.slots)
             self.slots.append(job)
             self.estimates.append(job.estimate)
             self.submits.append(job.submit)
-            self.sizes.append(size)
+            self.sizes.append(self.size_of(job))
             self.nodes.append(nodes)
             self.procs.append(job.procs)
             self.ids.append(job.id)
-        self._jobs[job.id] = job
+        self.jobs[job.id] = job
         self.fresh.append(job)
 
     def remove(self, job_id: int) -> Job:
         """Take a job out; KeyError when it does not wait."""
-        job = self._jobs.pop(job_id)
+        job = self.jobs.pop(job_id)
         if self.ordering.static:
-            entry = (*self.ordering.key(job, 0.0, self.nodes_of(job)), job)
+            entry = (*self.key(job, 0.0), job)
             at = bisect.bisect_left(self.entries, entry, self.first)
             if self._columns is not None:
                 del self._columns[0][at - self.first], self._columns[1][at - self.first]
@@ -294,8 +314,8 @@ class JobQueue:
     def remove_started(self, jobs: Iterable[Job]) -> None:
         """Take out the jobs; quick for the first ones of a static order."""
         for job in jobs:
-            if self.ordering.static and self.entries[self.first][3] is job:
-                del self._jobs[job.id]
+            if self.ordering.static and self.entries[self.first][-1] is job:
+                del self.jobs[job.id]
                 if self._columns is not None:
                     del self._columns[0][0], self._columns[1][0]
                 self._drop_head()
@@ -309,7 +329,7 @@ class JobQueue:
     def columns(self) -> Tuple["array[float]", "array[int]"]:
         """Estimates and sizes of the jobs of a static order, kept from the first call on."""
         if self._columns is None:
-            jobs = [entry[3] for entry in self.entries[self.first:]]
+            jobs = [entry[-1] for entry in self.entries[self.first:]]
             self._columns = (array("d", [job.estimate for job in jobs]),
                              array("q", [self.size_of(job) for job in jobs]))
         return self._columns

@@ -44,6 +44,7 @@ class Reserving:
         self._early: List[Booking] = []
         self._stale = True
         self._regions: List[Region] = []
+        self._prioritised = False
 
     # What the cluster tells.
 
@@ -93,6 +94,9 @@ class Reserving:
                 policy: Any) -> None:
         """Bring the plan up to now: ends, new jobs, and whatever makes it void."""
         table = self._table
+        if isinstance(waiting, Waiting) and waiting.prioritised and not self._prioritised:
+            self._prioritised = True
+            table.rekey(waiting.key)
         overdue = bool(cluster.ends) and cluster.ends[0][0] <= now
         late = any(booking.expected_end < now for booking in self._early)
         known = len(table) + len(fresh) == len(waiting) if self.depth is None else \
@@ -258,6 +262,10 @@ class _Table:
         self.size.append(size)
         self.duration.append(job.estimate)
         self.time.append(slot.time)
+
+    def rekey(self, key_of: Callable[[Job], Key]) -> None:
+        """Take the keys anew: they have got another form."""
+        self.keys[:] = map(key_of, self.jobs)
 
     def remove(self, job: Job) -> None:
         """Take a reservation out; the last row takes its place."""

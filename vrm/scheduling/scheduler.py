@@ -1,19 +1,24 @@
-"""The scheduler: one step decides everything that starts now, and where."""
+"""The scheduler: one step decides everything that starts now, and where.
+
+With an interval it decides only at ticks of it, like managers that work and then sleep.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
 from vrm.scheduling.ordering import Ordering
 from vrm.scheduling.queue import JobQueue, Waiting
+from vrm.scheduling.registry import PolicyError
+
+# Seconds by which a moment may miss a tick and be it: sums of floats since the epoch are not exact.
+_EXACT = 1e-6
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """A job that starts now; `backfilled` when it overtook the head of the queue."""
 
     booking: Booking
@@ -26,12 +31,36 @@ class Start:
 
 
 class Scheduler:
-    """Ordering, backfilling and placement policy, put together."""
+    """Ordering, backfilling and placement policy, put together.
 
-    def __init__(self, ordering: Ordering, backfilling: Any, policy: Any) -> None:
+    `interval`: seconds between the moments at which anything is decided, counted from the first
+    step that finds a job waiting; 0: every step decides. `starts`: how many heads may start at
+    such a moment; 0: all that fit.
+
+    An interval of 10 and one start imitate the loop of the thesis that defined this manager
+    (A. Papavasileiou, NTUA, 2022): free what has ended, read new lines, sort, try the head alone,
+    and sleep. A head that starts ends the turn. Only when the head does not fit does its loop
+    backfill, and then whatever fits: backfilled jobs do not count. Cores that become free between
+    two ticks stay idle until the next.
+
+    Raises PolicyError for a limit without an interval (the jobs beyond it would wait for an event
+    that may never come), and for one beside several reservations, where heads do not start first.
+    """
+
+    def __init__(self, ordering: Ordering, backfilling: Any, policy: Any, interval: float = 0.0,
+                 starts: int = 0) -> None:
+        if starts and not interval:
+            raise PolicyError("a limit of starts per interval wants an interval (seconds)")
+        if starts and hasattr(backfilling, "plan"):
+            raise PolicyError("a limit of starts per interval works with the backfillings none, "
+                              "easy and list")
         self.ordering = ordering
         self.backfilling = backfilling
         self.policy = policy
+        self.interval = interval
+        self.starts = starts
+        self._first: Optional[float] = None  # the first tick's time, and the number of the last
+        self._tick = 0
         self._place = policy.place
         # The head that did not fit when the last step left the cluster; no need to ask again.
         self._blocked: Optional[Tuple[Job, Cluster, int]] = None
@@ -50,10 +79,11 @@ class Scheduler:
     def step(self, now: float, queue: JobQueue, cluster: Cluster) -> List[Start]:
         """Start everything that may start at `now`: heads while they fit, then backfilling.
 
-        Books the jobs on the cluster and takes them out of the queue.
+        Books the jobs on the cluster and takes them out of the queue. With an interval it does
+        nothing but at the moments that `wake` tells.
         """
-        number = len(queue)
-        if not number:
+        number = len(queue.jobs)
+        if not number or (self.interval and not self._is_tick(now)):
             return []
         waiting = queue.in_order(now)
         if self._plan is not None:
@@ -61,8 +91,9 @@ class Scheduler:
         else:
             starts = []
             head = 0
+            most = min(number, self.starts or number)
             while self._room is None or self._room(cluster) != 0:
-                if head == number:
+                if head == most:
                     break
                 job = waiting[head]
                 blocked = self._blocked
@@ -84,12 +115,29 @@ class Scheduler:
         return starts
 
     def wake(self, now: float) -> float:
-        """When the next step is due although nothing may happen by then: a reservation begins.
+        """When the next step is due although nothing may happen by then: a reservation begins, or
+        with an interval the next tick comes, at which a step must have exactly this time.
 
         Infinity when only submissions and ends make steps worth while.
         """
+        if self.interval:
+            if self._first is None:
+                return math.inf
+            passed = math.floor((now - self._first) / self.interval)
+            return self._first + (max(passed, self._tick) + 1) * self.interval
         wake = getattr(self.backfilling, "wake", None)
         return math.inf if wake is None else wake(now)
+
+    def _is_tick(self, now: float) -> bool:
+        """Whether it is the moment of a tick that has not been used."""
+        if self._first is None:
+            self._first = now
+            return True
+        tick = round((now - self._first) / self.interval)
+        if tick <= self._tick or abs(self._first + tick * self.interval - now) > _EXACT:
+            return False
+        self._tick = tick
+        return True
 
     def reservations(self, now: float, queue: JobQueue, cluster: Cluster) -> Dict[int, float]:
         """When waiting jobs can start at the latest, by id, as far as they have reservations."""

@@ -45,6 +45,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="under strip, with measured speed-ups: pairs whose combined throughput is below X "
              "share no node (1, the default: that of running them one after the other; 0: all may)")
     add("--kill", action="store_true", help="end jobs at their wall time")
+    add("--interval", metavar="SECONDS", type=_positive,
+        help="decide only every so many seconds (default: at every event)")
+    add("--starts-per-interval", metavar="N", type=_count,
+        help="with --interval: start at most N heads of the queue each time")
     machine = parser.add_argument_group("machine")
     for name, text in (("nodes", "nodes"), ("sockets", "sockets per node"),
                        ("cores", "cores per socket")):
@@ -83,10 +87,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command: 0 done, 2 could not run, 130 interrupted (what ended is written)."""
-    from vrm.config import ConfigError
+    from vrm.problems import ConfigError
     from vrm.scheduling.registry import PolicyError
     from vrm.simulation.inputs import ERRORS
-    from vrm.simulation.library import simulate
+    from vrm.simulation.library import described, simulate, write_summary
     from vrm.workload.swf import Rules
     begun = time.perf_counter()
     try:
@@ -108,22 +112,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"vrm simulate: {error}", file=sys.stderr)
         return 2
     seconds = time.perf_counter() - begun
-    nodes = outcome.cluster.nodes
-    report: Dict[str, Any] = {
-        "workload": str(args.workload),
-        "machine": {"nodes": len(nodes), "sockets": len(nodes[0].sockets),
-                    "cores": nodes[0].sockets[0], "all_cores": outcome.cluster.cores},
-        **outcome.summary,
-        "dirt": outcome.dirt,
-        "interrupted": outcome.interrupted,
-        "seconds": seconds,
-    }
+    report = {**described(args.workload, outcome), "seconds": seconds}
     report["jobs_per_second"] = report["jobs"] / seconds
     if args.out:
-        kept = {key: value for key, value in report.items()
-                if key not in ("seconds", "simulated_seconds", "jobs_per_second")}
-        text = json.dumps(kept, indent=2) + "\n"
-        (Path(args.out) / "summary.json").write_text(text, encoding="utf-8")
+        write_summary(Path(args.out), args.workload, outcome)
     if args.json:
         print(json.dumps(report))
     else:
@@ -137,18 +129,10 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
     config = getattr(args, "config", None)
     if config is not None:
         from vrm.config import load
-        settings = load(config)
-        chosen.update(algorithm=settings.scheduling.algorithm,
-                      backfill=settings.scheduling.backfilling,
-                      policy=settings.allocation.policy)
-        if settings.applications.heatmap is not None:
-            chosen["heatmap"] = settings.applications.heatmap
-        chosen["min_throughput"] = settings.allocation.min_throughput
-        for name in ("nodes", "sockets", "cores"):
-            if isinstance(getattr(settings, name), int):
-                chosen[name] = getattr(settings, name)
+        from vrm.simulation.library import choices_of
+        chosen.update(choices_of(load(config)))
     for name in ("algorithm", "backfill", "policy", "heatmap", "min_throughput", "nodes", "sockets",
-                 "cores"):
+                 "cores", "interval", "starts_per_interval"):
         if getattr(args, name) is not None:
             chosen[name] = getattr(args, name)
     if args.system is not None:
@@ -216,10 +200,15 @@ def _moment(now: float, unix_start: Optional[int]) -> str:
 
 def _table(report: Dict[str, Any]) -> str:
     machine = report["machine"]
+    every = ""
+    if "interval" in report:
+        limit = report["starts_per_interval"]
+        every = f", deciding every {report['interval']:g} s" + (
+            f" ({limit} start{'s' * (limit > 1)} of the queue's head)" if limit else "")
     lines: List[Tuple[str, str]] = [
         ("machine", f"{machine['nodes']} nodes, {machine['all_cores']} cores"),
         ("policy", f"{report['algorithm']}, backfilling {report['backfilling']}, "
-                   f"{report['policy']}"),
+                   f"{report['policy']}{every}"),
         ("jobs", f"{report['jobs']} ({report['backfilled']} backfilled, {report['timeout']} "
                  f"killed, {report['refused']} refused)")]
     lines += [(f"{reason}", f"{number} rows") for reason, number in report["dirt"].items()]

@@ -22,6 +22,10 @@ from vrm.workload.submission import Submission
 _END, _EXPECTED = 0, 1
 
 
+Moment = Tuple[float, int, int, int]
+"""A time, the jobs and the processors that they want in the queue, and the processors in use."""
+
+
 class Recorder(Protocol):
     """Is told what happens; times in seconds of the workload."""
 
@@ -31,8 +35,8 @@ class Recorder(Protocol):
     def refused(self, job: Job, reason: str, user: str) -> None:
         """A job can never run on this machine."""
 
-    def moment(self, now: float, queued: int, queued_procs: int, busy_procs: int) -> None:
-        """The state after everything that happened at `now`."""
+    def moment(self, state: Moment) -> None:
+        """The state after everything that happened at one time."""
 
 
 class Speeds(Protocol):
@@ -86,7 +90,9 @@ class Simulator:
         following = next(source, None)
         events, queue, cluster = self._events, self.queue, self.cluster
         step, moment, progress = self.scheduler.step, self.recorder.moment, self.progress
-        plans = hasattr(self.scheduler.backfilling, "wake")
+        waiting = queue.jobs
+        interval = self.scheduler.interval
+        wakes = interval or hasattr(self.scheduler.backfilling, "wake")
         queued_procs = 0
         busy_procs = 0
         wake = math.inf
@@ -111,13 +117,17 @@ class Simulator:
                     queued_procs += following.job.procs
                 following = next(source, None)
             for start in step(now, queue, cluster):
-                procs = start.booking.job.procs
+                procs = start[0][0].procs  # of its booking's job
                 queued_procs -= procs
                 busy_procs += procs
                 self._start(start, now)
-            if plans:
+            if wakes:
+                tick = interval and now == wake
                 wake = self.scheduler.wake(now)
-            moment(now, len(queue), queued_procs, busy_procs)
+                if interval and (not len(queue) or (tick and following is None
+                                                    and not cluster.bookings)):
+                    wake = math.inf  # nothing waits, or none of it fits on an empty machine
+            moment((now, len(waiting), queued_procs, busy_procs))
             self.events += 1
             if progress is not None and self.events % 1000 == 0:
                 progress(now, self.ended, len(queue))
@@ -134,17 +144,16 @@ class Simulator:
     def _submit(self, submission: Submission) -> bool:
         job, run, user = submission
         try:
-            self.scheduler.check(job)
+            self.queue.add(job)
         except Infeasible as reason:
             self.recorder.refused(job, str(reason), user)
             return False
         self._hidden[job.id] = run, user
-        self.queue.add(job)
         return True
 
     def _start(self, start: Start, now: float) -> None:
-        booking = start.booking
-        job_id = booking.job.id
+        booking = start[0]
+        job_id = booking[0].id
         self._started[job_id] = start
         run = self._hidden[job_id][0]
         if self.speeds is not None:
@@ -158,7 +167,7 @@ class Simulator:
         if version > 1:
             self._may_be_void = True
         self._versions[job_id] = version
-        expected = self._started[job_id].booking.expected_end
+        expected = self._started[job_id][0].expected_end
         if end > expected:
             if self.kill:
                 end = expected

@@ -28,7 +28,8 @@ class QueueWorkload:
     """The jobs of a vrm queue file, recorded or not: ids count from 0, the first job comes at 0.
 
     A job runs for its compact time where `speedups` know it, else for its estimate; lines that
-    are wrong are counted in `dirt`. Recorded delays are divided by `load`.
+    are wrong are counted in `dirt`. Recorded delays are divided by `load`. Of the fields, cores,
+    priority and array count here; dependencies, holds and retries are those of live runs.
     """
 
     header: Dict[str, str] = {}
@@ -56,16 +57,18 @@ class QueueWorkload:
                 self.dirt["lines that name no job"] = self.dirt.get("lines that name no job", 0) + 1
                 continue
             wanted = line.parsed
-            job_id += 1
-            if not self.rules.wants(job_id, offset):
-                continue
-            if self.rules.jobs is not None and self.taken >= self.rules.jobs:
-                return
-            self.taken += 1
             run = self.speedups.compact_time(wanted.app, wanted.procs) if self.speedups else None
-            job = Job(job_id, wanted.app, wanted.procs, wanted.seconds, offset, wanted.exclusive,
-                      wanted.fields.get("cores", 1))
-            yield Submission(job, wanted.seconds if run is None else run)
+            for _ in wanted.fields.get("array", (None,)):
+                job_id += 1
+                if not self.rules.wants(job_id, offset):
+                    continue
+                if self.rules.jobs is not None and self.taken >= self.rules.jobs:
+                    return
+                self.taken += 1
+                job = Job(job_id, wanted.app, wanted.procs, wanted.seconds, offset,
+                          wanted.exclusive, wanted.fields.get("cores", 1),
+                          priority=wanted.fields.get("priority", 0))
+                yield Submission(job, wanted.seconds if run is None else run)
 
 
 class RecordedRun:

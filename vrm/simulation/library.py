@@ -3,8 +3,10 @@ own programs stand on."""
 
 from __future__ import annotations
 
+import gc
+import json
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Union
@@ -55,6 +57,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
              heatmap: Union[str, Path, Heatmap, None] = None,
              speedups: Optional[Speedups] = None, rows_are: str = "own",
              min_throughput: float = 1.0, kill: bool = False,
+             interval: float = 0.0, starts_per_interval: int = 0,
              rules: Rules = Rules(), keep_estimates: bool = False,
              threshold: float = THRESHOLD, warm_up: float = 0.0, cool_down: float = 0.0,
              out: Union[str, Path, None] = None, places: Optional[str] = None,
@@ -73,6 +76,9 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     makes jobs faster or slower there, and pairs below `min_throughput` (1: as much as one after
     the other) share no node. `kill` ends jobs at their estimate. `rules` filter the
     workload; `keep_estimates` leaves estimates below the run time as they are.
+
+    `interval`: seconds between decisions (0: at every event), with at most `starts_per_interval`
+    heads started each time (0: all that fit); see `vrm.scheduling.scheduler`.
 
     `out`: a directory for jobs.csv (and evalys.csv with `evalys`); `places`: full, nodes or none,
     how much of a job's place is written (default: full up to 1024 nodes, else nodes).
@@ -118,13 +124,16 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                          errors="backslashreplace", newline="\n"))
         results = Results(cluster.nodes, files[0], places, files[1],
                           Path(workload).name if isinstance(workload, (str, Path)) else "workload")
+        stack.callback(results.close)
         simulator = Simulator(
-            Scheduler(ordering, backfilling, placement), cluster, results, kill,
+            Scheduler(ordering, backfilling, placement, interval, starts_per_interval),
+            cluster, results, kill,
             CoRunning(cluster, measured) if measured is not None else None, progress)
         begun = time.perf_counter()
         interrupted = False
         try:
-            simulator.run(source)
+            with _rare_collections():
+                simulator.run(source)
         except KeyboardInterrupt:
             interrupted = True
         results.flush()
@@ -133,6 +142,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         "algorithm": ordering.name,
         "backfilling": getattr(backfilling, "name", type(backfilling).__name__),
         "policy": getattr(placement, "name", type(placement).__name__),
+        **({"interval": interval, "starts_per_interval": starts_per_interval} if interval
+           else {}),
         **results.summary(warm_up, cool_down, threshold),
         "backfilled": results.backfilled,
         "start_hash": results.start_hash(),
@@ -142,6 +153,49 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         "jobs_per_second": len(results.ids) / seconds if seconds > 0 else 0.0,
     }
     return Outcome(summary, results, cluster, dict(getattr(source, "dirt", {})), interrupted)
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Python's collector of cyclic garbage, of which a simulation makes none, looks less often."""
+    before = gc.get_threshold()
+    gc.set_threshold(50_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def choices_of(settings: Any) -> Dict[str, Any]:
+    """What a configuration (`vrm.config.Settings`) says for a simulation, as keyword arguments of
+    `simulate`; a geometry of `auto` is left to the workload."""
+    chosen = {"algorithm": settings.scheduling.algorithm,
+              "backfill": settings.scheduling.backfilling, "policy": settings.allocation.policy,
+              "min_throughput": settings.allocation.min_throughput,
+              "interval": settings.scheduling.interval,
+              "starts_per_interval": settings.scheduling.starts_per_interval}
+    if settings.applications.heatmap is not None:
+        chosen["heatmap"] = settings.applications.heatmap
+    for name in ("nodes", "sockets", "cores"):
+        if isinstance(getattr(settings, name), int):
+            chosen[name] = getattr(settings, name)
+    return chosen
+
+
+def described(workload: Union[str, Path], outcome: Outcome) -> Dict[str, Any]:
+    """An outcome as data for JSON: the workload, the machine, the summary and what went wrong."""
+    nodes = outcome.cluster.nodes
+    return {"workload": str(workload),
+            "machine": {"nodes": len(nodes), "sockets": len(nodes[0].sockets),
+                        "cores": nodes[0].sockets[0], "all_cores": outcome.cluster.cores},
+            **outcome.summary, "dirt": outcome.dirt, "interrupted": outcome.interrupted}
+
+
+def write_summary(directory: Path, workload: Union[str, Path], outcome: Outcome) -> None:
+    """Write summary.json beside the jobs.csv of an outcome; equal runs write equal files."""
+    kept = {key: value for key, value in described(workload, outcome).items()
+            if key not in ("simulated_seconds", "jobs_per_second")}
+    (directory / "summary.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
 def _cluster(source: Any, nodes: Union[int, Iterable[Node], None], sockets: int,

@@ -13,8 +13,12 @@ import itertools
 import json
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple,
+                    TypeVar, Union)
+
+Task = TypeVar("Task")
 
 
 class MatrixError(ValueError):
@@ -75,13 +79,8 @@ class Matrix:
         directory.mkdir(parents=True, exist_ok=True)
         cells = list(self.cells())
         missing = [cell for cell in cells if not (directory / cell.name).exists()]
-        if executor is not None:
-            failed = _gather(executor, missing, directory)
-        elif missing:
-            with concurrent.futures.ProcessPoolExecutor(workers or os.cpu_count()) as pool:
-                failed = _gather(pool, missing, directory)
-        else:
-            failed = []
+        failed = run_all(partial(run_cell, directory=str(directory)), missing, executor,
+                         workers) if missing else []
         if failed:
             cell, error = failed[0]
             raise MatrixError(f"{len(failed)} of {len(cells)} runs failed; the first, "
@@ -89,31 +88,41 @@ class Matrix:
         return [json.loads((directory / cell.name).read_text(encoding="utf-8")) for cell in cells]
 
 
-def _gather(executor: Any, cells: Iterable[Cell], directory: Path) -> List[Tuple[Cell, Exception]]:
-    futures = [(cell, executor.submit(run_cell, cell, str(directory))) for cell in cells]
-    failed: List[Tuple[Cell, Exception]] = []
-    for cell, future in futures:
-        try:
-            future.result()
-        except Exception as error:  # whatever a run raises is told once the others are done
-            failed.append((cell, error))
+def run_all(function: Callable[[Task], Any], tasks: Sequence[Task], executor: Any = None,
+            workers: Optional[int] = None, done: Callable[[Task, Optional[Exception]], None] =
+            lambda task, error: None) -> List[Tuple[Task, Exception]]:
+    """Call a function for every task, many at a time; those that failed, and why.
+
+    `executor` is as for `Matrix.run`. `done(task, error)` is told of each task, in their order. A
+    task that fails does not stop the others; KeyboardInterrupt does, and what has not begun then
+    is not begun.
+    """
+    own = None
+    if executor is None:
+        executor = own = concurrent.futures.ProcessPoolExecutor(workers or os.cpu_count())
+    failed: List[Tuple[Task, Exception]] = []
+    try:
+        futures = [(task, executor.submit(function, task)) for task in tasks]
+        for task, future in futures:
+            error: Optional[Exception] = None
+            try:
+                future.result()
+            except Exception as raised:  # whatever a run raises is told once the others are done
+                error = raised
+                failed.append((task, error))
+            done(task, error)
+    finally:
+        if own is not None:
+            own.shutdown(cancel_futures=True)
     return failed
 
 
 def run_cell(cell: Cell, directory: str) -> str:
     """Run a cell and write its file, which appears only when it is whole; returns its name."""
     from vrm.simulation.library import simulate
-    choices = dict(cell.choices)
-    workload: Any = cell.workload
-    if workload.startswith("lublin:"):
-        from vrm.workload.lublin import Lublin
-        try:
-            processors, jobs = map(int, workload.split(":")[1:])
-        except ValueError:
-            raise MatrixError(f"`{workload}` is not of the form lublin:PROCESSORS:JOBS") from None
-        choices.setdefault("nodes", processors)
-        workload = Lublin(processors).jobs(jobs, cell.seed)
-    summary = simulate(workload, **choices).summary
+    drawn = cell.workload.startswith("lublin:")
+    workload = f"{cell.workload}:{cell.seed}" if drawn else cell.workload
+    summary = simulate(workload, **dict(cell.choices)).summary
     for key in ("simulated_seconds", "jobs_per_second"):  # equal runs leave equal files
         del summary[key]
     report = {"workload": cell.workload, "seed": cell.seed, "choices": dict(cell.choices),

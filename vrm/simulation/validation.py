@@ -1,0 +1,133 @@
+"""The replay of a live run in virtual time, which tells how far off the simulator is.
+
+The replay gets the submissions of the run, its policies and its nodes, and of the jobs only what
+was known before they ran: calibrated run times and measured speed-ups (or, to see whether both
+decide alike, the run times as they were).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import List, Optional, Sequence, Tuple
+
+from vrm.model.heatmap import Heatmap
+from vrm.model.job import Job, JobState
+from vrm.model.node import Node
+from vrm.model.speedups import Speedups
+from vrm.report import metrics
+from vrm.report.jobs import JobFileError, JobRow, parse_cores, read_jobs
+from vrm.report.validation import Pair, Validation
+from vrm.simulation.library import simulate
+from vrm.workload.estimates import Table
+from vrm.workload.submission import Submission
+
+
+class ValidationError(ValueError):
+    """A run that cannot be replayed; the text names the place and the mend."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a run was scheduled, and on which nodes; the fields are arguments of `simulate`."""
+
+    algorithm: str
+    backfill: str
+    policy: str
+    nodes: Tuple[Node, ...]
+    interval: float = 0.0
+    starts_per_interval: int = 0
+
+
+def read_rules(state: Path) -> Rules:
+    """How a run was scheduled, from the state file that it leaves. Raises ValidationError."""
+    try:
+        found = json.loads(state.read_text(encoding="utf-8"))
+        rules = found["scheduling"]
+        nodes = tuple(Node(node["name"], tuple(len(socket) for socket in node["sockets"]))
+                      for node in found["nodes"])
+        return Rules(rules["algorithm"], str(rules["backfilling"]), rules["policy"], nodes,
+                     rules.get("interval", 0.0), rules.get("starts_per_interval", 0))
+    except FileNotFoundError as error:
+        raise ValidationError(f"{state}: not there; name the directory (Log) of a live run, or its "
+                              "configuration with -c") from error
+    except OSError as error:
+        raise ValidationError(f"cannot read {state}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValidationError(f"{state}: vrm has not written this ({error!r})") from error
+
+
+def read_rows(path: Path) -> List[JobRow]:
+    """The jobs of a run that ran, by id. Raises ValidationError when there is none."""
+    try:
+        rows = [row for row in metrics.ran(read_jobs(path)) if row.end > row.start]
+    except OSError as error:
+        raise ValidationError(f"{path}: {(error.strerror or str(error)).lower()}; name the "
+                              "directory (Log) of a live run") from error
+    except JobFileError as error:
+        raise ValidationError(str(error)) from error
+    if not any(row.status == JobState.COMPLETED.value for row in rows):
+        raise ValidationError(f"{path}: no job of it completed; there is nothing to compare")
+    return sorted(rows, key=lambda row: row.id)
+
+
+def validate(rows: Sequence[JobRow], rules: Rules, estimates: Optional[Table] = None,
+             heatmap: Optional[Heatmap] = None, speedups: Optional[Speedups] = None) -> Validation:
+    """Replay a run and compare.
+
+    `estimates`: the calibrated run time of each application and number of ranks; None takes the
+    run times as measured, and no speed-ups, which are in them already. `heatmap` orders nodes
+    under strip; `speedups` say how fast jobs run there beside others.
+
+    Raises ValidationError when an estimate is missing.
+    """
+    if estimates is None:
+        speedups = None
+    else:
+        _require(rows, estimates)
+    begin = min(row.submit for row in rows)
+    submissions = []
+    for row in sorted(rows, key=lambda row: (row.submit, row.id)):
+        assert row.start is not None and row.end is not None
+        run = row.end - row.start
+        if estimates is not None and row.status == JobState.COMPLETED.value:
+            run = estimates[row.app, row.procs].seconds
+        job = Job(row.id, row.app, row.procs, row.walltime, row.submit - begin, row.exclusive,
+                  _width(row))
+        submissions.append(Submission(job, run))
+    replayed = {row.id: row for row in simulate(
+        submissions, **{**vars(rules), "nodes": list(rules.nodes)}, heatmap=heatmap,
+        speedups=speedups if rules.policy == "strip" else None).jobs}
+    pairs = []
+    for row in rows:
+        again = replayed.get(row.id)
+        if again is None:
+            raise ValidationError(f"job {row.id} ({row.app}) ran, but fits on no nodes of the "
+                                  "replay; are these the nodes of the run?")
+        if row.status == JobState.COMPLETED.value:
+            pairs.append(Pair(row.id, row.app, row.procs, metrics.waiting(row),
+                              metrics.running(row), metrics.waiting(again),
+                              metrics.running(again)))
+    return Validation("actual" if estimates is None else "calibrated", tuple(pairs),
+                      max(row.end or 0.0 for row in rows) - begin,
+                      max(row.end for row in replayed.values()), len(rows) - len(pairs))
+
+
+def _require(rows: Sequence[JobRow], estimates: Table) -> None:
+    """Raise ValidationError unless every job that completed has an estimate."""
+    missing = dict.fromkeys(f"{row.app} on {row.procs}" for row in rows
+                            if row.status == JobState.COMPLETED.value
+                            and (row.app, row.procs) not in estimates)
+    if missing:
+        raise ValidationError("the table of estimates has no line for "
+                              f"{', '.join(missing)} rank(s); `vrm calibrate` measures them")
+
+
+def _width(row: JobRow) -> int:
+    """The cores of each rank."""
+    if not row.cores:
+        return 1
+    cores = sum(place.last - place.first + 1 for _, places in parse_cores(row.cores)
+                for place in places)
+    return max(1, cores // row.procs)

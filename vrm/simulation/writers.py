@@ -1,0 +1,356 @@
+"""Writes what a simulation leaves of each job: lines of `jobs.csv`, and the columns of evalys.
+
+Texts cost a quarter of a simulation's time, so that another process makes them where there is a
+second processor (`Aside`).
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import signal
+import threading
+from typing import Any, Dict, Iterable, List, NoReturn, Optional, Sequence, TextIO, Tuple, Union
+
+from vrm.model import bits
+from vrm.model.cluster import AnyPlacement, Booking
+from vrm.model.node import Node, lane_of_socket
+from vrm.model.placement import CoreLayout, CorePlacement, Placement
+from vrm.report.jobs import HEADER, PlacementText, fold_nodes, job_line, seconds_text
+
+JobTuple = Tuple[Any, ...]
+"""A job that ran: id, application, ranks, submission, start, end, estimate, status, whether it
+was exclusive and whether backfilled, and its placement as `plain` gives it."""
+
+PLACES = ("full", "nodes", "none")
+
+_SMALL = 8  # nodes or cores
+_all_whole = {int}.issuperset
+
+
+def plain(placement: AnyPlacement) -> Tuple[Any, ...]:
+    """A placement as values that `JobLines` makes one of again."""
+    if type(placement) is CorePlacement:
+        return placement.taken, placement.procs, placement.width
+    return (placement.share, placement.claims, placement.order, placement.procs, placement.width,
+            placement.size, placement.most)
+
+
+class JobLines:
+    """Writes lines of `jobs.csv` to a text file, whose header it writes at once.
+
+    `places` tells how much of a job's place is written (see `vrm.simulation.results.Results`).
+    """
+
+    def __init__(self, nodes: Sequence[Node], out: TextIO, places: str) -> None:
+        self._out = out
+        self._places = places
+        self._text = PlaceText(nodes)
+        self._layout = CoreLayout(nodes)
+        self._apps: Dict[str, str] = {}
+        out.write(HEADER)
+
+    def write(self, rows: Iterable[Union[JobTuple, str]]) -> None:
+        """Write rows, or lines that are made already."""
+        self._out.write("".join([row if isinstance(row, str) else self._line(row)
+                                 for row in rows]))
+
+    def flush(self) -> None:
+        """Hand all lines to the file."""
+        self._out.flush()
+
+    def close(self) -> None:
+        """Nothing is left to do: the file is its owner's."""
+
+    def _line(self, row: JobTuple) -> str:
+        job_id, app, procs, *times, status, exclusive, backfilled, place = row
+        if not _all_whole(map(type, times)):
+            times = list(map(seconds_text, times))
+        nodes, cores = self._place(place)
+        if "," in cores:
+            cores = f'"{cores}"'
+        if "," in nodes:
+            nodes = f'"{nodes}"'
+        return (f"{job_id},{self._app(app)},{procs},{times[0]},{times[1]},{times[2]},{times[3]},"
+                f"{status},,,{'1' if exclusive else '0'},{'1' if backfilled else '0'},"
+                f"{nodes},{cores},unbound,\n")
+
+    def _place(self, place: Tuple[Any, ...]) -> Tuple[str, str]:
+        """The columns `nodes` and `cores`, as far as they are wanted."""
+        if self._places == "none":
+            return "", ""
+        placement: AnyPlacement = (CorePlacement(self._layout, *place) if len(place) == 3
+                                   else Placement(*place))
+        if self._places == "nodes":
+            return self._text.nodes(placement), ""
+        return self._text.columns(placement)
+
+    def _app(self, app: str) -> str:
+        """The name of an application as `job_line` writes it."""
+        known = self._apps.get(app)
+        if known is None:
+            line = job_line(0, app, 0, 0, 0, 0, 0, "")
+            known = self._apps[app] = line[2:-len(",0,0,0,0,0,,,,0,0,,,,\n")]
+        return known
+
+
+class Aside:
+    """Has `lines` written by a process of its own, which ends with this one.
+
+    Errors of writing are raised by whatever follows them.
+    """
+
+    @staticmethod
+    def possible() -> bool:
+        """Whether there is a processor for it, and no thread that a fork would cut off."""
+        return (hasattr(os, "fork") and threading.active_count() == 1
+                and len(os.sched_getaffinity(0)) > 1)
+
+    def __init__(self, lines: JobLines) -> None:
+        lines.flush()  # what is in a buffer now must not be written twice
+        rows, self._rows = os.pipe()
+        self._complaint, complaint = os.pipe()
+        self._child = os.fork()
+        if not self._child:
+            os.close(self._rows)
+            self._serve(lines, rows, complaint)
+        os.close(rows)
+        os.close(complaint)
+
+    @staticmethod
+    def _serve(lines: JobLines, rows: int, complaint: int) -> NoReturn:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rows of an interrupted run count
+        code = 1
+        try:
+            with open(rows, "rb") as source:
+                while True:
+                    try:
+                        lines.write(marshal.load(source))
+                    except EOFError:
+                        break
+            lines.flush()
+            code = 0
+        except OSError as error:
+            os.write(complaint, marshal.dumps((error.errno, error.strerror, error.filename)))
+        finally:
+            os._exit(code)
+
+    def write(self, rows: Iterable[Union[JobTuple, str]]) -> None:
+        """Have rows written."""
+        data = memoryview(marshal.dumps(rows))
+        try:
+            while data:
+                data = data[os.write(self._rows, data):]
+        except BrokenPipeError:
+            self.close()
+            raise
+
+    def flush(self) -> None:
+        """Wait until all rows are in the file; nothing can be written after it."""
+        self.close()
+
+    def close(self) -> None:
+        """End the process when it has written what it has; OSError when it could not."""
+        if not self._child:
+            return
+        child, self._child = self._child, 0
+        os.close(self._rows)
+        with open(self._complaint, "rb") as source:
+            said = source.read()
+        if os.waitpid(child, 0)[1]:
+            raise OSError(*marshal.loads(said)) if said else OSError(
+                "the process that writes jobs.csv ended")
+
+
+class PlaceText:
+    """Writes placements in the forms of `PlacementText`, whose work it does for ranges of nodes
+    at once, and those made core by core."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._names = [node.name for node in nodes]
+        prefix = self._names[0][:-1]
+        self._prefix = prefix if all(name == f"{prefix}{index}" for index, name in
+                                     enumerate(self._names)) else None
+        self._plain = PlacementText(nodes)
+        self._filled: Dict[Tuple[str, int, int], Tuple[List[int], List[str]]] = {}
+        self._ranges: Dict[Tuple[int, int], Tuple[int, int, str]] = {}
+        self._known: Dict[Any, Tuple[str, str]] = {}
+
+    def nodes(self, placement: AnyPlacement) -> str:
+        """The column `nodes`."""
+        return self._folded([(first, stop - 1) for first, stop in bits.runs(placement.node_set)])
+
+    def columns(self, placement: AnyPlacement) -> Tuple[str, str]:
+        """The columns `nodes` and `cores`."""
+        if placement.size > _SMALL:
+            return self._columns(placement)
+        # Small jobs come again and again to the same places.
+        by_core = type(placement) is CorePlacement
+        key = (placement.taken if by_core
+               else (placement.claims, placement.order, placement.procs, placement.width))
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= 50_000:
+                self._known.clear()
+            known = self._columns(placement)
+            if by_core or placement.most is None:
+                self._known[key] = known
+        return known
+
+    def _columns(self, placement: AnyPlacement) -> Tuple[str, str]:
+        if isinstance(placement, CorePlacement):
+            return self._by_core(placement)
+        if len(placement.order) == 1:  # as everywhere but under strip
+            runs = bits.runs(placement.order[0])
+            nodes = self._folded([(first, stop - 1) for first, stop in runs])
+            return nodes, self._by_lane(placement, [runs])
+        return self.nodes(placement), self._by_lane(placement, map(bits.runs, placement.order))
+
+    def _folded(self, ranges: Sequence[Tuple[int, int]]) -> str:
+        """Nodes from first to last of each range, folded."""
+        if self._prefix is None:
+            return fold_nodes(self._names[node] for first, last in ranges
+                              for node in range(first, last + 1))
+        if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+            return self._names[ranges[0][0]]
+        numbers = ",".join([str(first) if first == last else f"{first}-{last}"
+                            for first, last in ranges])
+        return f"{self._prefix}[{numbers}]"
+
+    def _by_lane(self, placement: Placement,
+                 runs_of: Iterable[Sequence[Tuple[int, int]]]) -> str:
+        if placement.most is not None:  # other resources limit the ranks of a node
+            return self._plain.cores(placement)
+        parts: List[str] = []
+        left = placement.procs
+        lane0 = placement.claims[0]
+        for group, runs in zip(placement.order, runs_of):
+            if group & lane0 and group & ~lane0:  # its nodes differ in the lane they give
+                return self._plain.cores(placement)
+            ranks, texts = self._full(placement.share, 0 if group & lane0 else 1, placement.width)
+            for first, stop in runs:
+                here = ranks[stop] - ranks[first]
+                if here > left:  # the last node may stay partly filled
+                    return self._partly(placement, parts, first, left)
+                parts += texts[first:stop]
+                left -= here
+        return ";".join(parts)
+
+    def _full(self, share: str, lane: int, width: int) -> Tuple[List[int], List[str]]:
+        """Of all nodes: the sum of the ranks before each, and the text of each when filled."""
+        known = self._filled.get((share, lane, width))
+        if known is None:
+            ranks, texts = [0], []
+            for node in self._nodes:
+                here = node.capacity(share, lane, width)
+                ranks.append(ranks[-1] + here)
+                texts.append(self._on_node(node, share, lane, width, here))
+            known = self._filled[share, lane, width] = ranks, texts
+        return known
+
+    @staticmethod
+    def _on_node(node: Node, share: str, lane: int, width: int, ranks: int) -> str:
+        claims = (1, 0) if lane == 0 else (0, 1)
+        alone = Placement(share, claims, (1,), ranks, width)
+        return PlacementText([node]).cores(alone) if ranks else ""
+
+    def _partly(self, placement: Placement, parts: List[str], first: int, left: int) -> str:
+        """The column `cores`, where node `first` and those after it in its run hold the rest."""
+        for index in range(first, len(self._nodes)):
+            lane = placement.lane(index)
+            here = min(left, self._nodes[index].capacity(placement.share, lane, placement.width))
+            parts.append(self._on_node(self._nodes[index], placement.share, lane, placement.width,
+                                       here))
+            left -= here
+            if left <= 0:
+                break
+        return ";".join(parts)
+
+    def _by_core(self, placement: CorePlacement) -> Tuple[str, str]:
+        known = self._ranges
+        parts: List[str] = []
+        nodes: List[Tuple[int, int]] = []
+        for cores in bits.runs(placement.taken):
+            if cores not in known:
+                if len(known) >= 100_000:
+                    known.clear()
+                known[cores] = self._range(placement.layout, *cores)
+            first, last, text = known[cores]
+            if nodes and first <= nodes[-1][1] + 1:
+                if first == nodes[-1][1]:  # more of the same node
+                    parts[-1] += "+" + text.partition(":")[2]
+                else:
+                    parts.append(text)
+                nodes[-1] = nodes[-1][0], last
+            else:
+                parts.append(text)
+                nodes.append((first, last))
+        return self._folded(nodes), ";".join(parts)
+
+    def _range(self, layout: CoreLayout, start: int, stop: int) -> Tuple[int, int, str]:
+        """First and last node of a range of cores, and its text."""
+        by_node: Dict[int, List[str]] = {}
+        for node, socket, first, end in layout.span(start, stop):
+            by_node.setdefault(node, []).append(
+                f"{socket}/{first}" if end - first == 1 else f"{socket}/{first}-{end - 1}")
+        text = ";".join(f"{self._names[node]}:{'+'.join(places)}"
+                        for node, places in by_node.items())
+        return min(by_node), max(by_node), text
+
+
+class EvalysWriter:
+    """Writes `jobs.csv` as Batsim does and evalys reads (JobSet): processors are the cores of the
+    machine, numbered through, as an interval set such as `0-3 8`."""
+
+    COLUMNS = ("job_id", "workload_name", "profile", "submission_time",
+               "requested_number_of_resources", "requested_time", "success", "final_state",
+               "starting_time", "execution_time", "finish_time", "waiting_time",
+               "turnaround_time", "stretch", "allocated_resources", "consumed_energy", "metadata")
+
+    def __init__(self, out: TextIO, nodes: Sequence[Node], workload: str) -> None:
+        self._out = out
+        self._nodes = nodes
+        self._workload = workload.replace(",", " ")
+        self._layout = CoreLayout(nodes)
+        self._lines = [",".join(self.COLUMNS) + "\n"]
+
+    def write(self, booking: Booking, end: float, status: str) -> None:
+        """Add a job that ran."""
+        job, start = booking.job, booking.start
+        run, turnaround = end - start, end - job.submit
+        stretch = turnaround / run if run > 0 else ""
+        state = ("COMPLETED_SUCCESSFULLY" if status == "completed"
+                 else "COMPLETED_WALLTIME_REACHED" if status == "timeout" else "COMPLETED_FAILED")
+        cores = " ".join(str(first) if stop - first == 1 else f"{first}-{stop - 1}"
+                         for first, stop in bits.runs(self._cores(booking.placement)))
+        app = job.app.replace(",", " ")
+        self._lines.append(
+            f"{job.id},{self._workload},{app},{seconds_text(job.submit)},{job.procs},"
+            f"{seconds_text(job.estimate)},{int(status == 'completed')},{state},"
+            f"{seconds_text(start)},{seconds_text(run)},{seconds_text(end)},"
+            f"{seconds_text(start - job.submit)},{seconds_text(turnaround)},{stretch},{cores},,\n")
+        if len(self._lines) >= 500:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand all lines to the file."""
+        self._out.write("".join(self._lines))
+        self._lines.clear()
+        self._out.flush()
+
+    def _cores(self, placement: AnyPlacement) -> int:
+        """The cores of a placement as a set, in the numbering of the layout."""
+        if isinstance(placement, CorePlacement):
+            return placement.taken
+        chosen = 0
+        for node, ranks in placement.ranks_by_node(self._nodes):
+            at = self._layout.node_first[node]
+            lane = placement.lane(node)
+            for cores in self._nodes[node].sockets:
+                first, length = lane_of_socket(cores, placement.share, lane)
+                here = min(ranks, length // placement.width)
+                chosen |= ((1 << here * placement.width) - 1) << (at + first)
+                ranks -= here
+                at += cores
+        return chosen
