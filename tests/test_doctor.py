@@ -11,7 +11,8 @@ def test_a_site_that_is_well(site: Site) -> None:
     done = site.run("doctor")
     assert done.returncode == 0, done.stdout
     assert "wrong" not in done.stdout
-    for word in ("topology", "Open MPI", "trial job", "1 in", "ok.x"):
+    for word in ("topology", "none; this machine alone", "GiB free", "Open MPI", "trial job",
+                 "1 in", "ok.x"):
         assert word in done.stdout
     assert not site.log.exists()  # it looks and changes nothing
 
@@ -41,3 +42,27 @@ def test_an_mpirun_that_fails_is_found_by_trying(site: Site) -> None:
     site.program("ok.x", "exit 0\n")
     done = site.run("doctor")
     assert done.returncode == 2 and "exit 9: no good today" in done.stdout
+
+
+def test_each_node_of_an_allocation_is_listed(site: Site) -> None:
+    """Two of them answer through a stand-in for ssh."""
+    ssh = site.root / "ssh"
+    ssh.write_text('#!/bin/sh\n[ "$1" = n2 ] && echo "n2: No route to host" >&2 && exit 255\n'
+                   'export HWLOC_SYNTHETIC="pack:2 core:4 pu:1"; eval "exec $2"\n')
+    ssh.chmod(0o755)
+    (site.root / "hosts").write_text("n[0-2] slots=8\n")
+    site.config(Hosts={"File": str(site.root / "hosts"), "Reach": [str(ssh)]}, Nodes="auto",
+                Sockets="auto", Cores="auto")
+    said = site.run("doctor").stdout
+    assert "ok     allocation    hostfile, 3 node(s): n[0-2], no known end" in said
+    for host in ("n0", "n1"):
+        assert f"ok     node          {host}: 2 socket(s) of 4+4 core(s), emulated" in said
+    assert "note   node          n2 is left out: n2: No route to host" in said
+    assert said.count("n2 is left out") == 1
+    assert "ok     cluster       FCFS, backfilling none, compact on 2 nodes of 4+4 cores" in said
+
+
+def test_an_allocation_that_makes_no_sense(site: Site) -> None:
+    done = site.run("doctor", SLURM_JOB_ID="5", SLURM_JOB_NODELIST="n[0-")
+    assert done.returncode == 2
+    assert "wrong  allocation    SLURM_JOB_NODELIST: `n[0-` has a bracket without" in done.stdout

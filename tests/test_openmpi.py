@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -17,12 +18,12 @@ from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
 
 from vrm.config import Launcher as Settings
 from vrm.live import openmpi
-from vrm.live.environment import (chosen_variables, check_root, environment, fabric,
-                                  open_mpi_settings, root_allowed, tagged)
+from vrm.live.environment import (batch_settings, check_root, chosen_variables, environment,
+                                  fabric, open_mpi_settings, root_allowed, tagged)
 from vrm.live.launchers import (LAUNCHERS, BindingCheck, LaunchError, Result, make_launcher,
                                 read_result)
-from vrm.live.openmpi import (OpenMPI, find_mpirun, parse_bindings, parse_version, read_version,
-                              strip_prefix)
+from vrm.live.openmpi import (UNNAMED, OpenMPI, find_mpirun, lost_nodes, parse_bindings,
+                              parse_map, parse_version, read_version, strip_prefix)
 from vrm.live.topology import Topology, parse_topology, read_topology
 from vrm.model import Node, RankSlot
 
@@ -42,16 +43,19 @@ TWO_NODES = slots((1, 0, (0,)), (1, 1, (3,)), (0, 0, (2,)))
 RANKFILE = "rank 0=n1 slot=0:0\nrank 1=n1 slot=1:3\nrank 2=n0 slot=0:2\n"
 
 
+TAGS = "-x VRM_RUN -x VRM_JOB_ID"
+
+
 @pytest.mark.parametrize("version, options, arguments, expected", [
-    (V4, (), (), "mpirun -H n1:2,n0:1 -np 3 --report-bindings --timestamp-output -rf /r/a.7.rf "
-                 "/apps/a"),
-    (V5, (), (), "mpirun -H n1:2,n0:1 -np 3 --display bindings --output timestamp "
+    (V4, (), (), f"mpirun -H n1:2,n0:1 -np 3 {TAGS} --report-bindings --timestamp-output "
+                 "-rf /r/a.7.rf /apps/a"),
+    (V5, (), (), f"mpirun -H n1:2,n0:1 -np 3 {TAGS} --display bindings --output timestamp "
                  "--map-by rankfile:file=/r/a.7.rf /apps/a"),
     ((4, 1, 8), ("--mca", "btl", "self,tcp"), ("-x", "1"),
-     "mpirun -H n1:2,n0:1 -np 3 --report-bindings --timestamp-output -rf /r/a.7.rf "
+     f"mpirun -H n1:2,n0:1 -np 3 {TAGS} --report-bindings --timestamp-output -rf /r/a.7.rf "
      "--mca btl self,tcp /apps/a -x 1"),
     ((6, 0, 0), ("--verbose",), ("in",),
-     "mpirun -H n1:2,n0:1 -np 3 --display bindings --output timestamp "
+     f"mpirun -H n1:2,n0:1 -np 3 {TAGS} --display bindings --output timestamp "
      "--map-by rankfile:file=/r/a.7.rf --verbose /apps/a in"),
 ])
 def test_command(version: Tuple[int, int, int], options: Tuple[str, ...],
@@ -61,6 +65,30 @@ def test_command(version: Tuple[int, int, int], options: Tuple[str, ...],
     assert launch.argv == tuple(expected.split())
     assert launch.files == {Path("/r/a.7.rf"): RANKFILE}
     assert launch.env == {"PATH": "/bin", "VRM_RUN": "r1", "VRM_JOB_ID": "7"}
+
+
+@pytest.mark.parametrize("host, names", [
+    (None, "VRM_RUN VRM_JOB_ID OMP_NUM_THREADS SEED"), (read_topology().host, "")])
+def test_what_ranks_on_other_machines_get(host: Optional[str], names: str, tmp_path: Path,
+                                          beside: Path) -> None:
+    """Ranks on this machine alone have the environment; of variables that are not there Open MPI
+    would warn."""
+    fake(tmp_path / "system", OPEN_MPI.format("4.1.4"))
+    settings = Settings(AllowRoot=True, Environment={"OMP_NUM_THREADS": "2"})
+    nodes = [Node(host, (4, 4))] if host else NODES
+    launcher = OpenMPI.detect(settings, False, {}, path(tmp_path / "system"))
+    launch = launcher.command(7, "/a", slots((0, 0, (0,))), nodes, "/r", (), {"SEED": "x y"})
+    assert launch.env["SEED"] == "x y"
+    assert " ".join(name for flag, name in zip(launch.argv, launch.argv[1:]) if flag == "-x"
+                    ) == names
+
+
+@pytest.mark.parametrize("version, shown", [(V4, "--display-map"), (V5, "--display map")])
+def test_a_synthetic_machine_shows_its_map(version: Tuple[int, int, int], shown: str) -> None:
+    machines = {"n0": replace(Topology.regular("n0", (4, 4)), synthetic=True)}
+    launch = OpenMPI("mpirun", version, topologies=machines).command(
+        7, "/a", slots((0, 0, (0,))), NODES, "/r")
+    assert f" {shown} " in " ".join(launch.argv) and "bindings" not in " ".join(launch.argv)
 
 
 @pytest.mark.parametrize("version, expected", [
@@ -225,6 +253,44 @@ def test_what_open_mpi_runs_best_with(major: int, chosen: Sequence[str], one_mac
     assert open_mpi_settings(major, chosen, one_machine, emulated) == expected
 
 
+@pytest.mark.parametrize("major, tcp, prefix, btl", [
+    (4, True, "OMPI", "self,vader,tcp"), (5, True, "PRTE", "self,sm,tcp"),
+    (4, False, "OMPI", None), (5, False, "PRTE", None)])
+def test_what_open_mpi_runs_best_with_on_several_machines(
+        major: int, tcp: bool, prefix: str, btl: Optional[str]) -> None:
+    found = open_mpi_settings(major, ("HWLOC_SYNTHETIC",), False, False, several=True, tcp=tcp)
+    assert found.get("OMPI_MCA_btl") == btl
+    assert {name: value for name, value in found.items() if "keepalive" in name} == {
+        f"{prefix}_MCA_oob_tcp_keepalive_time": "30", f"{prefix}_MCA_oob_tcp_keepalive_intvl": "10",
+        f"{prefix}_MCA_oob_tcp_keepalive_probes": "3"}
+
+
+PBS_LESS = [{"OMPI_MCA_ras": "^tm", "OMPI_MCA_plm": "rsh"},
+            {"PRTE_MCA_ras": "^pbs,tm", "PRTE_MCA_plm": "ssh"}]
+SGE_LESS = [{"OMPI_MCA_ras": "^gridengine", "OMPI_MCA_plm_rsh_disable_qrsh": "1"},
+            {"PRTE_MCA_plm_ssh_disable_qrsh": "1"}]
+LSF_LESS = [{"OMPI_MCA_ras": "^lsf", "OMPI_MCA_plm": "rsh"},
+            {"PRTE_MCA_ras": "^lsf", "PRTE_MCA_plm": "ssh"}]
+
+
+@pytest.mark.parametrize("base, text, expected", [
+    ({}, "", [{}, {}]),
+    ({"PBS_JOBID": "1", "PBS_NODEFILE": "FILE"}, "n0.site\nn1\nn0.site\nn1\n", [{}, {}]),
+    ({"PBS_JOBID": "1", "PBS_NODEFILE": "FILE"}, "n0\nn1\nn1\n", PBS_LESS),
+    ({"PBS_JOBID": "1"}, "", PBS_LESS),
+    ({"PBS_NODEFILE": "FILE"}, "n0\n", [{}, {}]),
+    ({"PE_HOSTFILE": "FILE"}, "n0 2 q@n0 UNDEFINED\nn1 2 q@n1 UNDEFINED\n", [{}, {}]),
+    ({"PE_HOSTFILE": "FILE"}, "n0 2 q@n0 UNDEFINED\nn1 1 q@n1 UNDEFINED\n", SGE_LESS),
+    ({"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "n0 2 n1 4"}, "", [{}, {}]),
+    ({"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "n0 2 n1 1"}, "", LSF_LESS),
+])
+def test_batch_systems_with_too_few_slots(base: Dict[str, str], text: str, expected: Any,
+                                          tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text(text)
+    found = {name: value.replace("FILE", str(tmp_path / "hosts")) for name, value in base.items()}
+    assert [batch_settings(major, found, {"n0": 2, "n1.site": 2}) for major in (4, 5)] == expected
+
+
 @pytest.mark.parametrize("base, user, options, parameters, expected", [
     ({}, {}, (), "", set()),
     ({"OMPI_MCA_pml": "ucx"}, {}, (), "", {"pml"}),
@@ -322,7 +388,7 @@ def test_result_of_a_gigabyte_reads_its_end(tmp_path: Path) -> None:
         file.seek(0, os.SEEK_END)
         file.write(NPB.encode())
     assert read_result(output) == Result(0.27, "SUCCESSFUL")
-    assert read_result(output, tail=10) == Result()
+    assert read_result(output, size=10) == Result()
     assert read_result(tmp_path / "none") == Result()
 
 
@@ -373,6 +439,93 @@ def either(*numbers: int) -> Any:
 ])
 def test_parse_bindings(text: str, expected: Dict[int, Any]) -> None:
     assert parse_bindings(text) == expected
+
+
+MAP_4 = """ Data for JOB [1204,1] offset 0 Total slots allocated 12
+
+ ========================   JOB MAP   ========================
+
+ Data for node: n1\tNum slots: 2\tMax slots: 0\tNum procs: 2
+ \tProcess OMPI jobid: [1204,1] App: 0 Process rank: 0 Bound: socket 1[core 5[hwt 0]], \
+socket 1[core 6[hwt 0]]:[./././.][./B/B/.]
+ \tProcess OMPI jobid: [1204,1] App: 0 Process rank: 1 Bound: UNBOUND
+"""
+MAP_5 = """Data for node: n1\tState: 3\tFlags: DAEMON_LAUNCHED:LOCATION_VERIFIED:MAPPED:SLOTS_GIVEN
+                resolved from 10.77.0.2
+        Data for proc: [prterun-login-85@1,0]
+                Pid: 0\tLocal rank: 0\tNode rank: 0\tApp rank: 0
+                State: INITIALIZED\tApp_context: 0
+        \tBinding: package[1][core:L5-6]
+        Data for proc: [prterun-login-85@1,1]
+                Pid: 0\tLocal rank: 1\tNode rank: 1\tApp rank: 1
+                State: INITIALIZED\tApp_context: 0
+        \tBinding: N/A
+"""
+
+
+@pytest.mark.parametrize("text, kind", [(MAP_4, "core"), (MAP_5, "5")])
+def test_parse_map(text: str, kind: str, tmp_path: Path) -> None:
+    assert parse_map(text + text.replace("5", "7")) == {
+        0: frozenset({(kind, 5), (kind, 6)}), 1: None}
+    machines = {"n1": replace(Topology.regular("n1", (4, 4)), synthetic=True)}
+    launcher = OpenMPI("mpirun", V4, topologies=machines)
+    (tmp_path / "o").write_text(text)
+    for cores, state in (((1, 2), "ok"), ((1, 3), "mismatch")):
+        check = launcher.check_bindings(tmp_path / "e", tmp_path / "o",
+                                        slots((0, 1, cores)), [machines["n1"].node])
+        assert check.state == state, check
+
+
+LOST_4 = """Sat Nov 21 15:54:20 2026<stderr>:it begins
+--------------------------------------------------------------------------
+ORTE has lost communication with a remote daemon.
+
+  HNP daemon   : [[1178,0],0] on node login
+  Remote daemon: [[1178,0],2] on node n2
+
+This is usually due to either a failure of the TCP network
+connection to the node, or possibly an internal failure of
+the daemon itself. We cannot recover from this failure, and
+therefore will terminate the job.
+--------------------------------------------------------------------------
+"""
+LOST_5 = LOST_4.replace("ORTE", "PRTE").replace("[[1178,0],2]", "[prterun-login-144@0,2]")
+UNREACHED_4 = """ssh: connect to host n3 port 22: No route to host
+--------------------------------------------------------------------------
+ORTE was unable to reliably start one or more daemons.
+This usually is caused by:
+
+* not finding the required libraries and/or binaries on
+"""
+UNREACHED_5 = """ssh: connect to host n3 port 22: No route to host
+------------------------------------------------------------
+A daemon failed to report back after being spawned. This could
+be due to several factors, including inability to find the
+daemon executable, or the executable was unable to find its
+required supporting libraries. In some cases, the daemon was
+able to execute, but was unable to complete a TCP connection
+back to prterun:
+
+  Local host:    n0
+  Remote host:   n3
+  Daemon exit status: 255
+"""
+
+
+@pytest.mark.parametrize("text, lost", [
+    (LOST_4, ("n2",)), (LOST_5, ("n2",)), ("", ()),
+    (LOST_5 + LOST_5.replace("n2", "n3.site") + LOST_5, ("n2", "n3.site")),
+    ("[Sat Nov 21 13:03:18 2026]<stderr>: " + LOST_5.split("\n", 2)[2], ()),  # a rank's own words
+    ("PRTE has lost communication with a remote daemon.\nRead on elsewhere.\n", (UNNAMED,)),
+    ("An ORTE daemon has unexpectedly failed after launch and before\ncommu", (UNNAMED,)),
+    (UNREACHED_4, ("n3",)), (UNREACHED_4.split("\n", 1)[1], (UNNAMED,)), (UNREACHED_5, ("n3",)),
+])
+def test_lost_nodes(text: str, lost: Tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "e").write_text("x" * 1000 + "\n" + text)
+    assert lost_nodes(tmp_path / "e") == lost
+    assert lost_nodes(tmp_path / "e", tail=len(text)) == lost
+    assert lost_nodes(tmp_path / "nothing") == ()
+    assert lost_nodes(tmp_path / "nothing", tmp_path / "e") == lost
 
 
 def checked(topology: Topology, version: Tuple[int, int, int], text: str,

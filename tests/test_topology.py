@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vrm.live.topology import (Topology, TopologyError, cpu_quota, geometry, parse_cpu_list,
-                               parse_topology, read_topology)
+from vrm.live.topology import (NodeFacts, Topology, TopologyError, cluster_geometry, cpu_quota,
+                               fold, geometry, parse_cpu_list, parse_synthetic, parse_topology,
+                               read_topology)
 from vrm.model import Node
 
 Cores = Sequence[Sequence[int]]  # of one socket: the CPU numbers of each core
@@ -264,13 +265,64 @@ def test_cpu_lists_are_read_back(cpus: Set[int]) -> None:
         first = cpu not in {c + 1 for c in cpus}
         last = cpu not in {c - 1 for c in cpus}
         text += ("," if first and text else "") + (str(cpu) if first else f"-{cpu}" if last else "")
-    assert parse_cpu_list(text + "\n") == cpus
+    assert parse_cpu_list(text + "\n") == cpus == parse_cpu_list(fold(cpus))
+    assert all(f"{cpu + 1}-" not in fold(cpus).split(",") for cpu in cpus)
 
 
 @pytest.mark.parametrize("text", ["x", "1,,2", "3-", "-1", "1 2"])
 def test_what_is_no_cpu_list(text: str) -> None:
     with pytest.raises(ValueError):
         parse_cpu_list(text)
+
+
+# ----------------------------------------------------------------------------------- synthetic
+
+
+@pytest.mark.parametrize("text, sockets, threads", [
+    ("pack:2 core:4 pu:1", (4, 4), 1),
+    ("Package:2 L3:1 L2:4 Core:1 PU:2", (4, 4), 2),
+    ("numa:2 pack:1 core:3 pu:1", (3, 3), 1),
+    ("Machine:1 sock:2 [NUMANode(memory=16GB)] die:2 core:2 pu:2", (4, 4), 2),
+    ("pack:1 core:2 pu:4(indexes=0,4,1,5)", (2,), 4),
+    (" pack:1\tcore:1 pu:1 ", (1,), 1),
+])
+def test_synthetic_machines(text: str, sockets: Tuple[int, ...], threads: int) -> None:
+    topology = parse_synthetic(text, "n0")
+    assert topology is not None and topology.synthetic and topology.even
+    assert topology.node == Node("n0", sockets)
+    assert [cpu for core in topology.all_cores for cpu in core.cpus] == list(
+        range(threads * sum(sockets)))
+    if threads == 1:
+        assert topology.sockets == Topology.regular("n0", sockets).sockets
+
+
+@pytest.mark.parametrize("text", [
+    "", "2 4 1", "core:4 pu:1", "pack:2 pu:4", "pack:2 core:4", "core:2 pack:2 pu:1",
+    "pack:0 core:4 pu:1", "pack:2 core:4 pu:1 core:2", "pack:2 robot:1 core:4 pu:1",
+    "/machine.xml", "pack:2core:", "pack:999999 core:999999 pu:1", "pack:2 core:4 pu:1)"])
+def test_synthetic_machines_that_are_not_understood(text: str) -> None:
+    assert parse_synthetic(text, "n0") is None
+
+
+@pytest.mark.skipif(not shutil.which("lstopo-no-graphics"), reason="no hwloc")
+@pytest.mark.parametrize("text", ["pack:2 core:4 pu:1", "numa:2 pack:1 l3:2 core:3 pu:2"])
+def test_synthetic_machines_as_hwloc_shows_them(text: str) -> None:
+    said = subprocess.run(["lstopo-no-graphics", "--of", "xml", "-i", text], check=True,
+                          stdout=subprocess.PIPE, text=True).stdout
+    root = ElementTree.fromstring(said)
+    expected = [[tuple(int(pu.get("os_index", "")) for pu in core.iter("object")
+                       if pu.get("type") == "PU")
+                 for core in package.iter("object") if core.get("type") == "Core"]
+                for package in root.iter("object") if package.get("type") == "Package"]
+    topology = parse_synthetic(text, "n0")
+    assert topology is not None and shape(topology) == expected
+
+
+def test_the_environment_chooses_the_synthetic_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HWLOC_SYNTHETIC", "pack:2 core:4 pu:1")
+    assert read_topology().node.sockets == (4, 4) and read_topology().synthetic
+    monkeypatch.setenv("HWLOC_SYNTHETIC", "nonsense")
+    assert not read_topology().synthetic
 
 
 # -------------------------------------------------------------------------------------- quota
@@ -357,3 +409,76 @@ def test_geometry_of_this_machine() -> None:
     nodes, emulated = geometry()
     assert nodes == [read_topology().node] and not emulated
     assert nodes[0].name == os.uname().nodename.partition(".")[0]
+
+
+# ------------------------------------------------------------------------------- several nodes
+
+FOUR = ("n0", "n1", "n2", "n3")
+
+
+def answers(*sockets: Tuple[int, ...], hosts: Sequence[str] = FOUR) -> Any:
+    return {host: NodeFacts(Topology.regular(host, shape))
+            for host, shape in zip(hosts, sockets) if shape}
+
+
+def shapes(nodes: Sequence[Node]) -> List[Tuple[str, Tuple[int, ...]]]:
+    return [(node.name, node.sockets) for node in nodes]
+
+
+def test_nodes_may_differ() -> None:
+    found = cluster_geometry(FOUR, answers((4, 4), (2,), (4, 2), (4, 4)))
+    assert shapes(found.nodes) == [("n0", (4, 4)), ("n1", (2,)), ("n2", (4, 2)), ("n3", (4, 4))]
+    assert list(found.topologies) == list(FOUR) and not found.warnings and not found.emulated
+    assert found.topologies["n1"].host == "n1"
+
+
+def test_smaller_numbers_take_the_first() -> None:
+    found = cluster_geometry(FOUR, answers((4, 4), (2, 2, 2), (8, 4), (1,)), 3, 1, 2)
+    assert shapes(found.nodes) == [("n0", (2,)), ("n1", (2,)), ("n2", (2,))]
+    assert list(found.topologies) == ["n0", "n1", "n2"]
+    assert found.topologies["n2"].node.sockets == (8, 4)  # whole, for the launcher
+
+
+@pytest.mark.parametrize("nodes, expected", [
+    ("auto", ["n0", "n2", "n3"]), (4, ["n0", "n2", "n3"]), (2, ["n0", "n2"])])
+def test_a_node_without_an_answer_is_left_out(nodes: Any, expected: List[str]) -> None:
+    found = cluster_geometry(FOUR, answers((4,), (), (4,), (4,)), nodes,
+                             failed={"n1": "no answer within 10 s"})
+    assert [node.name for node in found.nodes] == expected
+    assert found.warnings == ("n1 is left out: no answer within 10 s",)
+
+
+def test_no_node_answers() -> None:
+    with pytest.raises(TopologyError, match="no node .* answers: n0: refused; n1: not asked"):
+        cluster_geometry(("n0", "n1"), {}, failed={"n0": "refused"}, emulate=True)
+
+
+@pytest.mark.parametrize("sizes, asked, there", [
+    ((5, "auto", "auto"), "5 node(s) of 2 x 4 cores", "the allocation has 4 nodes"),
+    ((4, 2, 4), "4 node(s) of 2 x 4 cores", "n1 has 1 x 4 usable cores"),
+    (("auto", "auto", 5), "4 node(s) of 2 x 5 cores", "n0 has 2 x 4 usable cores"),
+])
+def test_more_than_there_is(sizes: Tuple[Any, Any, Any], asked: str, there: str) -> None:
+    facts = answers((4, 4), (4,), (4, 4), (4, 4))
+    with pytest.raises(TopologyError) as caught:
+        cluster_geometry(FOUR, facts, *sizes)
+    assert asked in str(caught.value) and there in str(caught.value)
+    found = cluster_geometry(FOUR, facts, *sizes, emulate=True)
+    assert found.emulated and found.topologies == {}
+    assert [node.name for node in found.nodes] == [f"n{i}" for i in range(len(found.nodes))]
+    assert len(found.nodes) == (4 if sizes[0] == "auto" else sizes[0])
+
+
+@pytest.mark.parametrize("cores, sockets", [
+    (8, (4, 4)), (16, (4, 4)), (6, (4, 2)), (4, (4,)), (1, (1,))])
+def test_fewer_cores_may_be_granted_than_are_seen(cores: int, sockets: Tuple[int, ...]) -> None:
+    found = cluster_geometry(("n0",), answers((4, 4)), granted={"n0": cores})
+    assert shapes(found.nodes) == [("n0", sockets)]
+    assert found.warnings == (() if cores >= 8 else (
+        f"n0: {cores} of the 8 cores that are seen there are granted to this job, and the first "
+        "ones are used",))
+
+
+def test_what_a_node_says_of_itself_is_handed_on() -> None:
+    facts = {"n0": NodeFacts(Topology.regular("n0", (2,)), warning="odd")}
+    assert cluster_geometry(("n0",), facts).warnings == ("n0: odd",)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the live manager costs, against a bare shell loop (and its peers) in the same run.
 
-python tests/benchmarks/manager.py [--jobs 60] [--rounds 3] [--peers PYTHON]
+python tests/benchmarks/manager.py [--jobs 60] [--tasks 2000] [--rounds 3] [--peers PYTHON]
 
 --peers names a Python in which hyperqueue and qcg-pilotjob are installed. Medians of the rounds;
 the contestants take turns within a round, so that drift of the machine hits them alike.
@@ -21,7 +21,7 @@ import tempfile
 import textwrap
 import time
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy  # noqa: F401  (scheduling loads it at the first long queue; not to be timed here)
 import psutil
@@ -39,8 +39,9 @@ def environment() -> Dict[str, str]:
     return {**os.environ, **(ROOT_OPT_IN if os.geteuid() == 0 else {})}
 
 
-def configure(folder: Path, lines: List[str]) -> Path:
-    """A site of one core with `true` as its program, and a queue of these lines."""
+def configure(folder: Path, lines: List[str], **keys: Any) -> Path:
+    """A site of one core with `true` as its program, a queue of these lines, and what `keys` say
+    over it."""
     (folder / "bin").mkdir()
     (folder / "bin" / "true").write_bytes(Path("/bin/true").read_bytes())
     (folder / "bin" / "true").chmod(0o755)
@@ -48,16 +49,16 @@ def configure(folder: Path, lines: List[str]) -> Path:
     config = folder / "vrm.yaml"
     config.write_text(yaml.safe_dump({
         "Applications": {"Path": str(folder / "bin"), "Queue": str(folder / "queue")},
-        "Nodes": 1, "Sockets": 1, "Cores": 1, "Log": str(folder / "log")}))
+        "Nodes": 1, "Sockets": 1, "Cores": 1, "Log": str(folder / "log"), **keys}))
     return config
 
 
-def run_vrm(jobs: int) -> Tuple[float, float, List[float]]:
+def run_vrm(jobs: int, **keys: Any) -> Tuple[float, float, List[float]]:
     """Seconds from the first start to the last end, of the whole command, and the seconds
-    between each mpirun's end and the next one's start."""
+    between each job's end and the next one's start."""
     with tempfile.TemporaryDirectory(prefix="vrm-bench-") as name:
         folder = Path(name)
-        config = configure(folder, ["true 1 60 0"] * jobs)
+        config = configure(folder, ["true 1 60 0"] * jobs, **keys)
         begin = time.monotonic()
         subprocess.run([sys.executable, "-m", "vrm.cli", "-c", str(config), "--once"],
                        env=environment(), stdout=subprocess.DEVNULL, check=True)
@@ -74,7 +75,7 @@ def launched(folder: Path) -> Tuple[List[str], Dict[str, str]]:
     from vrm.live.setup import prepare
     config = configure(folder, [])
     os.environ.update(environment())
-    site = prepare(load(config))
+    site = prepare(load(config), watch=False)
     placement = site.scheduler.policy.place(Job(0, "true", 1, 60.0), site.cluster)
     launch = site.launcher.command(0, folder / "bin" / "true",
                                    list(placement.slots(site.cluster.nodes)),
@@ -99,7 +100,7 @@ from hyperqueue import LocalCluster, Job
 from hyperqueue.cluster import WorkerConfig
 argv, env, jobs = json.loads(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
 with LocalCluster() as cluster:
-    cluster.start_worker(WorkerConfig(cores=1))
+    cluster.start_worker(WorkerConfig(cores=int(sys.argv[4])))
     client = cluster.client()
     def many(n):
         job = Job()
@@ -126,21 +127,21 @@ def many(n):
     manager.wait4(manager.submit(work))
     return time.monotonic() - begin
 if __name__ == "__main__":  # it starts further processes from this file
-    manager = LocalManager(['--wd', tempfile.mkdtemp(dir='.'), '--nodes', '1'])
+    manager = LocalManager(['--wd', tempfile.mkdtemp(dir='.'), '--nodes', sys.argv[4]])
     many(1)
     print(many(jobs))
     manager.finish()
 """
 
 
-def run_peer(python: str, code: str, argv: List[str], env: Dict[str, str], jobs: int
-             ) -> Optional[float]:
-    """Seconds a peer takes for the same mpiruns on one core; None when it cannot be run."""
+def run_peer(python: str, code: str, argv: List[str], env: Dict[str, str], jobs: int,
+             cores: int = 1) -> Optional[float]:
+    """Seconds a peer takes for the same commands on so many cores; None when it cannot be run."""
     changed = {k: v for k, v in env.items() if os.environ.get(k) != v or k in ROOT_OPT_IN}
     with tempfile.TemporaryDirectory(prefix="vrm-bench-peer-") as folder:
         (Path(folder) / "peer.py").write_text(code)
         done = subprocess.run([python, "peer.py", json.dumps(argv), json.dumps(changed),
-                               str(jobs)], env=env, cwd=folder, stdout=subprocess.PIPE,
+                               str(jobs), str(cores)], env=env, cwd=folder, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, check=False, timeout=300)
     if done.returncode:
         print(f"(a peer failed: {done.stderr.strip().splitlines()[-1:]})", file=sys.stderr)
@@ -177,6 +178,33 @@ def overhead(jobs: int, rounds: int, peers: Optional[str]) -> None:
     print("from the end of an mpirun to the start of the next: median "
           f"{statistics.median(ordered):.2f} ms, 95th percentile "
           f"{ordered[int(0.95 * len(ordered))]:.2f} ms\n")
+
+
+def ensemble(jobs: int, rounds: int, peers: Optional[str]) -> None:
+    """The table of serial programs without MPI, as many at once as there are cores."""
+    cores = min(2, len(os.sched_getaffinity(0)))
+    contestants: Dict[str, List[float]] = {}
+    for _ in range(rounds):
+        contestants.setdefault("shell loop, one at a time", []).append(
+            run_loop(["/bin/true"], dict(os.environ), jobs))
+        inside, whole, _ = run_vrm(jobs, Cores=cores, Launcher={"Kind": "direct"},
+                                   Allocation={"Policy": "pack"})
+        contestants.setdefault("vrm, first start to last end", []).append(inside)
+        contestants.setdefault("vrm, whole command", []).append(whole)
+        if peers:
+            for title, code in (("HyperQueue", HYPERQUEUE), ("QCG-PilotJob", QCG)):
+                took = run_peer(peers, code, ["/bin/true"], dict(os.environ), jobs, cores)
+                if took is not None:
+                    contestants.setdefault(title, []).append(took)
+    table = PrettyTable(["", "median s", "jobs a second", "ratio to vrm"])
+    table.align[""] = "l"
+    base = statistics.median(contestants["vrm, first start to last end"])
+    for title, times in contestants.items():
+        median = statistics.median(times)
+        table.add_row([title, f"{median:.2f}", f"{jobs / median:.0f}", f"{median / base:.2f}"])
+    print(f"{jobs} jobs of `true` without MPI (Kind: direct), {cores} at once, each bound to its "
+          f"core, {rounds} rounds")
+    print(table, "\n", sep="")
 
 
 def step(jobs: int = 10000, nodes: int = 1000) -> None:
@@ -239,9 +267,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=textwrap.dedent(__doc__ or ""),
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=60)
+    parser.add_argument("--tasks", type=int, default=2000, help="jobs without MPI")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", metavar="PYTHON")
     arguments = parser.parse_args()
+    ensemble(arguments.tasks, arguments.rounds, arguments.peers)
     overhead(arguments.jobs, arguments.rounds, arguments.peers)
     step()
     idle()

@@ -128,7 +128,8 @@ class Bench:
             self._trials[number] = _Trial(app, slots, time.monotonic() + limit)
             self._spawner.launch(LaunchRequest(
                 number, launch.argv, launch.env, os.getcwd(), run.output(app, number),
-                run.errors(app, number), run.marker(number), run.status(number)))
+                run.errors(app, number), run.marker(number), run.status(number),
+                launch.affinity))
         except (LaunchError, OSError) as error:
             self._trials.pop(number, None)
             raise MeasureError(f"{app}: cannot be started: {error}") from error

@@ -12,13 +12,20 @@ import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import List, Optional
+from typing import Dict, List, Optional, Tuple
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
 from vrm.config import ConfigError, Settings, load
+from vrm.live import agent
+from vrm.live.agents import probe
+from vrm.live.allocation import Allocation, AllocationError, find_allocation
 from vrm.live.launchers import LaunchError, make_launcher
 from vrm.live.setup import application_fault, describe, make_scheduler, run_directory
-from vrm.live.topology import Topology, TopologyError, cpu_quota, geometry, read_topology
+from vrm.live.topology import (NodeFacts, Topology, TopologyError, cluster_geometry, cpu_quota,
+                               node_facts, read_topology)
 from vrm.model import Cluster, Node
 from vrm.scheduling import make_policy
 
@@ -74,16 +81,65 @@ def _machine(settings: Settings) -> List[Finding]:
             f"{topology.cores} cores; ranks on all cores will be slowed down",
             f"set Cores so that all cores together are {int(quota) or 1}"))
     try:
-        nodes, emulated = geometry(settings.nodes, settings.sockets, settings.cores,
-                                   settings.emulate)
+        allocation = find_allocation(os.environ, settings.hosts.file)
+    except AllocationError as error:
+        return [*findings, Finding("wrong", "allocation", str(error))]
+    findings.append(Finding("ok", "allocation", _owned(allocation)))
+    found, failed = _ask_nodes(allocation, settings)
+    for host in allocation.hosts:
+        findings += _node(host, found.get(host), failed.get(host, ""))
+    try:
+        wished = cluster_geometry(allocation.hosts, found, settings.nodes, settings.sockets,
+                                  settings.cores, settings.emulate, allocation.cores, failed)
     except TopologyError as error:
         return [*findings, Finding("wrong", "cluster", str(error))]
+    said = {f"{host} is left out: {reason}" for host, reason in failed.items()}
+    findings += [Finding("note", "cluster", warning) for warning in wished.warnings
+                 if warning not in said]
     try:
-        make_scheduler(settings, Cluster(nodes))
+        make_scheduler(settings, Cluster(wished.nodes))
     except ConfigError as error:
         return [*findings, *(Finding("wrong", "scheduling", str(p)) for p in error.problems)]
-    return [*findings, Finding("note" if emulated else "ok", "cluster",
-                               describe(settings, nodes, emulated))]
+    return [*findings, Finding("note" if wished.emulated else "ok", "cluster",
+                               describe(settings, wished.nodes, wished.emulated))]
+
+
+def _owned(allocation: Allocation) -> str:
+    """Where the nodes come from, and for how long."""
+    if allocation.kind == "machine":
+        return "none; this machine alone"
+    names = NodeSet.fromlist(allocation.hosts, resolver=RESOLVER_NOGROUP)
+    job = f" job {allocation.job}" if allocation.job else ""
+    text = f"{allocation.kind}{job}, {len(allocation.hosts)} node(s): {names}"
+    if allocation.end is None:
+        return f"{text}, no known end"
+    left = max(0.0, allocation.end - time.time())
+    return (f"{text}, until {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(allocation.end))} "
+            f"(in {timedelta(seconds=round(left))})")
+
+
+def _ask_nodes(allocation: Allocation, settings: Settings
+               ) -> Tuple[Dict[str, NodeFacts], Dict[str, str]]:
+    """What the nodes of an allocation answer; this machine alone needs nobody to ask."""
+    if allocation.kind == "machine":
+        said = node_facts(agent.facts(), allocation.hosts[0])
+        return {allocation.hosts[0]: said}, {}
+    reach = settings.hosts.reach
+    command = () if isinstance(reach, str) else reach
+    return probe(allocation.hosts, reach if isinstance(reach, str) else "auto", os.environ,
+                 settings.hosts.timeout, command)
+
+
+def _node(host: str, facts: Optional[NodeFacts], reason: str) -> List[Finding]:
+    if facts is None:
+        return [Finding("note", "node", f"{host} is left out: {reason}",
+                        "see whether it answers by hand; Hosts.Reach says how it is asked")]
+    sockets = facts.topology.node.sockets
+    parts = [f"{len(sockets)} socket(s) of {'+'.join(map(str, sockets))} core(s)"
+             + ", emulated (HWLOC_SYNTHETIC)" * facts.topology.synthetic,
+             f"{facts.available / 2**30:.0f} of {facts.memory / 2**30:.0f} GiB free"]
+    parts += [f"{facts.gpus} GPU(s)"] * (facts.gpus > 0)
+    return [Finding("ok", "node", f"{host}: {', '.join(parts)}")]
 
 
 def _shape(topology: Topology) -> str:
@@ -98,7 +154,8 @@ def _mpirun(settings: Settings) -> List[Finding]:
         launcher = make_launcher(settings.launcher)
     except LaunchError as error:
         return [Finding("wrong", "mpirun", str(error))]
-    findings = [Finding("ok", "mpirun", f"{launcher.mpirun}, {launcher.version_text}")]
+    found = ", ".join(filter(None, (launcher.mpirun, launcher.version_text)))
+    findings = [Finding("ok", "mpirun", found)]
     with tempfile.TemporaryDirectory(prefix="vrm-doctor-") as folder:
         node = read_topology().node
         cluster = Cluster([Node(node.name, node.sockets[:1])])
@@ -113,7 +170,8 @@ def _mpirun(settings: Settings) -> List[Finding]:
         try:
             done = subprocess.run(launch.argv, env=dict(launch.env), cwd=folder, check=False,
                                   stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  timeout=TRIAL_SECONDS)
+                                  timeout=TRIAL_SECONDS, preexec_fn=None if not launch.affinity
+                                  else lambda: os.sched_setaffinity(0, launch.affinity))
         except subprocess.TimeoutExpired:
             return [*findings, Finding("wrong", "trial job", "one rank of `true` did not end "
                                        f"within {TRIAL_SECONDS:g} s: {' '.join(launch.argv)}",

@@ -14,7 +14,18 @@ It starts from vrm's own environment and is made in this order; later rows win.
 | `OMPI_MCA_pml=ob1`, `OMPI_MCA_btl=self,vader` (4.1) or `self,sm` (5) | set for jobs on one machine without a fabric or GPU, with `Launcher.Transport: auto`, if the user has chosen no pml, btl or mtl (in the environment, `Launcher.Environment`, `Launcher.Options` or `~/.openmpi/mca-params.conf`) | probing the networks is most of an MPI program's start |
 | `PMIX_MCA_gds=hash` | set in the same case, if the user has not set it | no shared-memory store to be made for each job: a tenth of the start |
 | `HWLOC_COMPONENTS=-gl,-opencl,-x86` | set in the same case, if the user has set no `HWLOC_*` | hwloc's x86 probe moves onto every CPU in turn, those of running jobs too; the others ask for displays and GPUs |
+| `OMPI_MCA_pml=ob1`, `OMPI_MCA_btl=self,vader,tcp` (4.1) or `self,sm,tcp` (5), `HWLOC_COMPONENTS` as above | set for jobs on several machines with `Launcher.Transport: tcp`, and with `auto` where vrm's own machine is one of them and has no fabric or GPU | the same |
+| `OMPI_MCA_oob_tcp_keepalive_time=30`, `_intvl=10`, `_probes=3` (4.1), the same `PRTE_MCA_...` (5) | set for jobs on several machines, if the user has not set it | mpirun learns within a minute, not eight, that a node is off or unplugged, and the ranks on a node that is cut off end themselves |
+| `PRTE_MCA_ras=^pbs,tm`, `PRTE_MCA_plm=ssh` (5), `OMPI_MCA_ras=^tm`, `OMPI_MCA_plm=rsh` (4.1) | set inside a PBS job whose node file does not list every node once for each of its cores, if the user has not set them | Open MPI counts a slot for each line and refuses the rankfile; ssh starts the ranks then, outside of PBS's accounting: better ask for `mpiprocs` as large as `ncpus` |
+| `OMPI_MCA_ras=^gridengine`, `OMPI_MCA_plm_rsh_disable_qrsh=1` (4.1), `PRTE_MCA_plm_ssh_disable_qrsh=1` (5) | set inside a Grid Engine job with fewer slots than cores, if the user has not set them | the same |
+| `OMPI_MCA_ras=^lsf`, `OMPI_MCA_plm=rsh` (4.1), `PRTE_MCA_ras=^lsf`, `PRTE_MCA_plm=ssh` (5) | set inside an LSF job with fewer slots than cores, if the user has not set them | the same |
 | `OMPI_MCA_mpi_yield_when_idle=1` | set for emulated clusters, if the user has not set it | ranks that outnumber the cores would wait busily for each other |
+| `SLURM_CPU_BIND`, `SLURM_CPUS_PER_TASK`, `SLURM_DISTRIBUTION`, `SLURM_HINT`, `SLURM_NNODES`, `SLURM_NTASKS*`, `SLURM_NPROCS`, `SLURM_EXACT`, `SLURM_EXCLUSIVE` and the like | removed by `srun` and `direct`, but what `Launcher.Environment` has | sbatch leaves them for the whole job, and srun would read them as wishes for the step |
+| `SLURM_HOSTFILE` | set by `srun` | a host for each rank |
+| `HYDRA_BINDING`, `HYDRA_MAPPING`, `HYDRA_MEMBIND`, `HYDRA_HOST_FILE`, `I_MPI_PIN*`, `I_MPI_PERHOST`, `I_MPI_HYDRA_HOST*` | removed | they place and bind ranks, as above |
+| `SLURM_CPU_BIND=none` | set by `hydra` inside a Slurm job | else Slurm binds Hydra's proxies to a core, and their ranks with them |
+| `OMP_NUM_THREADS` | set by `Launcher.Kind: direct` to the cores of the job | one thread a core; what a login script left there is meant for another shape |
+| `OMP_PROC_BIND=true`, `OMP_PLACES=cores` | set by `direct` for bound jobs, if the user has set neither, nor `GOMP_CPU_AFFINITY` or `KMP_AFFINITY` | each thread stays on its core |
 | `Launcher.Environment` | set | the user's word for the jobs |
 | `VRM_RUN`, `VRM_JOB_ID` | set | processes of a job are found by them |
 """
@@ -23,6 +34,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from itertools import groupby
 from pathlib import Path
 from typing import Dict, Iterable, Mapping, Optional, Sequence, Union
@@ -41,6 +53,7 @@ _UNWANTED = re.compile(r"""
     |OMPI_MCA_(rmaps_\w+|hwloc_base_binding_policy)
     |PRTE_MCA_(rmaps_\w+|hwloc_default_binding_policy)
     |PMIX_(?!MCA_)\w+|PMI2?_\w+|HYDI_\w+|MPI_LOCALRANKID|MPI_LOCALNRANKS
+    |HYDRA_(BINDING|MAPPING|MEMBIND|HOST_FILE)|I_MPI_(PIN(_\w+)?|PERHOST|HYDRA_HOST\w*)
     """, re.VERBOSE)
 
 _ALSO_INSIDE_OPEN_MPI = frozenset((
@@ -95,25 +108,114 @@ def _tasks_per_node(env: Mapping[str, str], slots: Sequence[int]) -> str:
     return ",".join(f"{cores}(x{times})" if times > 1 else str(cores) for cores, times in runs)
 
 
-def open_mpi_settings(major: int, chosen: Iterable[str], one_machine: bool,
-                      emulated: bool) -> Dict[str, str]:
+def open_mpi_settings(major: int, chosen: Iterable[str], one_machine: bool, emulated: bool,
+                      several: bool = False, tcp: bool = False) -> Dict[str, str]:
     """The variables that Open MPI of this major version runs best with here.
 
     `chosen` are the names that the user has set; `one_machine` tells that jobs stay on
-    one machine whose only transport is shared memory.
+    one machine whose only transport is shared memory; `several`, that they can take several
+    machines, and `tcp` that these have no other network.
     """
     chosen = set(chosen)
     settings = {}
-    if one_machine:
+    if one_machine or tcp:
         if not any(f"OMPI_MCA_{name}" in chosen for name in _TRANSPORT_PARAMETERS):
             settings["OMPI_MCA_pml"] = "ob1"
-            settings["OMPI_MCA_btl"] = "self,vader" if major < 5 else "self,sm"
-        settings["PMIX_MCA_gds"] = "hash"
+            settings["OMPI_MCA_btl"] = ("self,vader" if major < 5 else "self,sm") + ",tcp" * tcp
+        if not tcp:
+            # Not for several machines: 4.1.4's ranks then fail in MPI_Init ("num local peers")
+            # where nodes have different numbers of them and mpirun's own has none.
+            settings["PMIX_MCA_gds"] = "hash"
         if not any(name.startswith("HWLOC_") for name in chosen):
             settings["HWLOC_COMPONENTS"] = "-gl,-opencl,-x86"
+    if several:
+        prefix = "OMPI" if major < 5 else "PRTE"
+        settings.update((f"{prefix}_MCA_oob_tcp_keepalive_{name}", value) for name, value in
+                        (("time", "30"), ("intvl", "10"), ("probes", "3")))
     if emulated:
         settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
     return settings
+
+
+def hydra_settings(base: Mapping[str, str]) -> Dict[str, str]:
+    """The variables that Hydra wants: inside a Slurm job its proxies must not be bound."""
+    return {"SLURM_CPU_BIND": "none"} if "SLURM_JOB_ID" in base else {}
+
+
+_STEP_WISHES = re.compile(r"""
+    SLURM_(CPU_BIND\w*|CPUS_PER_TASK|CORE_SPEC|DISTRIBUTION|EXACT|EXCLUSIVE|HINT|HOSTFILE|MEM_BIND\w*
+          |MULTI_PROG|NNODES|NPROCS|NTASKS(_PER_\w+)?|OVERCOMMIT|THREADS_PER_CORE|WHOLE)
+    |SRUN_CPUS_PER_TASK|SLURM_TRES_PER_TASK
+    """, re.VERBOSE)
+
+
+def step_environment(env: Mapping[str, str], user: Mapping[str, str]) -> Dict[str, str]:
+    """The environment for srun: without wishes for the whole job that it would take for the
+    step's. `user` are the variables of `Launcher.Environment`, which stay."""
+    return {name: value for name, value in env.items()
+            if name in user or not _STEP_WISHES.fullmatch(name)}
+
+
+_THREAD_PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+
+def thread_settings(env: Mapping[str, str], user: Mapping[str, str], threads: int,
+                    bound: bool) -> Dict[str, str]:
+    """The variables for the threads of one job: `threads` of them, each kept on its core if the
+    job is `bound`. `env` is the job's environment, `user` what `Launcher.Environment` says."""
+    settings = {"OMP_NUM_THREADS": user.get("OMP_NUM_THREADS", str(threads))}
+    if bound and not any(name in env for name in _THREAD_PLACES):
+        settings.update(OMP_PROC_BIND="true", OMP_PLACES="cores")
+    return settings
+
+
+_BATCH_LESS = {
+    "pbs": ({"OMPI_MCA_ras": "^tm", "OMPI_MCA_plm": "rsh"},
+            {"PRTE_MCA_ras": "^pbs,tm", "PRTE_MCA_plm": "ssh"}),
+    "gridengine": ({"OMPI_MCA_ras": "^gridengine", "OMPI_MCA_plm_rsh_disable_qrsh": "1"},
+                   {"PRTE_MCA_plm_ssh_disable_qrsh": "1"}),
+    "lsf": ({"OMPI_MCA_ras": "^lsf", "OMPI_MCA_plm": "rsh"},
+            {"PRTE_MCA_ras": "^lsf", "PRTE_MCA_plm": "ssh"}),
+}
+"""What makes Open MPI 4.1 and 5 overlook a batch system and start ranks by ssh."""
+
+
+def batch_settings(major: int, base: Mapping[str, str], cores: Mapping[str, int]
+                   ) -> Dict[str, str]:
+    """The variables for Open MPI inside PBS, Grid Engine and LSF: none where it finds a slot
+    for each of the `cores` of every host there, else those that make it overlook them."""
+    for kind, slots in (
+            ("pbs", _slots_of_lines(base, "PBS_NODEFILE") if "PBS_JOBID" in base else None),
+            ("gridengine", _slots_of_lines(base, "PE_HOSTFILE") if "PE_HOSTFILE" in base else None),
+            ("lsf", _slots_of_pairs(base.get("LSB_MCPU_HOSTS", "")) if "LSB_JOBID" in base
+             else None)):
+        if slots is not None and any(
+                slots[host.partition(".")[0]] < wanted for host, wanted in cores.items()):
+            return dict(_BATCH_LESS[kind][major >= 5])
+    return {}
+
+
+def _slots_of_lines(base: Mapping[str, str], variable: str) -> "Counter[str]":
+    """Slots by short host name in a file of a line for each, or with their number behind."""
+    slots: "Counter[str]" = Counter()
+    try:
+        text = Path(base.get(variable, "")).read_text()
+    except OSError:  # then Open MPI finds nothing there either
+        text = ""
+    for words in map(str.split, text.splitlines()):
+        if words:
+            number = words[1] if len(words) > 1 else ""
+            slots[words[0].partition(".")[0]] += int(number) if number.isdigit() else 1
+    return slots
+
+
+def _slots_of_pairs(text: str) -> "Counter[str]":
+    """Slots by short host name in a text such as `n0 4 n1 8`."""
+    slots: "Counter[str]" = Counter()
+    words = text.split()
+    for host, number in zip(words[::2], words[1::2]):
+        slots[host.partition(".")[0]] += int(number) if number.isdigit() else 0
+    return slots
 
 
 def chosen_variables(base: Mapping[str, str], user: Mapping[str, str],

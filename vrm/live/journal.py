@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
-from vrm.model import AnyPlacement, Cluster, CorePlacement, Job, Placement
+from vrm.live.jobs import PLAIN, Details
+from vrm.model import AnyPlacement, Cluster, CorePlacement, Dependency, Job, Node, Placement
+from vrm.workload.queue_file import fold, numbers
 
 Record = Dict[str, Any]
 
@@ -100,7 +102,11 @@ def read(path: Path) -> List[Record]:
 
 @dataclass
 class Past:
-    """What a journal tells: the jobs, which were started where, and how they ended."""
+    """What a journal tells: the jobs, which were started where, and how they ended.
+
+    `runs` are the records of the managers that wrote it, `run_of` the one under which a job was
+    started. `tries` counts the retries of jobs, `again` are those that wait after a start.
+    """
 
     run: str = ""
     finished: bool = False
@@ -108,9 +114,14 @@ class Past:
     position: Optional[Record] = None
     input_ended: bool = False
     jobs: Dict[int, Job] = field(default_factory=dict)
+    details: Dict[int, Details] = field(default_factory=dict)
     started: Dict[int, Record] = field(default_factory=dict)
     ended: Dict[int, Record] = field(default_factory=dict)
     intents: Dict[int, str] = field(default_factory=dict)
+    tries: Dict[int, int] = field(default_factory=dict)
+    again: Set[int] = field(default_factory=set)
+    runs: List[Record] = field(default_factory=list)
+    run_of: Dict[int, Record] = field(default_factory=dict)
     commands: List[str] = field(default_factory=list)
 
     @property
@@ -132,38 +143,86 @@ def replay(records: Iterable[Record]) -> Past:
         event = record["event"]
         if event == "run":
             past.run, past.finished = past.run or record["run"], False
+            past.runs.append(record)
         elif event == "job":
-            past.jobs[record["id"]] = job_of(record)
-            past.next_id = record["id"] + 1
-            past.position = record.get("position") or past.position
-            if record.get("command"):
-                past.commands.append(record["command"])
+            _jobs_came(past, record)
         elif event == "input":
             past.position = record.get("position") or past.position
             past.input_ended = record["ended"]
         elif event == "start":
             past.started[record["id"]] = record
+            past.intents.pop(record["id"], None)
+            past.again.discard(record["id"])
+            if past.runs:
+                past.run_of[record["id"]] = past.runs[-1]
         elif event == "back":
             del past.started[record["id"]]
         elif event == "intent":
             past.intents[record["id"]] = record["reason"]
         elif event == "end":
             past.ended[record["id"]] = record
+        elif event == "again":
+            job_id = record["id"]
+            for facts in (past.started, past.ended, past.intents):
+                facts.pop(job_id, None)
+            past.again.add(job_id)
+            past.tries[job_id] = past.tries.get(job_id, 0) + record["retry"]
+        elif event in ("hold", "release"):
+            past.details[record["id"]] = replace(past.details[record["id"]],
+                                                 held=event == "hold")
         elif event == "finished":
             past.finished = True
+        if record.get("command"):
+            past.commands.append(record["command"])
     return past
 
 
-def job_record(job: Job) -> Record:
-    """A job as journal values."""
-    return {"id": job.id, "app": job.app, "procs": job.procs, "estimate": job.estimate,
-            "submit": job.submit, "exclusive": job.exclusive, "cores": job.cores}
+def _jobs_came(past: Past, record: Record) -> None:
+    """The job of a record, or all jobs of an array."""
+    indices = numbers(record["array"]) if "array" in record else (None,)
+    for job_id, index in enumerate(indices, record["id"]):
+        past.jobs[job_id] = job_of({**record, "id": job_id})
+        past.details[job_id] = details_of(record, index)
+    past.next_id = record["id"] + len(indices)
+    past.position = record.get("position") or past.position
+
+
+def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = ()) -> Record:
+    """A job as journal values, or with `indices` an array, whose first job it is."""
+    record = {"id": job.id, "app": job.app, "procs": job.procs, "estimate": job.estimate,
+              "submit": job.submit, "exclusive": job.exclusive, "cores": job.cores}
+    more = {"priority": job.priority, "after": [list(each) for each in details.after],
+            "retries": details.retries, "variables": dict(details.variables),
+            "arguments": list(details.arguments), "directory": details.directory,
+            "held": details.held, "name": details.name, "array": fold(indices)}
+    return {**record, **{name: value for name, value in more.items() if value}}
 
 
 def job_of(record: Record) -> Job:
     """The job of a journal record."""
     return Job(**{name: record[name] for name in
-                  ("id", "app", "procs", "estimate", "submit", "exclusive", "cores")})
+                  ("id", "app", "procs", "estimate", "submit", "exclusive", "cores")},
+               priority=record.get("priority", 0))
+
+
+def details_of(record: Record, index: Optional[int] = None) -> Details:
+    """What else a job's record tells; `index` is its own in an array."""
+    values = {name: record[name] for name in ("retries", "variables", "directory", "held", "name")
+              if name in record}
+    return Details(tuple(Dependency(*each) for each in record.get("after", ())),
+                   arguments=tuple(record.get("arguments", ())), index=index, **values)
+
+
+def nodes_record(nodes: Sequence[Node]) -> List[List[Any]]:
+    """Names and sockets of nodes as journal values."""
+    return [[node.name, list(node.sockets)] for node in nodes]
+
+
+def cluster_of(record: Record, now: Cluster) -> Cluster:
+    """The cluster of a `run` record: `now` itself where the nodes are the same, or not told."""
+    if record.get("nodes") in (None, nodes_record(now.nodes)):
+        return now
+    return Cluster(Node(name, tuple(sockets)) for name, sockets in record["nodes"])
 
 
 def placement_record(placement: AnyPlacement) -> Record:

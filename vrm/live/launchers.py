@@ -12,7 +12,8 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping, Optional, Protocol, Sequence, Tuple, Union
+from typing import (Dict, FrozenSet, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple,
+                    Union)
 
 from vrm.live.topology import Topology, TopologyError, read_topology
 from vrm.model import Node, RankSlot
@@ -22,21 +23,30 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 LAUNCHERS = Registry("launcher")
 
-_BUILT_IN = ("vrm.live.openmpi",)
+AUTO = ("openmpi", "hydra", "srun")
+"""The kinds that `auto` looks for, in this order."""
+
+_BUILT_IN = ("vrm.live.openmpi", "vrm.live.hydra", "vrm.live.srun", "vrm.live.direct")
 
 
 class LaunchError(Exception):
     """A job, or any job, cannot be launched; the text says why and what to do."""
 
 
+class NoProgram(LaunchError):
+    """The program of a launcher is not here; a launcher of another kind may do."""
+
+
 @dataclass(frozen=True)
 class Launch:
-    """What starts one job: the arguments, the whole environment, and the files that must stand
-    before (path to text)."""
+    """What starts one job: the arguments, the whole environment, the files that must stand
+    before (path to text), and the CPUs to which it is bound before it starts (numbers of the
+    operating system; None leaves it to the launcher's program)."""
 
     argv: Tuple[str, ...]
     env: Mapping[str, str]
     files: Mapping[Path, str]
+    affinity: Optional[Tuple[int, ...]] = None
 
 
 @dataclass(frozen=True)
@@ -78,9 +88,12 @@ class Launcher(Protocol):
         ...
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
-                nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = ()
-                ) -> Launch:
-        """What starts the application on its slots; LaunchError when that cannot be expressed."""
+                nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
+                variables: Optional[Mapping[str, str]] = None) -> Launch:
+        """What starts the application on its slots; LaunchError when that cannot be expressed.
+
+        `variables` are the job's own, which all of its ranks get.
+        """
         ...
 
     def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
@@ -88,27 +101,125 @@ class Launcher(Protocol):
         """Compare what was reported in a job's output files with its slots."""
         ...
 
+    def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
+        """What a shell would show for the rank that failed (128 and the number of the signal
+        that killed it), from what the launcher's program returned and said in a job's files."""
+        ...
+
 
 def make_launcher(settings: Settings, emulated: bool = False,
                   topologies: Optional[Mapping[str, Topology]] = None,
                   base: Optional[Mapping[str, str]] = None) -> Launcher:
-    """The launcher that the settings name: a registered one, or a class by dotted path.
+    """The launcher that the settings name: a registered one, a class by dotted path, or with
+    `auto` the first of AUTO whose program is here.
 
     Without `topologies` it is told this machine's. Raises LaunchError when there is no such
     launcher or it cannot start jobs here.
     """
     for module in _BUILT_IN:
         importlib.import_module(module)
+    automatic = settings.kind.strip().lower() == "auto"
     try:
-        found = LAUNCHERS.find(settings.kind)
+        kinds = [LAUNCHERS.find(name) for name in (AUTO if automatic else (settings.kind,))]
         if topologies is None:
             machine = read_topology()
             topologies = {machine.host: machine}
     except (PolicyError, TopologyError) as error:
         raise LaunchError(str(error)) from error
-    launcher: Launcher = found.detect(settings, emulated, topologies,
-                                      os.environ if base is None else base)
-    return launcher
+    complaints: List[NoProgram] = []
+    for found in kinds:
+        try:
+            launcher: Launcher = found.detect(settings, emulated, topologies,
+                                              os.environ if base is None else base)
+            return launcher
+        except NoProgram as error:
+            complaints.append(error)
+    if len(complaints) == 1:
+        raise complaints[0]
+    raise NoProgram("no launcher of MPI programs is here (for programs without MPI set "
+                    "Launcher: {Kind: direct}):" + "".join(
+                        f"\n  {kind}: {error}" for kind, error in zip(AUTO, complaints)))
+
+
+def synthetic(topologies: Mapping[str, Topology], slots: Sequence[RankSlot],
+              nodes: Sequence[Node]) -> bool:
+    """Whether a slot is on a machine whose cores HWLOC_SYNTHETIC has made up: CPUs of these
+    numbers may not be there, so nothing is bound."""
+    names = {nodes[slot.node].name for slot in slots}
+    return any(name in topologies and topologies[name].synthetic for name in names)
+
+
+MADE_UP = BindingCheck("unchecked", ("the cores are those of HWLOC_SYNTHETIC",))
+"""The check of bindings where `synthetic` is true."""
+
+
+def slot_cpus(topologies: Mapping[str, Topology], slot: RankSlot, node: Node) -> List[int]:
+    """The CPU numbers of a slot's cores on its node, all hardware threads of each core.
+
+    Raises LaunchError when they are not known: a wrong number is another job's core.
+    """
+    topology = topologies.get(node.name)
+    if topology is None:
+        raise LaunchError(f"rank {slot.rank}: the CPU numbers of {node.name} are not known, so "
+                          "nothing can be bound there")
+    try:
+        return [cpu for core in slot.cores for cpu in topology.core(slot.socket, core).cpus]
+    except IndexError:
+        raise LaunchError(f"rank {slot.rank}: {topology.host} has no socket {slot.socket} with "
+                          f"core {max(slot.cores)} that this process may use") from None
+
+
+def shared_list(hosts: Sequence[str], cpus: Sequence[Sequence[int]]
+                ) -> Optional[Sequence[Sequence[int]]]:
+    """The CPUs of each rank of a node, if one list is right for all nodes; else None.
+
+    `hosts` and `cpus` are those of the ranks; a node with fewer ranks has the list's beginning.
+    """
+    lists: Dict[str, List[Sequence[int]]] = {}
+    for host, of_rank in zip(hosts, cpus):
+        lists.setdefault(host, []).append(of_rank)
+    longest = max(lists.values(), key=len)
+    return longest if all(of_host == longest[:len(of_host)]
+                          for of_host in lists.values()) else None
+
+
+HEAD = 1024 * 1024
+HEAD_OF_RANK = 4096
+"""Bytes read from the start of a file with reported bindings: a fixed part and one per rank."""
+
+
+def head(path: PathLike, ranks: int) -> str:
+    """The start of a file that may be huge, or not there."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(HEAD + ranks * HEAD_OF_RANK).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def compare_cpus(found: Mapping[int, FrozenSet[int]], slots: Sequence[RankSlot],
+                 nodes: Sequence[Node], topologies: Mapping[str, Topology], unreported: str
+                 ) -> BindingCheck:
+    """The check of bindings where CPU numbers of ranks were `found`; `unreported` says why
+    ranks may be missing there."""
+    differences, missing = [], 0
+    for slot in slots:
+        if slot.rank not in found:
+            missing += 1
+            continue
+        wanted = frozenset(slot_cpus(topologies, slot, nodes[slot.node]))
+        if found[slot.rank] != wanted:
+            differences.append(f"rank {slot.rank} of {nodes[slot.node].name}: runs on CPU "
+                               f"{_listed(found[slot.rank])}, wanted CPU {_listed(wanted)}")
+    if differences:
+        return BindingCheck("mismatch", tuple(differences))
+    if missing:
+        return BindingCheck("unchecked", (f"{missing} rank(s): {unreported}",))
+    return BindingCheck("ok")
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(numbers)))
 
 
 # -------------------------------------------------------- what applications say of themselves
@@ -130,17 +241,22 @@ class Result:
     verification: Optional[str] = None
 
 
-def read_result(output: PathLike, tail: int = TAIL) -> Result:
-    """The last result in an output file, of whose end `tail` bytes are read.
+def tail(path: PathLike, size: int = TAIL) -> str:
+    """The end of a file, `size` bytes of it; "" when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read(size).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def read_result(output: PathLike, size: int = TAIL) -> Result:
+    """The last result in an output file, of whose end `size` bytes are read.
 
     A file that is not there, or cannot be read, has none.
     """
-    try:
-        with open(output, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - tail))
-            text = file.read(tail).decode(errors="replace")
-    except OSError:
-        return Result()
+    text = tail(output, size)
     times, verifications = _TIME.findall(text), _VERIFICATION.findall(text)
     seconds = float(re.sub("[dD]", "e", times[-1])) if times else math.nan
     return Result(seconds if math.isfinite(seconds) and seconds >= 0 else None,

@@ -16,25 +16,29 @@ import signal
 import socket
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from vrm.config import Settings
-from vrm.live import control, journal as journals
-from vrm.live.launchers import LaunchError, Result, read_result
-from vrm.live.processes import (SessionEnd, pids_with_environment, signal_process,
-                                signal_session)
+from vrm.live import control, journal as journals, recovery
+from vrm.live.jobs import Details, Dropped, JobBook
+from vrm.live.launchers import LaunchError
+from vrm.live.nodewatch import Bound, Down, Left, NodeWatch, Up
+from vrm.live.orders import Orders
+from vrm.live.processes import SessionEnd, pids_with_environment, signal_process
+from vrm.live.records import Outcome, Records, Tell
 from vrm.live.rundir import RunDirectory, RunError, write_json
 from vrm.live.setup import Site, application_fault
-from vrm.live.spawner import (Ended, ExitStatus, LaunchFailed, LaunchRequest, Marker, RecordError,
-                              Spawner, SpawnerError, SpawnerLost, Started, SupervisorLost,
-                              read_status)
+from vrm.live.snapshot import snapshot
+from vrm.live.spawner import (Ended, ExitStatus, LaunchFailed, LaunchRequest, Marker, Spawner,
+                              SpawnerError, SpawnerLost, Started, SupervisorLost)
+from vrm.live.trust import distrust
+from vrm.live.walltime import AllocationEnd
 from vrm.model import Booking, Infeasible, Job, JobState
-from vrm.report.jobs import JobRow, JobWriter, PlacementText, read_jobs
 from vrm.scheduling import Start
-from vrm.workload.queue_file import (Line, LineError, Position, QueueFollower, Replay, parse_line,
-                                     writer_of)
+from vrm.workload.queue_file import (Line, LineError, Position, QueueFollower, QueueLine, Replay,
+                                     fold, writer_of)
 
 POLL = 0.2
 """Seconds between looks at the queue file and the commands (files may be written on another
@@ -46,16 +50,22 @@ HEARTBEAT = 5.0
 SNAPSHOT_PAUSE = 0.2
 """Seconds at least between two states written."""
 
-BINDINGS_AFTER = 3.0
-"""Seconds after a start at which the reported bindings are looked at for the first time."""
+BINDINGS_AFTER = 1.0
+"""Seconds after a start at which the bindings are looked at for the first time."""
+
+LINGER = 2.0
+"""Seconds that mpirun's helpers on other nodes may stay after a job that ended well."""
 
 RETRY = 1.0
 """Seconds after which something is tried again that a full disk has prevented."""
 
 _FULL_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 
-Tell = Callable[[str, str], None]
-"""Called with a kind (`start`, `end`, `warning`, `note`) and a text for people."""
+SHARED_DELAY = 90.0
+"""Seconds after which a file that another host has made is seen here for sure."""
+
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+"""What batch systems send some time before the end, as `sbatch --signal=B:USR1@120` asks for."""
 
 
 class Clock:
@@ -76,31 +86,20 @@ class Running:
     backfilled: bool
     session: Optional[int] = None
     taken_over: bool = False             # started by an earlier manager: its files tell the end
+    away: bool = False                   # on another host: its processes are out of reach
     marker: Optional[Marker] = None
-    intent: str = ""                     # why the manager ends it: timeout, cancel, stop, binding
+    intent: str = ""                     # why the manager ends it, see `verdict`
+    lost: bool = False                   # its supervisor was killed
     ending: Optional[SessionEnd] = None
+    gone_since: float = math.inf         # its files are not there
     warned: bool = False
+    why: str = ""                        # more about the intent: which node was lost
     bindings_due: float = math.inf
 
     @property
     def job(self) -> Job:
         """The job."""
         return self.booking.job
-
-
-@dataclass
-class Outcome:
-    """A job that ended, before its record is written."""
-
-    job: Job
-    state: JobState
-    reason: str = ""
-    booking: Optional[Booking] = None
-    backfilled: bool = False
-    exit_code: Optional[int] = None      # as a shell would show it
-    end: float = 0.0
-    session: Optional[int] = None
-    ran: Optional[Tuple[float, float]] = None  # start and end of mpirun, as its supervisor saw them
 
 
 class Manager:
@@ -118,20 +117,25 @@ class Manager:
         self.once = once
         self.fresh = fresh
         self.clock = Clock()
-        self.start_time = self._now = self.clock()
+        self.start_time = self.now = self.clock()
         self.queue = self.scheduler.new_queue()
+        self.book = JobBook(self.queue)
+        self.records = Records(run, self.cluster, self.launcher, settings.launcher.check_bindings,
+                               tell)
+        self.place = recovery.Place.here(site.allocation)
+        self.watch = site.watch or NodeWatch(None, site.cluster, {}, "")
+        self.warnings = site.warnings
+        self.end = AllocationEnd(settings.end.at, settings.end.margin, settings.grace,
+                                 self.start_time, site.end)
         self.running: Dict[int, Running] = {}
-        self.rows: List[JobRow] = []
         self.counts = {state.value: 0 for state in JobState if state.ended}
         self.run_id = uuid.uuid4().hex[:12]
         self.phase = "running"
-        self._text = PlacementText(self.cluster.nodes)
         self._next_id = 0
-        self._unanswered: Dict[str, control.Command] = {}  # replies to commands carried out
+        self._orders = Orders(self)
         self._prepared: List[Start] = []          # decided, to be launched when in the journal
-        self._outcomes: Deque[Outcome] = collections.deque()  # ended, to be recorded
         self._untold: List[Start] = []            # launched, to be told of
-        self._mismatched: Set[int] = set()
+        self._lingering: Deque[Tuple[float, Booking]] = collections.deque()  # to be swept then
         self._known_kinds: Set[str] = set()       # applications looked up in the heatmap
         self._signals = 0
         self._changed = True                      # a scheduling step is due
@@ -144,7 +148,9 @@ class Manager:
         self._input_ended = False
         self._disk_failed = False
         self._blocked_until = 0.0                 # no job is started before, for a full disk
-        self._said_waiting = False
+        self._closing = False                     # the allocation is about to end
+        self._end_trouble = ""                    # why the batch system does not tell its end
+        self._said_waiting = ""
 
     # The run.
 
@@ -155,18 +161,22 @@ class Manager:
         """
         if self.once:
             self._check_queue_file()
-        self.run_directory.create()
+        self.run_directory.create(self.settings.trust)
         with self.run_directory.owned() as lock:
             past = self._past()
             self.journal = journals.Journal(self.run_directory.journal)
             with Spawner(hold=[lock]) as self.spawner, self._woken_by_signals():
-                self._continue(past)
-                with JobWriter(self.run_directory.jobs) as self._writer:
-                    self._restore_rows(past)
+                self._ask_end(self.now, wait=5.0)
+                self.records.open(past)
+                try:
+                    self._continue(past)
                     self._loop()
                     self._finish()
+                finally:
+                    self.records.close()
+                    self.watch.close(sweep=False)
         failed = sum(self.counts.values()) - self.counts[JobState.COMPLETED.value]
-        return not failed and not len(self.queue)
+        return not failed and not self.book.waiting
 
     def _check_queue_file(self) -> None:
         """What is to be read once must be there now."""
@@ -182,14 +192,17 @@ class Manager:
         with selectors.DefaultSelector() as selector:
             selector.register(self.spawner.fileno(), selectors.EVENT_READ, self._read_spawner)
             selector.register(self._wakeup, selectors.EVENT_READ, self._read_signals)
+            if self.watch.fileno() >= 0:
+                selector.register(self.watch.fileno(), selectors.EVENT_READ, lambda: None)
             while not self._done():
                 timeout = max(0.0, self._next_deadline() - self.clock())
                 ready = selector.select(timeout)
                 # Everything of one turn happens at one moment, as in a simulation: what a job's
                 # end lets start has that end as its start.
-                self._now = now = self.clock()
+                self.now = now = self._moment()
                 for key, _ in ready:
                     key.data()
+                self._look_at_nodes(now)
                 self._act_on_deadlines(now)
                 if now >= self._next_poll:
                     self._next_poll = now + POLL
@@ -199,20 +212,32 @@ class Manager:
                 self._launch_prepared(now)
                 self._do_chores()
 
+    def _moment(self) -> float:
+        """Now; with an interval the tick that is due, so that what it decides bears its time."""
+        now = self.clock()
+        return self._next_step if self.scheduler.interval and self._next_step <= now else now
+
     def _done(self) -> bool:
         if self._signals > 2 and not self.running:
             return True  # what a full disk does not take is taken up by the next manager
-        if self.running or self._prepared or self._outcomes:
+        if self.running or self._prepared or self.records.pending or (
+                self.records.sweep_at < math.inf):
             return False
         if self.phase == "stopping":
             return True
-        return self._input_ended and not len(self.queue) and not any(
+        # Held jobs are waited for; what does not fit before the allocation's end is the next one's.
+        return self._input_ended and not len(self.queue) and not self.book.held and not any(
             True for _ in control.take(self.run_directory))
 
     def _next_deadline(self) -> float:
         """When the loop must wake up even if nothing happens."""
-        deadline = min(self._next_poll, self._next_step)
+        deadline = min(self._next_poll, self._next_step, self.records.sweep_at,
+                       self.watch.deadline)
+        if not self._closing:
+            deadline = min(deadline, self.end.closing)
         for running in self.running.values():
+            if self._closing and not running.intent:
+                deadline = min(deadline, self.end.last_call)
             if running.ending:
                 deadline = min(deadline, running.ending.deadline)
             elif not running.warned:
@@ -223,14 +248,14 @@ class Manager:
 
     @contextlib.contextmanager
     def _woken_by_signals(self) -> Iterator[None]:
-        """SIGINT, SIGTERM and SIGHUP wake the loop instead of breaking into what it does."""
+        """Signals wake the loop instead of breaking into what it does."""
         reader, writer = socket.socketpair()
         reader.setblocking(False)
         writer.setblocking(False)
         self._wakeup = reader
         before_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         before = {number: signal.signal(number, lambda *_: None)
-                  for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+                  for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *WARNINGS)}
         try:
             yield
         finally:
@@ -243,13 +268,17 @@ class Manager:
     def _read_signals(self) -> None:
         for number in self._wakeup.recv(64):
             name = signal.Signals(number).name
+            if number in WARNINGS:
+                self.end.warned(self.now)
+                self._close_down(f"{name}, the batch system's warning")
+                continue
             self._signals += 1
             if self._signals == 1:
-                self._stop(name, kill=self.settings.on_stop == "kill")
+                self.stop(name, kill=self.settings.on_stop == "kill")
             elif self._signals == 2:
-                self._stop(f"a second {name}", kill=True)
+                self.stop(f"a second {name}", kill=True)
             else:
-                self._stop(f"a further {name}", kill=True, at_once=True)
+                self.stop(f"a further {name}", kill=True, at_once=True)
 
     def _read_spawner(self) -> None:
         for event in self.spawner.events():
@@ -267,7 +296,7 @@ class Manager:
                 if running.intent:
                     self._end_session(running)
             elif isinstance(event, Ended):
-                self._ended(running, event.status, *verdict(running.intent, event.status))
+                self._ended(running, event.status, *self._judged(running, event.status))
             elif isinstance(event, LaunchFailed):
                 self._ended(running, None, JobState.FAILED, f"could not start: {event.message}")
             elif isinstance(event, SupervisorLost):
@@ -284,37 +313,88 @@ class Manager:
 
     def _lost(self, running: Running) -> None:
         """The supervisor of a job was killed: end what is left of the job, its status unknown."""
-        running.intent = "lost"
+        running.lost = True
         if running.session is None:
             self._session_gone(running)
         else:
             self._end_session(running)
 
+    def _look_at_nodes(self, now: float) -> None:
+        """What the agents on the nodes tell."""
+        for event in self.watch.poll(now):
+            if isinstance(event, Down):
+                self._node_down(event)
+            elif isinstance(event, Up):
+                self.cluster.set_up(event.node, True)
+                self._changed = self._dirty = True
+                self.tell("note", f"node {self.cluster.nodes[event.node].name} answers again and "
+                                  "is used again")
+            elif isinstance(event, Bound):
+                self.records.found(event.job_id, event.check)
+                self._judge_bindings(event.job_id, event.check.state)
+            elif isinstance(event, Left):
+                self.tell("warning", f"#{event.job_id}: {event.processes} process(es) outlived it "
+                                     f"on {event.host} and were killed"
+                          + (f", {event.immortal} of them do not die" if event.immortal else ""))
+
+    def _node_down(self, event: Down) -> None:
+        """A node is lost: nothing starts there, and the jobs that are on it are lost with it."""
+        name = self.cluster.nodes[event.node].name
+        self.cluster.set_up(event.node, False)
+        self._changed = self._dirty = True
+        lost = [running for running in self.running.values()
+                if running.booking.placement.node_set >> event.node & 1]
+        self.tell("warning", f"node {name} is down: {event.reason}; "
+                  + (f"its {len(lost)} job(s) are ended" if lost else "no job was on it")
+                  + ", nothing starts there")
+        for running in lost:
+            running.why = running.why or f"node {name} is down"
+            self.end_job(running, "node")
+
+    def _judged(self, running: Running, status: ExitStatus) -> Tuple[JobState, str]:
+        """How a job ended; mpirun may say that all is well when it has lost a node."""
+        if not running.intent and self.watch.beyond(running.booking.placement):
+            job = running.job
+            ask = getattr(self.launcher, "lost_nodes", None)  # not every launcher has words for it
+            lost = ask(self.run_directory.errors(job.app, job.id)) if ask else ()
+            if lost:
+                return JobState.FAILED, f"mpirun has lost {', '.join(lost)}"
+        return verdict(running.intent, status, running.why)
+
     def _look_at_files(self, now: float) -> None:
-        """The queue file, the commands, and the jobs of an earlier manager."""
+        """The queue file, the commands, the jobs of an earlier manager, the allocation's end."""
         if self.phase == "running":
             self._read_queue(now)
+            self._ask_end(now)
         for name, command in control.take(self.run_directory):
-            self._obey(name, command, now)
+            self._obey(name, command)
         for running in [r for r in self.running.values() if r.taken_over]:
             self._look_at_marker(running)
 
     def _look_at_marker(self, running: Running) -> None:
-        dead = running.marker is None or running.marker.alive() is False
-        run, job_id = self.run_directory, running.job.id
-        try:
-            status = read_status(run.status(job_id))
-            if status is None and dead:  # killed after it had written, before it renamed the file
-                status = read_status(run.marker(job_id))
-        except RecordError as error:
-            self._ended(running, None, JobState.FAILED, str(error))
-            return
-        if status is not None:
-            self._ended(running, status, *verdict(running.intent, status))
-        elif dead and running.intent != "lost":
-            self._lost(running)
+        """See whether a job of an earlier manager has ended."""
+        found = self._look(running.job.id)
+        if found.what == recovery.ENDED:
+            assert found.status is not None
+            self._ended(running, found.status, *self._judged(running, found.status))
+        elif found.what == recovery.INTERRUPTED:
+            self._ended(running, None, JobState.FAILED, found.trouble)
+        elif found.what in (recovery.LOST, recovery.UNSTARTED) and not running.lost:
+            # Another host's rename of the marker to the status may be seen in two parts.
+            running.gone_since = min(running.gone_since, self.now)
+            if not running.away or self.now > running.gone_since + SHARED_DELAY:
+                self._lost(running)
+
+    def _look(self, job_id: int) -> recovery.Found:
+        return recovery.look(self.run_directory, job_id, self._run_of.get(job_id, {}), self.place)
 
     def _act_on_deadlines(self, now: float) -> None:
+        if now >= self.end.closing and not self._closing:
+            self._close_down("the allocation ends soon")
+        if self._closing and now >= self.end.last_call:
+            for running in list(self.running.values()):
+                if not running.intent:
+                    self.end_job(running, "interrupted")
         for running in list(self.running.values()):
             if running.ending:
                 if now >= running.ending.deadline and running.ending.poll(now):
@@ -325,9 +405,8 @@ class Manager:
 
     def _session_gone(self, running: Running) -> None:
         """No process of a job that is being ended is left; its supervisor tells of the end."""
-        if running.intent == "lost":
-            self._ended(running, None, JobState.FAILED, "its supervisor was killed, so its exit "
-                                                        "status is not known")
+        if running.lost:
+            self._ended(running, None, *verdict(running.intent, None, running.why))
         elif running.ending:
             running.ending.deadline = math.inf
 
@@ -336,7 +415,7 @@ class Manager:
         if self.settings.walltime == "kill":
             self.tell("warning", f"#{job.id} {job.app}: ran longer than its estimate of "
                                  f"{job.estimate:g} s; ending it (Walltime: kill)")
-            self._end(running, "timeout")
+            self.end_job(running, "timeout")
         elif self.settings.walltime == "warn":
             self.tell("warning", f"#{job.id} {job.app}: runs longer than its estimate of "
                                  f"{job.estimate:g} s")
@@ -344,52 +423,95 @@ class Manager:
     # Jobs come in.
 
     def _read_queue(self, now: float) -> None:
-        if self._input_ended:
-            return
         queue = self.settings.applications.queue
+        if self._input_ended:
+            self._say_waiting(queue)
+            return
         if writer_of(queue, time.time()).state == "ended":
             self._input.follower.finish()
         for line in self._input.due(now):
-            self._take_line(line, now)
+            self._take_line(line)
         if self._input.ended:
             self._input_ended = True
             self.journal.append("input", position=self._input.position, ended=True)
         for notice in self._input.follower.take_notices():
             self.tell("warning", notice)
-        waits = not (self.running or len(self.queue) or self._input_ended)
-        if waits and not self._said_waiting:
-            self.tell("note", f"nothing to do; waiting for lines in {queue} (an `end` "
-                              "line or `vrm stop` ends the run)")
+        self._say_waiting(queue)
+
+    def _say_waiting(self, queue: Path) -> None:
+        """Say once why nothing happens."""
+        waits = ""
+        if not (self.running or len(self.queue)):
+            held = self.book.held
+            if held:
+                waits = (f"only held jobs are left ({fold(sorted(held)[:20])}); `vrm release` or "
+                         "`vrm cancel` lets the run go on")
+            elif not self._input_ended:
+                waits = (f"nothing to do; waiting for lines in {queue} (an `end` line or "
+                         "`vrm stop` ends the run)")
+        if waits and waits != self._said_waiting:
+            self.tell("note", waits)
         self._said_waiting = waits
 
-    def _take_line(self, line: Line, now: float) -> None:
+    def _take_line(self, line: Line) -> None:
         if isinstance(line.parsed, LineError):
             self.tell("warning", f"{self.settings.applications.queue}:{line.number}: {line.parsed}")
             return
-        wanted = line.parsed
-        self._enter(now, wanted.app, wanted.procs, wanted.seconds, wanted.exclusive,
-                    cores=wanted.fields.get("cores", 1), position=line.position)
+        self.enter(line.parsed, position=line.position)
 
-    def _enter(self, now: float, app: str, procs: int, estimate: float, exclusive: bool,
-               cores: int = 1, **origin: Any) -> Tuple[int, str]:
-        """Enter a job under the next id; its id and, when it is refused, the reason."""
-        job_id, self._next_id = self._next_id, self._next_id + 1
-        job = Job(job_id, app, procs, estimate, now, exclusive, cores)
-        self.journal.append("job", **journals.job_record(job), **origin)
-        reason = application_fault(self.settings.applications.path, app)
+    def enter(self, wanted: QueueLine, **origin: object) -> Tuple[List[int], str]:
+        """Enter what a line asks for, a job or an array of them; the ids and, when all of it is
+        refused, the reason. `origin` goes into the journal."""
+        now = self.now
+        fields, base = wanted.fields, self.settings.applications.queue.parent
+        indices: Sequence[Optional[int]] = fields.get("array", (None,))
+        ids = list(range(self._next_id, self._next_id + len(indices)))
+        self._next_id += len(indices)
+        common = Details(
+            fields.get("after", ()), fields.get("retries", self.settings.retries),
+            fields.get("env", {}), fields.get("args", ()),
+            os.path.join(base, fields["dir"]) if "dir" in fields else "",
+            held=fields.get("hold", False), name=fields.get("name", ""))
+        jobs = [Job(job_id, wanted.app, wanted.procs, wanted.seconds, now, wanted.exclusive,
+                    fields.get("cores", 1), priority=fields.get("priority", 0)) for job_id in ids]
+        # One record for the whole line: a crash leaves all of an array or nothing.
+        self.journal.append("job", **journals.job_record(jobs[0], common, fields.get("array", ())),
+                            **origin)
+        reason = self._fault(jobs[0], common)
+        if reason:
+            self.tell("warning", f"#{fold(ids)} {wanted.app} refused: {reason}")
+        for job, index in zip(jobs, indices):
+            details = common if index is None else replace(common, index=index)
+            if reason:
+                self.book.know(job, details, JobState.REFUSED)
+                self.close_job(Outcome(job, JobState.REFUSED, reason, end=now))
+            else:
+                self._drop(self.book.enter(job, details))
+                self._changed = True
+        if not reason:
+            self._tell_unknown(jobs[0])
+        self._dirty = True
+        return ids, reason
+
+    def _fault(self, job: Job, details: Details) -> str:
+        """Why a new job can't be taken, or "" when it can."""
+        programs = self.settings.applications.path
+        reason = (application_fault(programs, job.app)
+                  or distrust(programs / job.app, self.settings.trust))
+        for dependency in details.after:
+            if dependency.id >= job.id:
+                reason = reason or (f"it depends on job {dependency.id}, and a job can depend "
+                                    "only on such as came before it")
         try:
             self.scheduler.check(job)
         except Infeasible as never:
             reason = reason or str(never)
-        if reason:
-            self.tell("warning", f"#{job_id} {app} refused: {reason}")
-            self._close(Outcome(job, JobState.REFUSED, reason, end=now))
-        else:
-            self.queue.add(job)
-            self._changed = True
-            self._tell_unknown(job)
-        self._dirty = True
-        return job_id, reason
+        return reason
+
+    def _drop(self, dropped: List[Dropped]) -> None:
+        """Close jobs that can never run since one they depend on did not end as they want."""
+        for job, reason in dropped:
+            self.close_job(Outcome(job, JobState.CANCELLED, reason, end=self.now))
 
     def _tell_unknown(self, job: Job) -> None:
         """Say once of each application that the heatmap in use does not know it."""
@@ -400,57 +522,16 @@ class Manager:
                               "partner")
         self._known_kinds.add(job.kind)
 
-    def _obey(self, name: str, command: control.Command, now: float) -> None:
+    def _obey(self, name: str, command: control.Command) -> None:
         """Carry out a command file and answer it."""
-        if name not in self._unanswered:
-            self._unanswered[name] = self._reply_to(command, name, now)
         try:
-            self.journal.sync()
-            control.answer(self.run_directory, name, self._unanswered[name])
-            del self._unanswered[name]
+            self._orders.obey(name, command)
         except OSError as error:
             self._disk_trouble(f"{self.run_directory.replies}: {error.strerror}")
 
-    def _reply_to(self, command: control.Command, name: str, now: float) -> control.Command:
-        actions = {"submit": self._obey_submit, "cancel": self._obey_cancel,
-                   "stop": self._obey_stop}
-        if command["do"] not in actions:
-            return {"ok": False,
-                    "text": f"not understood: {command.get('why', command['do'])}"}
-        try:
-            return actions[command["do"]](command, name, now)
-        except (KeyError, TypeError, ValueError) as error:
-            return {"ok": False, "text": f"not understood: {error}"}
-
-    def _obey_submit(self, command: control.Command, name: str, now: float) -> control.Command:
-        wanted = parse_line(command["line"])
-        if self.phase != "running":
-            return {"ok": False, "text": "the manager is stopping and takes no more jobs"}
-        job_id, reason = self._enter(now, wanted.app, wanted.procs, wanted.seconds,
-                                     wanted.exclusive, cores=wanted.fields.get("cores", 1),
-                                     command=name)
-        if reason:
-            return {"ok": False, "id": job_id, "text": f"job {job_id} refused: {reason}"}
-        return {"ok": True, "id": job_id, "text": f"job {job_id}: {wanted.app} waits"}
-
-    def _obey_cancel(self, command: control.Command, name: str, now: float) -> control.Command:
-        job_id = int(command["id"])
-        if job_id in self.queue:
-            job = self.queue.remove(job_id)
-            self._close(Outcome(job, JobState.CANCELLED, "cancelled while it waited", end=now))
-            self._changed = self._dirty = True
-            return {"ok": True, "text": f"job {job_id} ({job.app}) will not run"}
-        running = self.running.get(job_id)
-        if running is None:
-            return {"ok": False, "text": f"no job {job_id} waits or runs"}
-        self._end(running, "cancel")
-        return {"ok": True, "text": f"job {job_id} ({running.job.app}) is being ended"}
-
-    def _obey_stop(self, command: control.Command, name: str, now: float) -> control.Command:
-        self._stop("`vrm stop`", kill=bool(command.get("now")))
-        return {"ok": True, "text": f"stopping; {len(self.running)} job(s) "
-                + ("are being ended" if command.get("now") else "may finish")
-                + f", {len(self.queue)} waiting"}
+    def jobs_changed(self) -> None:
+        """Other jobs may start now than before."""
+        self._changed = self._dirty = True
 
     # Decisions.
 
@@ -458,7 +539,11 @@ class Manager:
         """Start everything that may start now."""
         self._changed = False
         self._next_step = math.inf
-        if self.phase != "running" or not len(self.queue):
+        if self.phase != "running":
+            return
+        if self.settings.end.fit:
+            self._pass_over(now)
+        if not len(self.queue):
             return
         if now < self._blocked_until:
             self._next_step = self._blocked_until
@@ -467,10 +552,21 @@ class Manager:
             job, placement = start.job, start.booking.placement
             self.journal.append("start", id=job.id, time=now, backfilled=start.backfilled,
                                 placement=journals.placement_record(placement))
+            self.book.started(job.id)
             self._prepared.append(start)
             self._dirty = True
         if len(self.queue):
-            self._next_step = max(now + POLL, self.scheduler.wake(now))
+            wake = self.scheduler.wake(now)
+            self._next_step = wake if self.scheduler.interval else max(now + POLL, wake)
+
+    def _pass_over(self, now: float) -> None:
+        """Leave to the next allocation what would not end in this one."""
+        late = self.book.fit(now, self.end.closing)
+        self._dirty = self._dirty or bool(late)
+        for job in late:
+            self.tell("note", f"#{job.id} {job.app} waits for another allocation: its estimate is "
+                              f"{job.estimate:g} s, and in {max(0.0, self.end.closing - now):.0f} "
+                              "s this one stops starting jobs (End)")
 
     def _launch_prepared(self, now: float) -> None:
         """Launch what was decided, once the decision is in the journal."""
@@ -478,6 +574,9 @@ class Manager:
             return
         prepared, self._prepared = self._prepared, []
         for start in prepared:
+            if self.watch.sweeping(start.job.id):  # it would be taken for what it has left behind
+                self._prepared.append(start)
+                continue
             running = Running(start.booking, start.backfilled)
             self.running[start.job.id] = running
             try:
@@ -523,31 +622,37 @@ class Manager:
     def _request(self, booking: Booking) -> LaunchRequest:
         """What the spawner has to start for a job; writes the rankfile."""
         job, run = booking.job, self.run_directory
+        details = self.book.entries[job.id].details
         rankfile = run.rankfile(job.app, job.id)
         launch = self.launcher.command(
             job.id, self.settings.applications.path / job.app,
-            list(booking.placement.slots(self.cluster.nodes)), self.cluster.nodes, rankfile)
+            list(booking.placement.slots(self.cluster.nodes)), self.cluster.nodes, rankfile,
+            details.words, details.environment)
         for path, text in launch.files.items():
             Path(path).write_text(text)
-        return LaunchRequest(job.id, launch.argv, launch.env, os.getcwd(),
+        return LaunchRequest(job.id, launch.argv, launch.env, details.directory or os.getcwd(),
                              run.output(job.app, job.id), run.errors(job.app, job.id),
-                             run.marker(job.id), run.status(job.id))
+                             run.marker(job.id), run.status(job.id), launch.affinity)
 
     def _where(self, booking: Booking) -> str:
         """Where a job runs, for people: its cores, or its nodes when these are more than two."""
         placement = booking.placement
         few = len(placement.nodes) <= 2
-        return self._text.cores(placement) if few else self._text.nodes(placement)
+        return self.records.text.cores(placement) if few else self.records.text.nodes(placement)
 
     # Ends.
 
-    def _end(self, running: Running, intent: str, grace: Optional[float] = None) -> None:
+    def end_job(self, running: Running, intent: str, grace: Optional[float] = None,
+             **origin: object) -> None:
         """End a running job because of `intent`, which is recorded first."""
         if not running.intent:
             running.intent = intent
-            self.journal.append("intent", id=running.job.id, reason=intent)
+            self.journal.append("intent", id=running.job.id, reason=intent, **origin)
             self._synced()
-        self._end_session(running, grace)
+        if running.away:
+            self._ended(running, None, *verdict(running.intent, None))
+        else:
+            self._end_session(running, grace)
 
     def _end_session(self, running: Running, grace: Optional[float] = None) -> None:
         """SIGTERM now and SIGKILL after the grace time (seconds) to all processes of the job."""
@@ -564,18 +669,76 @@ class Manager:
         """A job is over: free its cores at once; its record is written after the next step."""
         job = running.job
         del self.running[job.id]
-        self.cluster.release(job.id)
-        self._close(Outcome(job, state, reason, running.booking, running.backfilled,
-                            shell_code(status), self._now, running.session,
-                            (status.start, status.end) if status else None))
+        if job.id in self.cluster.bookings:
+            self.cluster.release(job.id)
+        outcome = Outcome(job, state, reason, running.booking, running.backfilled,
+                          self._exit_code(job, status), self.now, None if running.away else running.session,
+                          running.marker.started if running.marker else None,
+                          (status.start, status.end) if status else None)
+        if state is JobState.COMPLETED and self.watch.beyond(running.booking.placement):
+            self._lingering.append((self.now + LINGER, running.booking))
+            outcome.session = None
+        else:
+            self.watch.sweep(job.id, running.booking.placement)
+        why, retry = self._why_again(outcome, running.intent)
+        if why:
+            self.records.sweep(outcome)
+            self.wait_again(job, why, retry)
+        else:
+            self.close_job(outcome)
         self._changed = True
 
-    def _close(self, outcome: Outcome) -> None:
-        """Record that a job will not run (any more)."""
+    def _exit_code(self, job: Job, status: Optional[ExitStatus]) -> Optional[int]:
+        """What a shell would show for the rank that failed; None without a status."""
+        code, run = shell_code(status), self.run_directory
+        if status is None or not status.code:
+            return code
+        return self.launcher.exit_code(status.code, run.output(job.app, job.id),
+                                       run.errors(job.app, job.id))
+
+    def _why_again(self, outcome: Outcome, intent: str) -> Tuple[str, bool]:
+        """Why a job that ended waits again ("" when it does not), and whether that is a retry."""
+        entry = self.book.entries[outcome.job.id]
+        if intent == "requeue":
+            return "requeued by its user", False
+        if outcome.state is JobState.COMPLETED or intent in ("cancel", "stop"):
+            return "", False
+        if intent == "interrupted":
+            requeue = self.settings.interrupted == "requeue"
+            return ("interrupted by the end of the allocation" if requeue else ""), False
+        if entry.tries < entry.details.retries:
+            return (f"{outcome.state.value} ({outcome.reason}); retry {entry.tries + 1} of "
+                    f"{entry.details.retries}"), True
+        return "", False
+
+    def wait_again(self, job: Job, why: str, retry: bool = False, **origin: object) -> None:
+        """Let a job that ran run anew; its files go only when the journal says so."""
+        self.journal.append("again", id=job.id, time=self.now, reason=why, retry=retry, **origin)
+        if any(path.exists() for path in self._left_by(job.id)):
+            self._synced()
+            self._clear(job.id)
+        self._drop(self.book.again(job.id, retry))
+        self._changed = self._dirty = True
+        self.tell("note", f"#{job.id} {job.app} waits again: {why}")
+
+    def _left_by(self, job_id: int) -> Tuple[Path, Path]:
+        return self.run_directory.status(job_id), self.run_directory.marker(job_id)
+
+    def _clear(self, job_id: int) -> None:
+        """Remove what a start has left, or it would be taken for the end of the next one."""
+        for path in self._left_by(job_id):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:  # the spawner tries it again before a launch
+                self._disk_trouble(f"{path}: {error.strerror}")
+
+    def close_job(self, outcome: Outcome) -> None:
+        """Record that a job will not run (any more), nor those that depend on it."""
         self.counts[outcome.state.value] += 1
         self.journal.append("end", id=outcome.job.id, time=outcome.end, state=outcome.state.value,
                             reason=outcome.reason, exit_code=outcome.exit_code, ran=outcome.ran)
-        self._outcomes.append(outcome)
+        self.records.pending.append(outcome)
+        self._drop(self.book.ended(outcome.job.id, outcome.state))
         self._dirty = True
 
     # What can wait until the next jobs have started.
@@ -583,7 +746,9 @@ class Manager:
     def _do_chores(self) -> None:
         """Records of ended jobs, checks of bindings, the state file."""
         now = self.clock()
-        if self._outcomes and self._synced():
+        if now >= self.records.sweep_at:
+            self.records.sweep_all(now)
+        if self.records.pending and self._synced():
             self._record_all()
         for start in self._untold:
             ranks = f"{start.job.procs} rank" + ("s" if start.job.procs > 1 else "")
@@ -591,6 +756,10 @@ class Manager:
                                f"{self._where(start.booking)}"
                                + (" (backfilled)" if start.backfilled else ""))
         self._untold.clear()
+        while self._lingering and now >= self._lingering[0][0]:
+            booking = self._lingering.popleft()[1]
+            if booking.job.id not in self.running:
+                self.watch.sweep(booking.job.id, booking.placement, here=True)
         for running in list(self.running.values()):
             if now >= running.bindings_due:
                 running.bindings_due = math.inf
@@ -600,84 +769,39 @@ class Manager:
 
     def _record_all(self) -> None:
         """Record the jobs that ended; those that the disk does not take wait for the next time."""
-        while self._outcomes and self.clock() >= self._blocked_until:
+        while self.records.pending and self.clock() >= self._blocked_until:
             try:
-                self._record(self._outcomes[0])
+                self.records.write_next()
             except OSError as error:
                 self._blocked_until = self.clock() + RETRY
                 self._disk_trouble(f"{self.run_directory.jobs}: {error.strerror}")
                 return
-            self._outcomes.popleft()
             self._disk_works()
-
-    def _record(self, outcome: Outcome) -> None:
-        """Write the line of a job that ended, tell of it, and end what it left behind."""
-        job, booking, run = outcome.job, outcome.booking, self.run_directory
-        if outcome.session is not None:
-            self._sweep_session(outcome)
-        binding, result = "", Result()
-        if booking is not None:
-            result = read_result(run.output(job.app, job.id))
-            binding = self._check_bindings(booking)
-            for done in (run.status(job.id), run.marker(job.id)):
-                done.unlink(missing_ok=True)
-        if result.verification == "UNSUCCESSFUL" and not outcome.reason:
-            outcome.reason = "its own verification was UNSUCCESSFUL"
-        row = self._row(outcome, binding, result.seconds)
-        self._writer.write(row)
-        self.rows.append(row)
-        if outcome.state is not JobState.REFUSED:
-            ran = f" after {outcome.end - booking.start:.2f} s" if booking else ""
-            verified = f", verification {result.verification}" if result.verification else ""
-            well = outcome.state is JobState.COMPLETED and not outcome.reason
-            self.tell("end" if well else "failure",
-                      f"#{job.id} {job.app}  {outcome.state.value}{ran}{verified}"
-                      + (f": {outcome.reason}" if outcome.reason else ""))
-
-    def _row(self, outcome: Outcome, binding: str, app_time: Optional[float]) -> JobRow:
-        job, booking = outcome.job, outcome.booking
-        placed = booking.placement if booking else None
-        return JobRow(
-            job.id, job.app, job.procs, job.submit, booking.start if booking else None,
-            outcome.end if booking else None, job.estimate, outcome.state.value,
-            exit_code=outcome.exit_code, app_time=app_time,
-            exclusive=job.exclusive, backfilled=outcome.backfilled,
-            nodes=self._text.nodes(placed) if placed else "",
-            cores=self._text.cores(placed) if placed else "",
-            binding=binding, reason=outcome.reason)
-
-    def _sweep_session(self, outcome: Outcome) -> None:
-        """End processes of a job that outlived its mpirun."""
-        left = signal_session(outcome.session, signal.SIGKILL, spare={outcome.session})
-        if left:
-            self.tell("warning", f"#{outcome.job.id} {outcome.job.app}: {len(left)} process(es) "
-                                 "outlived it and were killed")
 
     def _check_early(self, running: Running) -> None:
         """Look at the bindings of a job that runs, so that a wrong one is known in time."""
-        binding = self._check_bindings(running.booking)
-        if binding == "mismatch" and self.settings.launcher.check_bindings == "fail":
-            self._end(running, "binding")
-
-    def _check_bindings(self, booking: Booking) -> str:
-        """Compare what mpirun reported with the rankfile; warn once for each job that differs."""
-        job = booking.job
         if self.settings.launcher.check_bindings == "ignore":
-            return "unchecked"
-        result = self.launcher.check_bindings(
-            self.run_directory.errors(job.app, job.id), self.run_directory.output(job.app, job.id),
-            list(booking.placement.slots(self.cluster.nodes)), self.cluster.nodes)
-        if result.state == "mismatch" and job.id not in self._mismatched:
-            self._mismatched.add(job.id)
-            self.tell("warning", f"#{job.id} {job.app}: RANKS ARE NOT WHERE THE RANKFILE PUTS THEM: "
-                                 + "; ".join(result.differences[:4]))
-        return result.state
+            return
+        job_id, placement = running.job.id, running.booking.placement
+        self.watch.ask(job_id, list(placement.slots(self.cluster.nodes)))
+        self._judge_bindings(job_id, self.records.check_bindings(running.booking))
+
+    def _judge_bindings(self, job_id: int, state: str) -> None:
+        """End a job whose ranks are on the cores of others, where that is wished."""
+        running = self.running.get(job_id)
+        if (state == "mismatch" and running is not None and not running.intent
+                and self.settings.launcher.check_bindings == "fail"):
+            self.end_job(running, "binding")
 
     def _write_snapshot(self, now: float) -> None:
         """Replace the state file; rarely when that is slow, so that it never delays jobs."""
         self._dirty = False
         try:
-            write_json(self.run_directory.state, self.snapshot())
+            write_json(self.run_directory.state, snapshot(
+                self.clock(), self.settings, self.cluster, self.scheduler, self.book,
+                [running.booking for running in self.running.values()], self.counts,
+                emulated=self.emulated, started=self.start_time, phase=self.phase,
+                end=self.end.end))
             self._snapshot_failed = False
         except OSError as error:
             if not self._snapshot_failed:
@@ -687,42 +811,29 @@ class Manager:
         self._snapshot_earliest = done + max(SNAPSHOT_PAUSE, 20 * (done - now))
         self._snapshot_latest = done + HEARTBEAT
 
-    def snapshot(self) -> Dict[str, Any]:
-        """What the status queries show: nodes, cores, running and waiting jobs, counts."""
-        now = self.clock()
-        names = [node.name for node in self.cluster.nodes]
-        jobs = []
-        for running in sorted(self.running.values(), key=lambda r: (r.booking.start, r.job.id)):
-            booking = running.booking
-            jobs.append({**_job_facts(booking.job), "state": JobState.RUNNING.value,
-                         "start": booking.start, "expected_end": booking.expected_end,
-                         "nodes": [names[i] for i in booking.placement.nodes]})
-        reserved = self.scheduler.reservations(now, self.queue, self.cluster)
-        for job in self.queue.in_order(now):
-            facts = {**_job_facts(job), "state": JobState.QUEUED.value}
-            if job.id in reserved:
-                facts["expected_start"] = reserved[job.id]
-            jobs.append(facts)
-        settings = self.settings
-        return {
-            "format": 1, "time": now,
-            "manager": {"host": socket.gethostname(), "pid": os.getpid(),
-                        "start": self.start_time, "phase": self.phase},
-            "scheduling": {"algorithm": settings.scheduling.algorithm,
-                           "backfilling": settings.scheduling.backfilling,
-                           "policy": settings.allocation.policy},
-            "emulated": self.emulated,
-            "nodes": [{"name": node.name, "up": bool(self.cluster.up >> i & 1),
-                       "sockets": [socket_.slots for socket_ in sockets]}
-                      for i, (node, sockets) in enumerate(zip(self.cluster.nodes,
-                                                              self.cluster.view()))],
-            "jobs": jobs,
-            "ended": self.counts,
-        }
-
     # Stopping, and going on where an earlier manager stopped.
 
-    def _stop(self, who: str, kill: bool, at_once: bool = False) -> None:
+    def _ask_end(self, now: float, wait: Optional[float] = None) -> None:
+        """Learn when the allocation ends; it may have been extended."""
+        if self.end.poll(now, wait):
+            self._changed = True
+            left = self.end.end - now
+            self.tell("note", "the allocation does not end" if left == math.inf else
+                      f"the allocation ends in {left:.0f} s")
+        if self.end.trouble != self._end_trouble:
+            self._end_trouble = self.end.trouble
+            if self._end_trouble:
+                self.tell("warning", f"cannot learn when the allocation ends: {self._end_trouble}; "
+                                     "set End.At")
+
+    def _close_down(self, who: str) -> None:
+        """The allocation is about to end: start nothing more; running jobs may use what is left."""
+        if self._closing:
+            return
+        self._closing = True
+        self.stop(who, kill=False)
+
+    def stop(self, who: str, kill: bool, at_once: bool = False) -> None:
         """Start nothing more; end the running jobs (`kill`) or let them finish."""
         if self.phase != "stopping":
             self.phase = "stopping"
@@ -736,23 +847,30 @@ class Manager:
         if kill:
             for running in list(self.running.values()):
                 if at_once or not running.intent:
-                    self._end(running, "stop", grace=0.0 if at_once else None)
+                    # Who ends an allocation sends SIGTERM at its end.
+                    self.end_job(running, "interrupted" if self._closing else "stop",
+                              grace=0.0 if at_once else None)
 
     def _take_back(self, job: Job) -> None:
         """A job whose start was recorded but that was never launched waits again."""
         self.cluster.release(job.id)
-        self.queue.add(job)
         self.journal.append("back", id=job.id)
+        self._clear(job.id)
+        self._drop(self.book.again(job.id))
 
     def _finish(self) -> None:
         """Leave nothing behind: the last state, the journal's closing word, no process."""
         left = [] if self.running else pids_with_environment("VRM_RUN", self.run_id)
+        while left and self._lingering and self.clock() < self._lingering[-1][0]:
+            time.sleep(0.05)  # what ends by itself may do so
+            left = pids_with_environment("VRM_RUN", self.run_id)
         for process in left:
             signal_process(process, signal.SIGKILL)
-        if left:
-            self.tell("warning", f"{len(left)} process(es) of ended jobs were still there and are "
+        killed = len(left) + self.watch.close(sweep=not self.running)
+        if killed:
+            self.tell("warning", f"{killed} process(es) of ended jobs were still there and are "
                                  "killed")
-        waiting = len(self.queue)
+        waiting = self.book.waiting
         if self._input_ended and not waiting:
             self.journal.append("finished", time=self.clock())
         elif waiting:
@@ -793,72 +911,113 @@ class Manager:
             self.tell("note", f"going on with the run of {len(past.jobs)} job(s): "
                               f"{len(past.ended)} ended, {len(past.running)} started, "
                               f"{len(past.waiting)} waiting")
+        for warning in self.warnings:
+            self.tell("warning", warning)
         self.launcher.run_id = self.run_id
+        self.watch.begin(self.run_id)
+        self._run_of = past.run_of
+        nodes = journals.nodes_record(self.cluster.nodes)
+        if past.runs and past.runs[-1].get("nodes", nodes) != nodes:
+            self.tell("note", "the nodes are others than before; the run goes on with these")
         self.journal.append("run", run=self.run_id, time=self.clock(), pid=os.getpid(),
-                            host=socket.gethostname())
+                            nodes=nodes, **self.place.record())
         self._next_id = past.next_id
-        taken = {"ok": True, "text": "taken before the manager was restarted"}
-        self._unanswered = dict.fromkeys(past.commands, taken)
+        self._orders = Orders(self, past.commands)
         self._input_ended = past.input_ended
         follower = QueueFollower(self.settings.applications.queue,
-                                 Position(*past.position) if past.position else None)
+                                 Position(*past.position) if past.position else None,
+                                 fault=lambda path: distrust(path, self.settings.trust))
         if self.once:
             follower.finish()
         self._input = Replay(follower, self.settings.replay.speed)
-        for job in past.waiting:
-            self.queue.add(job)
+        self._restore_jobs(past)
         for job, start in past.running:
             self._take_over(job, start, past.intents.get(job.id, ""))
-        for end in past.ended.values():
-            self.counts[end["state"]] += 1
+
+    def _restore_jobs(self, past: journals.Past) -> None:
+        """Enter all jobs of the run, in the order in which they came."""
+        for job_id, job in past.jobs.items():
+            details, end = past.details[job_id], past.ended.get(job_id)
+            if end is not None:
+                self.book.know(job, details, JobState(end["state"]))
+                self.counts[end["state"]] += 1
+            elif job_id in past.started:
+                self.book.know(job, details, JobState.RUNNING)
+        for job in past.waiting:
+            if job.id in past.again:
+                self._clear(job.id)
+            self._drop(self.book.enter(job, past.details[job.id]))
+        for job_id, tries in past.tries.items():
+            self.book.entries[job_id].tries = tries
 
     def _take_over(self, job: Job, start: journals.Record, intent: str) -> None:
-        """Follow a job that an earlier manager started."""
-        placement = journals.placement_of(start["placement"], self.cluster)
-        booking = self.cluster.book(job, placement, start["time"])
-        try:
-            marker = Marker.read(self.run_directory.marker(job.id))
-        except RecordError as error:
-            self.tell("warning", str(error))
-            marker = None
-        if marker is None and not self.run_directory.status(job.id).exists():
-            self._take_back(job)
-            return
-        running = Running(booking, start["backfilled"], taken_over=True, marker=marker,
-                          intent=intent)
+        """Follow a job that an earlier manager started, or find how it ended."""
+        before = journals.cluster_of(self._run_of.get(job.id, {}), self.cluster)
+        found = self._look(job.id)
+        old = journals.placement_of(start["placement"], before)
+        placement = recovery.moved(old, before, self.cluster)
+        if placement is not None and placement.clashes(self.cluster):
+            placement = None  # one of its nodes is down
+        if found.trouble:
+            self.tell("warning", found.trouble)
+        if placement is None:
+            booking = Booking(job, old, start["time"], start["time"] + job.estimate)
+        else:
+            booking = self.cluster.book(job, placement, start["time"])
+        running = Running(booking, start["backfilled"], taken_over=True, marker=found.marker,
+                          intent=intent, away=found.what == recovery.ELSEWHERE)
         self.running[job.id] = running
-        if marker:
+        marker = found.marker
+        if marker and (marker.host, marker.boot) == (self.place.host, self.place.boot):
             running.session = marker.pid
+        if found.what == recovery.UNSTARTED:
+            self._never_began(running)
+        elif found.what == recovery.INTERRUPTED:
+            running.intent = intent or "interrupted"
+            self._ended(running, None, *verdict(running.intent, None))
+        elif found.what == recovery.ELSEWHERE:
             if intent:
-                self._end_session(running)
+                self._ended(running, None, *verdict(intent, None))
+                return
+            self.tell("note", f"#{job.id} {job.app} runs under {found.marker.host}; it is followed "
+                              "by its files (`vrm requeue` or `vrm cancel` gives it up)")
+        elif found.what == recovery.RUNNING and placement is None:
+            self.tell("warning", f"#{job.id} {job.app} runs on nodes that are not there any more; "
+                                 "ending it")
+            self.end_job(running, "interrupted")
+        elif found.what == recovery.RUNNING and intent:
+            self._end_session(running)
 
-    def _restore_rows(self, past: journals.Past) -> None:
-        """Complete `jobs.csv` with ends that are in the journal only, and take the rows over."""
-        self.rows = list(read_jobs(self.run_directory.jobs))
-        known = {row.id for row in self.rows}
-        for job_id, end in past.ended.items():
-            if job_id in known:
-                continue
-            job, start = past.jobs[job_id], past.started.get(job_id)
-            booking = Booking(job, journals.placement_of(start["placement"], self.cluster),
-                              start["time"], start["time"] + job.estimate) if start else None
-            self._outcomes.append(Outcome(job, JobState(end["state"]), end["reason"], booking,
-                                          bool(start and start["backfilled"]), end["exit_code"],
-                                          end["time"]))
+    def _never_began(self, running: Running) -> None:
+        """The journal says that a job was to start, and nothing tells that it did."""
+        job = running.job
+        if running.intent in ("cancel", "stop"):
+            self._ended(running, None, *verdict(running.intent, None))
+            return
+        del self.running[job.id]
+        if job.id in self.cluster.bookings:
+            self.cluster.release(job.id)
+        self.journal.append("back", id=job.id)
+        self._drop(self.book.again(job.id))
 
 
-def verdict(intent: str, status: ExitStatus) -> Tuple[JobState, str]:
-    """How a job ended: first by what the manager itself did to it, then by its exit status."""
-    if status.ok:
+def verdict(intent: str, status: Optional[ExitStatus], why: str = "") -> Tuple[JobState, str]:
+    """How a job ended: first by what the manager itself did to it (`why` says more), then by its
+    exit status, which is not known (None) when its supervisor was killed."""
+    if status is not None and status.ok and intent != "node":
         return JobState.COMPLETED, ""
-    if status.error:
+    if status is not None and status.error:
         return JobState.FAILED, status.describe()
+    unknown = "its supervisor was killed, so its exit status is not known"
     return {
         "timeout": (JobState.TIMEOUT, "ran longer than its estimate"),
         "cancel": (JobState.CANCELLED, "cancelled by its user"),
         "stop": (JobState.CANCELLED, "the manager was stopped"),
-        "binding": (JobState.FAILED, "its ranks were not where the rankfile puts them"),
-    }.get(intent, (JobState.FAILED, status.describe()))
+        "interrupted": (JobState.CANCELLED, "the end of the allocation interrupted it"),
+        "requeue": (JobState.CANCELLED, "requeued by its user"),
+        "binding": (JobState.FAILED, "its ranks were not where they should be"),
+        "node": (JobState.FAILED, why or "a node of it is down"),
+    }.get(intent, (JobState.FAILED, status.describe() if status else unknown))
 
 
 def shell_code(status: Optional[ExitStatus]) -> Optional[int]:
@@ -866,8 +1025,3 @@ def shell_code(status: Optional[ExitStatus]) -> Optional[int]:
     if status is None:
         return None
     return status.code if status.signal is None else 128 + status.signal
-
-
-def _job_facts(job: Job) -> Dict[str, Any]:
-    return {"id": job.id, "app": job.app, "procs": job.procs, "submit": job.submit,
-            "estimate": job.estimate, "exclusive": job.exclusive}

@@ -7,6 +7,8 @@
 | time stamps | `--timestamp-output` | `--output timestamp` |
 | more ranks than cores | `--oversubscribe` | `--map-by :oversubscribe` |
 | `-H` | limits the daemons to the job's nodes, and mpiruns on other nodes do not wait | the same |
+| map of a synthetic machine | `--display-map` | `--display map` |
+| a lost node | exit status 205, and words (see `lost_nodes`) | exit status 0, and words |
 
 Both number sockets and cores logically in rankfiles (`vrm.live.topology` has the numberings).
 """
@@ -24,11 +26,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from vrm.live.environment import (check_root, chosen_variables, environment, fabric,
-                                  open_mpi_settings, tagged)
-from vrm.live.launchers import (LAUNCHERS, BindingCheck, Launch, LaunchError, PathLike,
-                                Settings)
-from vrm.live.topology import Core, Topology, parse_cpu_list
+from vrm.live.environment import (batch_settings, check_root, chosen_variables, environment,
+                                  fabric, open_mpi_settings, tagged)
+from vrm.live.launchers import (LAUNCHERS, TAIL, BindingCheck, Launch, LaunchError, NoProgram,
+                                PathLike, Settings)
+from vrm.live.topology import Core, Topology, host_name, parse_cpu_list
 from vrm.model import Node, RankSlot
 
 Version = Tuple[int, int, int]
@@ -40,6 +42,10 @@ VERSION_SECONDS = 30.0
 SLOT_LIMIT = 57
 """Characters that host name and slot text may have together. Open MPI 4.1 writes them into a
 buffer of 64 bytes and aborts; 5 cuts the slot text at 64 silently."""
+
+_EXPORTED = ("VRM_RUN", "VRM_JOB_ID", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "OMP_PROC_BIND",
+             "OMP_PLACES")
+"""Variables that ranks on other machines get, beside those of `Launcher.Environment`."""
 
 HEAD = 1024 * 1024
 HEAD_OF_RANK = 4096
@@ -55,6 +61,8 @@ class OpenMPI:
     go before the application. An `emulated` cluster runs on this machine, unbound.
     """
 
+    kind = "openmpi"
+
     def __init__(self, mpirun: str, version: Version, env: Optional[Mapping[str, str]] = None,
                  topologies: Optional[Mapping[str, Topology]] = None, emulated: bool = False,
                  options: Sequence[str] = (), run_id: str = "") -> None:
@@ -66,6 +74,7 @@ class OpenMPI:
         self.emulated = emulated
         self.options = tuple(options)
         self.run_id = run_id
+        self.exported: Tuple[str, ...] = _EXPORTED
         self._assumed: Dict[str, Topology] = {}
         self._plain_folder: Optional[Path] = None
 
@@ -79,25 +88,33 @@ class OpenMPI:
         mpirun, version = find_mpirun(settings.mpirun, base)
         chosen = chosen_variables(base, settings.environment, settings.options)
         check_root(chosen, settings.allow_root)
-        one_machine = emulated or len(topologies) == 1
+        several = not emulated and len(topologies) > 1
+        plain = settings.transport == "auto" and not fabric()
         wanted = open_mpi_settings(
-            version[0], chosen, emulated=emulated,
-            one_machine=one_machine and settings.transport == "auto" and not fabric())
-        env = environment(base, settings.environment, wanted,
-                          slots=[len(topology.all_cores) for topology in topologies.values()],
+            version[0], chosen, emulated=emulated, several=several,
+            one_machine=not several and (plain or settings.transport == "tcp"),
+            tcp=several and (settings.transport == "tcp" or (
+                plain and any(_is_here(name) for name in topologies))))
+        cores = {name: len(topology.all_cores) for name, topology in topologies.items()}
+        wanted.update(batch_settings(version[0], base, {} if emulated else cores))
+        env = environment(base, settings.environment, wanted, slots=list(cores.values()),
                           allow_root=settings.allow_root)
-        return cls(mpirun, version, env, topologies, emulated, settings.options)
+        made = cls(mpirun, version, env, topologies, emulated, settings.options)
+        made.exported = (*_EXPORTED, *settings.environment)
+        return made
 
     # Starting.
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
-                nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = ()
-                ) -> Launch:
+                nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
+                variables: Optional[Mapping[str, str]] = None) -> Launch:
         """mpirun on exactly these cores, one `rank` line in the rankfile for each slot.
 
-        Host names are absolute: `+n0` is the first host of the allocation in 4.1 and the first
-        of -H in 5. Raises LaunchError when a line would be too long.
+        `variables` are the job's own, which all of its ranks get. Host names are absolute:
+        `+n0` is the first host of the allocation in 4.1 and the first of -H in 5. Raises
+        LaunchError when a line would be too long.
         """
+        env = tagged({**self.env, **(variables or {})}, self.run_id, job_id)
         text = "".join(self._line(job_id, slot, nodes[slot.node]) for slot in slots)
         files = {Path(rankfile): text}
         if self.emulated:
@@ -106,16 +123,24 @@ class OpenMPI:
             hosts = Counter(nodes[slot.node].name for slot in slots)
             read = self._readable(Path(rankfile), job_id)
             files[read] = text
-            how = self._bound(hosts, len(slots), read)
+            how = self._bound(hosts, len(slots), read, env, variables or ())
         argv = (self.mpirun, *how, *self.options, os.fspath(app), *arguments)
-        return Launch(argv, tagged(self.env, self.run_id, job_id), files)
+        return Launch(argv, env, files)
 
-    def _bound(self, hosts: Mapping[str, int], ranks: int, rankfile: Path) -> List[str]:
+    def _bound(self, hosts: Mapping[str, int], ranks: int, rankfile: Path,
+               env: Mapping[str, str], variables: Iterable[str]) -> List[str]:
         where = ["-H", ",".join(f"{host}:{slots}" for host, slots in hosts.items()),
                  "-np", str(ranks)]
+        # Over ssh other machines get nothing of the environment but OMPI_* and what is named.
+        if not all(map(_is_here, hosts)):
+            for name in dict.fromkeys((*self.exported, *variables)):
+                where += ["-x", name] if name in env else []
+        synthetic = any(self.topologies[host].synthetic for host in hosts
+                        if host in self.topologies)
         if self.version < (5,):
-            return [*where, "--report-bindings", "--timestamp-output", "-rf", str(rankfile)]
-        return [*where, "--display", "bindings", "--output", "timestamp",
+            shown = "--display-map" if synthetic else "--report-bindings"
+            return [*where, shown, "--timestamp-output", "-rf", str(rankfile)]
+        return [*where, "--display", "map" if synthetic else "bindings", "--output", "timestamp",
                 "--map-by", f"rankfile:file={rankfile}"]
 
     def _unbound(self, ranks: int) -> List[str]:
@@ -183,6 +208,10 @@ class OpenMPI:
 
     # Reading.
 
+    def lost_nodes(self, errors: PathLike) -> Tuple[str, ...]:
+        """The nodes that a job has lost by what mpirun says; see `lost_nodes` below."""
+        return lost_nodes(errors)
+
     def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
                        nodes: Sequence[Node] = ()) -> BindingCheck:
         """Compare the bindings that mpirun reported in a job's files with its slots.
@@ -192,9 +221,12 @@ class OpenMPI:
         """
         if self.emulated:
             return BindingCheck("unbound")
-        found = parse_bindings(_head(errors, len(slots)))
+        # On a machine that is only shown to hwloc nothing is bound: the map is what there is.
+        synthetic = any(topology.synthetic for topology in self.topologies.values())
+        parse = parse_map if synthetic else parse_bindings
+        found = parse(_head(errors, len(slots)))
         if len(found) < len(slots):
-            found = {**parse_bindings(_head(output, len(slots))), **found}
+            found = {**parse(_head(output, len(slots))), **found}
         differences, missing = [], []
         for slot in slots:
             if slot.rank not in found:
@@ -210,6 +242,14 @@ class OpenMPI:
         if missing:
             return BindingCheck("unchecked", (f"no binding reported for rank(s) {_fold(missing)}",))
         return BindingCheck("ok")
+
+    def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
+        """mpirun's own is that of the rank that failed."""
+        return code
+
+
+def _is_here(host: str) -> bool:
+    return host.partition(".")[0] in (host_name(), "localhost")
 
 
 def _cores(topology: Topology, slot: RankSlot) -> List[Core]:
@@ -257,18 +297,35 @@ def parse_bindings(text: str) -> Dict[int, Binding]:
     """
     found: Dict[int, Binding] = {}
     for match in _BINDING.finditer(text):
-        rank = int(match["old"] or match["new"])
-        if match["sockets"]:
-            binding = frozenset(("core", int(core)) for core in _OLD_PART.findall(match["sockets"]))
-        elif match["packages"]:
-            binding = frozenset(("5" if kind == "core" else "cpu", number)
-                                for kind, numbers in _NEW_PART.findall(match["packages"])
-                                for number in _numbers(numbers))
-        else:
-            binding = None
+        binding = _binding(match)
         if binding is None or binding:
-            found.setdefault(rank, binding)
+            found.setdefault(int(match["old"] or match["new"]), binding)
     return found
+
+
+_MAPPED = re.compile(r"""
+    Process[ ]rank:[ ](?P<old>\d+)[ ]Bound:[ ](?:(?P<sockets>socket[ ][^:\n]*):[ ]?\[)?
+    |Data[ ]for[ ]proc:[ ]\[[^\[\]\s]+,(?P<new>\d+)\]\n(?:.*\n){2}
+     [ \t]*Binding:[ ](?P<packages>(?:[ ]?package\[\d+\]\[(?:core|hwt):L?[\d,-]+\])+)?
+    """, re.VERBOSE)
+
+
+def parse_map(text: str) -> Dict[int, Binding]:
+    """The bindings in the map of a job that mpirun displays before it starts, by rank."""
+    found: Dict[int, Binding] = {}
+    for match in _MAPPED.finditer(text):
+        found.setdefault(int(match["old"] or match["new"]), _binding(match))
+    return found
+
+
+def _binding(match: "re.Match[str]") -> Binding:
+    if match["sockets"]:
+        return frozenset(("core", int(core)) for core in _OLD_PART.findall(match["sockets"]))
+    if match["packages"]:
+        return frozenset(("5" if kind == "core" else "cpu", number)
+                         for kind, numbers in _NEW_PART.findall(match["packages"])
+                         for number in _numbers(numbers))
+    return None
 
 
 def _numbers(text: str) -> FrozenSet[int]:
@@ -325,6 +382,47 @@ def _head(path: PathLike, ranks: int) -> str:
         return ""
 
 
+# ------------------------------------------------------------------------------- lost nodes
+
+UNNAMED = "a node that mpirun does not name"
+
+_LOST = re.compile(r"""
+    ^(?:ORTE|PRTE)[ ]has[ ]lost[ ]communication[ ]with[ ]a[ ]remote[ ]daemon
+        (?:(?:.*\n){1,5}?[ ]*Remote[ ]daemon:.*[ ]on[ ]node[ ](?P<lost>\S+))?
+    |^A[ ]daemon[ ]failed[ ]to[ ]report[ ]back[ ]after[ ]being[ ]spawned
+        (?:(?:.*\n){1,9}?[ ]*Remote[ ]host:[ ]+(?P<silent>\S+))?
+    |^(?:ssh:[ ]connect[ ]to[ ]host[ ](?P<away>\S+)[ ]port.*\n(?:-+\n)?)?
+        \S+[ ]was[ ]unable[ ]to[ ]reliably[ ]start[ ]one[ ]or[ ]more[ ]daemons
+    |^An?[ ](?:ORTE|PRTE)[ ]daemon[ ]has[ ]unexpectedly[ ]failed[ ]after[ ]launch
+    """, re.VERBOSE | re.MULTILINE)
+
+
+def lost_nodes(errors: PathLike, output: Optional[PathLike] = None, tail: int = TAIL
+               ) -> Tuple[str, ...]:
+    """The nodes that mpirun says it has lost, or could not reach at the start: in a job's file
+    of errors, and in that of its output (where 5 tells of the latter). Of their ends `tail`
+    bytes are read.
+
+    A job with any has failed, whatever the exit status: 4.1 gives 205 for a lost node, but 5
+    gives 0. Ranks may still run there. It is a reason to give, not proof that these nodes are
+    down: where Slurm cannot start a daemon on one node it ends the others, and mpirun names
+    one of those.
+    """
+    text = "\n".join(_tail(path, tail) for path in (errors, output) if path is not None)
+    return tuple(dict.fromkeys(match[match.lastgroup] if match.lastgroup else UNNAMED
+                               for match in _LOST.finditer(text)))
+
+
+def _tail(path: PathLike, size: int) -> str:
+    """The end of a file that may be huge, or not there."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read(size).decode(errors="replace")
+    except OSError:
+        return ""
+
+
 _PREFIX = re.compile(
     r"(?P<bracket>\[)?(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})(?(bracket)\])"
     r"(?:\[[^\[\]]*\])?<std(?:out|err|diag)>:(?(bracket) ?)")
@@ -359,8 +457,8 @@ def find_mpirun(configured: str = "auto", env: Optional[Mapping[str, str]] = Non
     if configured != "auto":
         found = shutil.which(configured, path=path)
         if not found:
-            raise LaunchError(f"Launcher.Mpirun: {configured} is not an executable program"
-                              + ("" if os.sep in configured else " on PATH") + f"; {_MEND}")
+            raise NoProgram(f"Launcher.Mpirun: {configured} is not an executable program"
+                            + ("" if os.sep in configured else " on PATH") + f"; {_MEND}")
         return found, read_version(found, env)
     complaints = []
     for candidate in _candidates(path):
@@ -369,8 +467,8 @@ def find_mpirun(configured: str = "auto", env: Optional[Mapping[str, str]] = Non
         except LaunchError as error:
             complaints.append(str(error))
     if complaints:
-        raise LaunchError("; ".join(complaints))
-    raise LaunchError(f"no mpirun on PATH and none in {Path(sys.executable).parent}; {_MEND}")
+        raise NoProgram("; ".join(complaints))
+    raise NoProgram(f"no mpirun on PATH and none in {Path(sys.executable).parent}; {_MEND}")
 
 
 def _candidates(path: str) -> Iterator[str]:
@@ -400,7 +498,7 @@ def read_version(mpirun: str, env: Optional[Mapping[str, str]] = None,
     try:
         return parse_version(done.stdout.decode(errors="replace"))
     except LaunchError as error:
-        raise LaunchError(f"{mpirun} {error}") from error
+        raise type(error)(f"{mpirun} {error}") from error
 
 
 def parse_version(text: str) -> Version:
@@ -417,6 +515,7 @@ def parse_version(text: str) -> Version:
                           (r"HYDRA build details:\s*Version:\s*(\S+)", "MPICH (Hydra)")):
         other = re.search(pattern, text, re.DOTALL)
         if other:
-            raise LaunchError(f"is {name} {other[1]}, and jobs are started by Open MPI; {_MEND}")
+            raise NoProgram(f"is {name} {other[1]}, and jobs are started by Open MPI; set "
+                            f"Launcher: {{Kind: hydra}} to start them by this one, or {_MEND}")
     first = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
-    raise LaunchError(f"--version says `{first[:80]}`, which is not Open MPI; {_MEND}")
+    raise NoProgram(f"--version says `{first[:80]}`, which is not Open MPI; {_MEND}")

@@ -169,12 +169,12 @@ def signal_process(pid: int, signum: int) -> bool:
 
 
 def signal_session(sid: int, signum: int, spare: Collection[int] = (),
-                   started: Optional[int] = None) -> List[Pid]:
+                   started: Optional[int] = None, table: Optional[Sessions] = None) -> List[Pid]:
     """Signal every process of a session but those in `spare`; returns those that got it.
 
-    `started` as in `session_members`.
+    `started` and `table` as in `session_members`.
     """
-    return [pid for pid in session_members(sid, started)
+    return [pid for pid in session_members(sid, started, table)
             if pid not in spare and signal_process(pid, signum)]
 
 

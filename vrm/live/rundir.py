@@ -11,7 +11,12 @@ import time
 from pathlib import Path
 from typing import Iterator, List, Optional
 
+from vrm.live.trust import distrust
+
 PRIVATE = 0o700
+
+HELPERS_END = 10.0
+"""Seconds in which what a killed manager leaves behind lets go of the run's lock."""
 
 
 class RunError(Exception):
@@ -59,13 +64,22 @@ class RunDirectory:
         """Where the job's standard error goes, with the bindings that mpirun reports."""
         return self.log / f"{app}.{job_id}.e"
 
-    def create(self) -> None:
-        """Make the directories, private ones for this user only; RunError when that fails."""
+    def create(self, trust: str = "own") -> None:
+        """Make the directories, for this user only.
+
+        RunError when that fails, or when others may write in those that are there already (see
+        `vrm.live.trust`): they could put links in the place of outputs.
+        """
         try:
-            for public in (self.log, self.state.parent, self.directory):
-                public.mkdir(parents=True, exist_ok=True)
+            for named in (self.log, self.state.parent, self.directory):
+                named.mkdir(PRIVATE, parents=True, exist_ok=True)
+                reason = distrust(named, trust)
+                if reason:
+                    raise RunError(reason)
             for private in (self.pids, self.ended, self.rankfiles, self.commands, self.replies):
-                private.mkdir(mode=PRIVATE, exist_ok=True)
+                private.mkdir(PRIVATE, exist_ok=True)
+                if private.stat().st_mode & 0o077:
+                    private.chmod(PRIVATE)
         except OSError as error:
             raise RunError(f"cannot make {error.filename}: {error.strerror}; set Log, State or "
                            "Directory to a place you may write to") from error
@@ -88,10 +102,11 @@ class RunDirectory:
         fd = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                end = time.monotonic() + HELPERS_END
+                while not _locked(fd, patient=time.monotonic() < end):
+                    time.sleep(0.02)  # a killed manager's lock goes with the last it was starting
             except BlockingIOError as error:
-                owner = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
-                raise RunError(f"a manager ({owner}) runs on {self.directory} already; stop it "
+                raise RunError(f"a manager ({_owner(fd)}) runs on {self.directory} already; stop it "
                                "with `vrm stop`, or give this run another Directory") from error
             except OSError as error:
                 raise RunError(f"cannot lock {self.lock}: {error.strerror}; put Directory on a "
@@ -137,10 +152,33 @@ class RunDirectory:
         return folder
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's content so that a reader sees the old text or the new, never a part."""
+def _owner(fd: int) -> str:
+    """What the owner of a lock has written into its file."""
+    return os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
+
+
+def _locked(fd: int, patient: bool) -> bool:
+    """Lock the file; False, if `patient`, when a manager has it that was killed on this host, whose
+    helpers end in a moment. Raises BlockingIOError when another has it, OSError where there are
+    no locks."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        words = _owner(fd).split()
+        here = len(words) == 4 and words[3] == socket.gethostname()
+        if not patient or not here or os.path.exists(f"/proc/{words[1]}"):
+            raise
+        return False
+    return True
+
+
+def write_atomically(path: Path, text: str, private: bool = False) -> None:
+    """Replace a file's content so that a reader sees the old text or the new, never a part;
+    `private`: for this user only, whatever the umask."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        if private:
+            temporary.touch(0o600)
         temporary.write_text(text)
         os.replace(temporary, path)
     except OSError:
@@ -149,6 +187,6 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
-def write_json(path: Path, value: object) -> None:
+def write_json(path: Path, value: object, private: bool = False) -> None:
     """`write_atomically` of a value as JSON."""
-    write_atomically(path, json.dumps(value, separators=(",", ":")))
+    write_atomically(path, json.dumps(value, separators=(",", ":")), private)

@@ -6,14 +6,18 @@ Everything that can be checked before the first job is checked here, and told at
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.config import ConfigError, Problem, Settings
+from vrm.live.agents import Agents, is_local
+from vrm.live.allocation import AllocationError, end_of, find_allocation
 from vrm.live.launchers import Launcher, LaunchError, make_launcher
+from vrm.live.nodewatch import NodeWatch
 from vrm.live.rundir import RunDirectory, RunError
-from vrm.live.topology import TopologyError, geometry
+from vrm.live.topology import NodeFacts, TopologyError, cluster_geometry, read_topology
+from vrm.live.trust import distrust
 from vrm.model import Cluster, Heatmap, Node
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.workload import heatmap_files
@@ -21,12 +25,26 @@ from vrm.workload import heatmap_files
 
 @dataclass(frozen=True)
 class Site:
-    """The cluster of a live run, what decides on it, and what starts jobs on it."""
+    """The cluster of a live run, what decides on it, and what starts jobs on it.
+
+    `allocation` names the batch job (empty: the environment tells), and `end` asks when it ends:
+    epoch seconds, None for never. `watch` watches the nodes, `warnings` tell what is used
+    otherwise than it might seem.
+    """
 
     cluster: Cluster
     emulated: bool
     scheduler: Scheduler
     launcher: Launcher
+    allocation: str = ""
+    end: Optional[Callable[[], Optional[float]]] = None
+    watch: Optional[NodeWatch] = None
+    warnings: Tuple[str, ...] = ()
+
+    def close(self) -> None:
+        """End what watches the nodes."""
+        if self.watch is not None:
+            self.watch.close(sweep=False)
 
 
 def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
@@ -34,7 +52,9 @@ def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
     shapes = {"+".join(map(str, node.sockets)) for node in nodes}
     shape = f"{len(nodes)} node{'s' * (len(nodes) > 1)} of {' or '.join(sorted(shapes))} cores"
     warning = ", EMULATED: ranks run oversubscribed and unbound on this machine"
-    return (f"{settings.scheduling.algorithm}, backfilling {settings.scheduling.backfilling}, "
+    rules = settings.scheduling
+    every = f", deciding every {rules.interval:g} s" if rules.interval else ""
+    return (f"{rules.algorithm}, backfilling {rules.backfilling}{every}, "
             f"{settings.allocation.policy} on {shape}{warning * emulated}")
 
 
@@ -70,26 +90,71 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
         problems.append(settings.problem("Allocation.Policy", str(error)))
     if problems:
         raise ConfigError(problems)
-    return Scheduler(made["Scheduling.Algorithm"], made["Scheduling.Backfilling"], policy)
+    try:
+        return Scheduler(made["Scheduling.Algorithm"], made["Scheduling.Backfilling"], policy,
+                         settings.scheduling.interval, settings.scheduling.starts_per_interval)
+    except PolicyError as error:
+        raise ConfigError([settings.problem("Scheduling.StartsPerInterval", str(error))]) from error
 
 
-def prepare(settings: Settings) -> Site:
-    """Everything a live run needs. Raises ConfigError, or RunError for what the machine lacks."""
-    problems = settings.check_files()
+def distrusted(settings: Settings) -> List[Problem]:
+    """What the settings name and others have made or may write (see `vrm.live.trust`)."""
+    named = {"Applications.Path": settings.applications.path,
+             "Applications.Queue": settings.applications.queue,
+             "Applications.Heatmap": settings.applications.heatmap,
+             "Launcher.Mpirun": settings.launcher.mpirun}
+    reasons = {key: distrust(path, settings.trust) for key, path in named.items()
+               if path is not None and os.sep in str(path)}
+    return [settings.problem(key, reason) for key, reason in reasons.items() if reason]
+
+
+def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: bool = True
+            ) -> Site:
+    """Everything a live run needs, of the nodes that the environment (`env`, else this process's)
+    or the configuration names. With `watch` they are watched until the site is closed.
+
+    Raises ConfigError, or RunError for what the machine or the allocation lacks.
+    """
+    problems = settings.check_files() or distrusted(settings)
     if problems:
         raise ConfigError(problems)
+    env = os.environ if env is None else env
     try:
-        nodes, emulated = geometry(settings.nodes, settings.sockets, settings.cores,
-                                   settings.emulate)
-    except TopologyError as error:
+        allocation = find_allocation(env, settings.hosts.file)
+    except AllocationError as error:
         raise RunError(str(error)) from error
-    cluster = Cluster(nodes)
-    scheduler = make_scheduler(settings, cluster)
+    here = next((host for host in allocation.hosts if is_local(host, env)), "")
+    reach = settings.hosts.reach
+    agents = Agents(allocation.hosts, env=env, timeout=settings.hosts.timeout,
+                    **({"reach": reach} if isinstance(reach, str) else {"command": reach}))
     try:
-        launcher = make_launcher(settings.launcher, emulated=emulated)
-    except LaunchError as error:
+        if (here,) == allocation.hosts:
+            machine = read_topology()
+            found, failed = {here: NodeFacts(replace(machine, host=here))}, {}
+        else:
+            found, failed = agents.settle()
+        wished = cluster_geometry(allocation.hosts, found, settings.nodes, settings.sockets,
+                                  settings.cores, settings.emulate, allocation.cores, failed)
+        agents.drop(set(allocation.hosts) - {node.name for node in wished.nodes})
+        cluster = Cluster(wished.nodes)
+        scheduler = make_scheduler(settings, cluster)
+        launcher = make_launcher(settings.launcher, emulated=wished.emulated,
+                                 topologies=wished.topologies or None, base=env)
+    except (TopologyError, LaunchError) as error:
+        agents.close()
         raise RunError(str(error)) from error
-    return Site(cluster, emulated, scheduler, launcher)
+    except BaseException:
+        agents.close()
+        raise
+    watched = watch and not wished.emulated
+    if not watched:
+        agents.close()
+    watcher = NodeWatch(agents if watched else None, cluster, wished.topologies,
+                        getattr(launcher, "kind", ""), here)
+    batch = f"{allocation.kind} {allocation.job}" if allocation.job else ""
+    return Site(cluster, wished.emulated, scheduler, launcher, batch,
+                (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
+                wished.warnings)
 
 
 def application_fault(directory: Path, app: str) -> str:

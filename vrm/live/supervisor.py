@@ -202,6 +202,9 @@ def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
             except (OSError, ValueError) as error:
                 raise LaunchError(f"CPUs {','.join(map(str, affinity))}: "
                                   f"{reason_of(error)}") from None
+            if len(os.sched_getaffinity(0)) != len(set(affinity)):  # the kernel drops the others
+                raise LaunchError(f"CPUs {','.join(map(str, affinity))}: not all of them may be "
+                                  "used here")
         for name, kind, value in limits:
             old = resource.getrlimit(kind)
             try:

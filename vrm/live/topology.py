@@ -1,6 +1,7 @@
-"""What this machine offers to this process: sockets, cores, their CPU numbers, a CPU quota.
+"""What machines offer to a run: sockets, cores and their CPU numbers, memory, GPUs, a CPU quota.
 
-Read from the kernel's own files under /sys and /proc, with no other tool.
+Read from the kernel's own files under /sys and /proc, with no other tool: those of this machine,
+or those that an agent (`vrm.live.agent`) sends from a node.
 
 Three numberings of cores meet here, and mixing them up puts ranks on the wrong cores:
 
@@ -16,19 +17,28 @@ within them dies, NUMA nodes, caches and cores, each level by its lowest CPU num
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Dict, FrozenSet, Iterable, List, Optional, Sequence, Set, Tuple, Union
+from typing import (Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple,
+                    Union)
 
+from vrm.live import agent
 from vrm.model import Node
 
 PathLike = Union[str, "os.PathLike[str]"]
 Size = Union[str, int]
 Cpus = FrozenSet[int]
+
+SYSTEM = "sys/devices/system"
+"""Where the kernel keeps its files on CPUs, below the root."""
+
+MOST_CPUS = 1 << 16
+"""No synthetic machine may have more."""
 
 
 class TopologyError(Exception):
@@ -56,12 +66,15 @@ class Topology:
     `all_cores` are those of the cpuset in logical order, which is what a launcher sees;
     `sockets` are the ones among them that this process may use, socket by socket, without
     empty sockets. `hidden` tells that the cpuset leaves some socket no core at all.
+    `synthetic`: hwloc was told to show this machine (HWLOC_SYNTHETIC) instead of the real one.
+    Launchers then map ranks to it, but the kernel binds them to nothing.
     """
 
     host: str
     all_cores: Tuple[Core, ...]
     sockets: Tuple[Tuple[Core, ...], ...]
     hidden: bool = False
+    synthetic: bool = False
 
     @classmethod
     def regular(cls, host: str, sockets: Sequence[int]) -> "Topology":
@@ -103,19 +116,36 @@ class Topology:
         return self.sockets[socket][core]
 
 
+@dataclass(frozen=True)
+class NodeFacts:
+    """What a node has: its cores, bytes of memory (all, and what was free at the time), GPUs.
+
+    `boot` names the time since its last boot; `warning` says what could not be understood.
+    """
+
+    topology: Topology
+    memory: int = 0
+    available: int = 0
+    gpus: int = 0
+    boot: str = ""
+    warning: str = ""
+
+
 # ------------------------------------------------------------------------------- this machine
 
 
 def read_topology(root: PathLike = "/") -> Topology:
-    """The topology of this machine as this process may use it.
+    """The topology of this machine as this process may use it, or the one of HWLOC_SYNTHETIC.
 
     `root` stands for a file system to read instead (all of whose CPUs may then be used).
     Raises TopologyError when it shows no usable CPU.
     """
     if Path(root) != Path("/"):
         return parse_topology(root, host_name())
-    mask = os.sched_getaffinity(0)
-    return parse_topology(root, host_name(), cpuset=_cpuset(mask), mask=mask)
+    synthetic = parse_synthetic(os.environ.get("HWLOC_SYNTHETIC", ""), host_name())
+    if synthetic is not None:
+        return synthetic
+    return parse_topology(root, host_name(), cpuset=_cpuset(), mask=os.sched_getaffinity(0))
 
 
 def host_name() -> str:
@@ -123,29 +153,91 @@ def host_name() -> str:
     return os.uname().nodename.partition(".")[0]
 
 
-def _cpuset(mask: Set[int]) -> Set[int]:
-    """The CPUs of the cpuset this process lives in, which is what launchers see and use.
-
-    An affinity mask can be smaller (taskset, srun): Open MPI does not keep to it. The mask is
-    widened in a thread that ends at once, since the kernel cuts it to the cpuset and knows
-    cpusets of every kind.
-    """
-    found = set(mask)
-
-    def widen() -> None:
-        try:
-            os.sched_setaffinity(0, range(max(os.cpu_count() or 1, max(mask) + 1)))
-            found.update(os.sched_getaffinity(0))
-        except OSError:  # a sandbox forbids it: then the mask is all there is to know
-            pass
-
-    thread = threading.Thread(target=widen)
+def _cpuset() -> Set[int]:
+    """See `agent.widen`: in a thread that ends at once, since it changes the thread's mask."""
+    found: Set[int] = set()
+    thread = threading.Thread(target=lambda: found.update(agent.widen()))
     thread.start()
     thread.join()
     return found
 
 
 # ------------------------------------------------------------------------------------ parsing
+
+
+def node_facts(said: Mapping[str, Any], host: str) -> NodeFacts:
+    """What an agent's facts (`agent.facts`) say of node `host`.
+
+    Raises TopologyError when they are none, or show no usable CPU.
+    """
+    try:
+        text = str(said["synthetic"])
+        topology = parse_synthetic(text, host)
+        warning = ""
+        if topology is None:
+            topology = replace(_alike(tuple(said["files"].items()), frozenset(said["cpuset"]),
+                                      frozenset(said["mask"])), host=host)
+            if text:
+                warning = (f"HWLOC_SYNTHETIC is `{text}` there, of which vrm understands nothing: "
+                           "it wants a number each of packages, cores and PUs, such as `pack:2 "
+                           "core:4 pu:1`; the real cores are taken")
+        return NodeFacts(topology, int(said["memory"]), int(said["available"]), int(said["gpus"]),
+                         str(said["boot"]), warning)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TopologyError(f"its agent sent facts that cannot be read ({error!r}); do all nodes "
+                            "see the same version of vrm?") from error
+
+
+@lru_cache(maxsize=16)
+def _alike(files: Tuple[Tuple[str, str], ...], cpuset: Cpus, mask: Cpus) -> Topology:
+    """The topology of nodes that say the same: most of a cluster's do, and a large one takes a
+    twentieth of a second."""
+    return _topology(dict(files), "/" + SYSTEM, "", cpuset, mask)
+
+
+_LEVEL = re.compile(r"""
+    (?P<attached>\[[^\]]*\])
+    |(?P<type>[a-z]\w*):(?P<count>[1-9]\d*)(?:\([^()]*\))?
+    """, re.VERBOSE | re.IGNORECASE)
+_PACKAGE = re.compile(r"pa\w*|so\w*", re.IGNORECASE)
+_CORE = re.compile(r"co\w*", re.IGNORECASE)
+_PU = re.compile(r"pu", re.IGNORECASE)
+_BETWEEN = re.compile(r"(ma|n[uo]|di|gr|ca|l[1-5])\w*", re.IGNORECASE)
+
+
+def parse_synthetic(text: str, host: str) -> Optional[Topology]:
+    """The machine that hwloc shows when HWLOC_SYNTHETIC is `text`, None if it is not understood.
+
+    Understood are levels with a type: one of packages (or sockets), one of cores, PUs last, and
+    NUMA nodes, dies, groups and caches anywhere between, for example
+    `numa:2 pack:1 l3:1 core:4 pu:2`. Each number counts the children of one object above. CPU
+    numbers are taken to be in order: an `(indexes=...)` is left aside.
+    """
+    levels, place = [], 0
+    stripped = text.strip()
+    while place < len(stripped):
+        match = _LEVEL.match(stripped, place)
+        if not match:
+            return None
+        if match["type"]:
+            levels.append((match["type"], int(match["count"])))
+        place = match.end()
+        while stripped[place:place + 1].isspace():
+            place += 1
+    order = "".join("P" if _PACKAGE.fullmatch(name) else "C" if _CORE.fullmatch(name)
+                    else "U" if _PU.fullmatch(name) else "." if _BETWEEN.fullmatch(name) else "?"
+                    for name, _ in levels)
+    shape = re.fullmatch(r"(\.*P)(\.*C)(\.*U)", order)
+    if not shape:
+        return None
+    packages, cores, threads = (
+        math.prod(count for _, count in levels[slice(*shape.span(part))]) for part in (1, 2, 3))
+    if packages * cores * threads > MOST_CPUS:
+        return None
+    every = tuple(Core(number, number // cores, number % cores,
+                       tuple(range(number * threads, (number + 1) * threads)))
+                  for number in range(packages * cores))
+    return Topology(host, every, _by_socket(every), synthetic=True)
 
 
 def parse_topology(root: PathLike, host: str, cpuset: Optional[Iterable[int]] = None,
@@ -155,7 +247,12 @@ def parse_topology(root: PathLike, host: str, cpuset: Optional[Iterable[int]] = 
     None stands for all CPUs. Raises TopologyError when nothing is left. Where the kernel tells
     nothing of sockets or threads, CPUs are cores of one socket.
     """
-    kernel = _Kernel(Path(root, "sys/devices/system"), cpuset)
+    return _topology(agent.read_files(root), Path(root, SYSTEM), host, cpuset, mask)
+
+
+def _topology(files: Mapping[str, str], system: PathLike, host: str,
+              cpuset: Optional[Iterable[int]], mask: Optional[Iterable[int]]) -> Topology:
+    kernel = _Kernel(files, Path(system), cpuset)
     allowed = kernel.cpus if cpuset is None else kernel.cpus & frozenset(cpuset)
     usable = allowed if mask is None else allowed & frozenset(mask)
     if not usable:
@@ -186,69 +283,78 @@ def _by_socket(cores: Iterable[Core]) -> Tuple[Tuple[Core, ...], ...]:
 
 
 class _Kernel:
-    """The kernel's files on CPUs below `system`; each is read once."""
+    """The kernel's files on CPUs, by their path below `system` (see `agent.read_files`)."""
 
-    def __init__(self, system: Path, cpuset: Optional[Iterable[int]]) -> None:
+    def __init__(self, files: Mapping[str, str], system: Path,
+                 cpuset: Optional[Iterable[int]]) -> None:
         self.system = system
-        self._lists: Dict[Path, Cpus] = {}
-        self._numa = sorted((system / "node").glob("node[0-9]*"))
+        self._files = files
+        self._lists: Dict[str, Cpus] = {}
+        self._caches: Dict[str, List[str]] = {}
+        for name in files:
+            folder, cache, _ = name.partition("/cache/")
+            if cache:
+                self._caches.setdefault(folder, []).append(name)
+        self._numa = sorted(name for name in files if name.startswith("node/"))
         self.cpus = self._online(cpuset)
+        self._by_id: Dict[str, Cpus] = {}
 
     def _online(self, cpuset: Optional[Iterable[int]]) -> Cpus:
         """The CPUs that are switched on."""
-        listed = self._list(self.system / "cpu/online")
+        listed = self._list("cpu/online")
         if listed:
             return listed
-        names = (entry.name[3:] for entry in (self.system / "cpu").glob("cpu[0-9]*"))
-        named = frozenset(int(name) for name in names if name.isdigit())
+        folders = (re.fullmatch(r"cpu/cpu(\d+)", name) for name in self._files)
+        named = frozenset(int(folder[1]) for folder in folders if folder)
         return named or frozenset(cpuset or ())  # /sys is masked in some containers
 
     def package(self, cpu: int) -> Cpus:
         """The CPUs of the CPU's socket. Some ARM machines call every socket -1."""
-        folder = self.system / f"cpu/cpu{cpu}/topology"
+        folder = f"cpu/cpu{cpu}/topology"
         siblings = self._first_list(folder, "package_cpus_list", "core_siblings_list")
         if siblings:
             return siblings | {cpu}
-        own = _read(folder / "physical_package_id")
+        own = self._files.get(f"{folder}/physical_package_id")
         if own is None:
             return self.cpus
-        return frozenset(other for other in self.cpus if own == _read(
-            self.system / f"cpu/cpu{other}/topology/physical_package_id"))
+        if own not in self._by_id:
+            self._by_id[own] = frozenset(other for other in self.cpus if own == self._files.get(
+                f"cpu/cpu{other}/topology/physical_package_id"))
+        return self._by_id[own]
 
     def threads(self, cpu: int) -> Cpus:
         """The CPUs of the CPU's core."""
-        folder = self.system / f"cpu/cpu{cpu}/topology"
+        folder = f"cpu/cpu{cpu}/topology"
         return self._first_list(folder, "core_cpus_list", "thread_siblings_list") | {cpu}
 
     def nest(self, cpu: int) -> Tuple[int, ...]:
         """The CPU's place in the logical order: the lowest CPU of everything around it, from
         the largest (the socket, or a NUMA node of several) to the core, and the CPU itself."""
-        folder = self.system / f"cpu/cpu{cpu}"
+        folder = f"cpu/cpu{cpu}"
         around = {self.package(cpu), self.threads(cpu)}
-        around.update(self._list(folder / f"topology/{name}_cpus_list")
+        around.update(self._list(f"{folder}/topology/{name}_cpus_list")
                       for name in ("die", "cluster"))
-        around.update(self._list(path / "shared_cpu_list")
-                      for path in (folder / "cache").glob("index[0-9]*"))
-        around.update(self._list(path / "cpulist") for path in self._numa)
+        around.update(self._list(name) for name in self._caches.get(folder, ()))
+        around.update(self._list(name) for name in self._numa)
         nest = sorted((group for group in around if cpu in group),
                       key=lambda group: (-len(group), min(group)))
         return (*map(min, nest), cpu)
 
-    def _first_list(self, folder: Path, *names: str) -> Cpus:
+    def _first_list(self, folder: str, *names: str) -> Cpus:
         """The first of several files that there is; the kernel has renamed some."""
-        return next(filter(None, (self._list(folder / name) for name in names)), frozenset())
+        return next(filter(None, (self._list(f"{folder}/{name}") for name in names)), frozenset())
 
-    def _list(self, path: Path) -> Cpus:
+    def _list(self, name: str) -> Cpus:
         """The CPUs listed in a file that are switched on; none when there is no such file."""
-        found = self._lists.get(path)
+        found = self._lists.get(name)
         if found is None:
             try:
-                found = parse_cpu_list(_read(path) or "")
+                found = parse_cpu_list(self._files.get(name, ""))
             except ValueError as error:
-                raise TopologyError(f"{path}: {error}") from error
-            if path.name != "online":
+                raise TopologyError(f"{self.system / name}: {error}") from error
+            if name != "cpu/online":
                 found &= self.cpus
-            self._lists[path] = found
+            self._lists[name] = found
         return found
 
 
@@ -257,6 +363,17 @@ def _read(path: Path) -> Optional[str]:
         return path.read_text().strip()
     except OSError:  # files differ between kernels, machines and containers
         return None
+
+
+def fold(numbers: Iterable[int]) -> str:
+    """`0-2,5` for 0, 1, 2, 5: what `parse_cpu_list` reads."""
+    runs: List[List[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def parse_cpu_list(text: str) -> Cpus:
@@ -314,23 +431,94 @@ def geometry(nodes: Size = "auto", sockets: Size = "auto", cores: Size = "auto",
     than the machine uses its first sockets and cores. A larger one is emulated if `emulate`
     allows it (its nodes are then n0, n1, ...), else TopologyError.
     """
-    machine = (topology or read_topology()).node
-    wanted_nodes = _size("Nodes", nodes) or 1
-    wanted_sockets = _size("Sockets", sockets) or len(machine.sockets)
-    wanted_cores = _size("Cores", cores)
-    shape = tuple(
-        wanted_cores or (machine.sockets[i] if i < len(machine.sockets) else max(machine.sockets))
-        for i in range(wanted_sockets))
-    fits = wanted_nodes == 1 and wanted_sockets <= len(machine.sockets) and all(
-        wanted <= there for wanted, there in zip(shape, machine.sockets))
-    if fits:
-        return [Node(machine.name, shape)], False
+    machine = topology or read_topology()
+    found = cluster_geometry([machine.host], {machine.host: NodeFacts(machine)},
+                             nodes, sockets, cores, emulate)
+    return list(found.nodes), found.emulated
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The nodes of a run and their topologies by name. An `emulated` cluster has none: all of
+    its nodes are this machine. `warnings` say what is used otherwise than it might seem."""
+
+    nodes: Tuple[Node, ...]
+    topologies: Mapping[str, Topology]
+    emulated: bool = False
+    warnings: Tuple[str, ...] = ()
+
+
+def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
+                     nodes: Size = "auto", sockets: Size = "auto", cores: Size = "auto",
+                     emulate: bool = False, granted: Optional[Mapping[str, int]] = None,
+                     failed: Optional[Mapping[str, str]] = None) -> Geometry:
+    """The wished cluster on the nodes of an allocation.
+
+    `hosts` in the allocation's order, `facts` of those that answered, `failed` the reasons of
+    those that did not: they are left out with a warning, unless none is left. `granted` are the
+    cores that the batch system gives on a host. Where the probe sees more, the first so many are
+    used (a batch system that confines jobs shows them no other).
+
+    `nodes`, `sockets` and `cores` are numbers or `auto`, which is what there is: nodes may
+    differ. Smaller numbers take the first nodes, sockets and cores. Larger ones give nodes n0,
+    n1 ... emulated on this machine if `emulate` allows it, else TopologyError.
+    """
+    granted, failed = granted or {}, failed or {}
+    wanted_nodes = _size("Nodes", nodes) or len(hosts)
+    wanted_sockets, wanted_cores = _size("Sockets", sockets), _size("Cores", cores)
+    answered = [host for host in hosts if host in facts]
+    if not answered:
+        raise TopologyError("no node of the allocation answers: " + "; ".join(
+            f"{host}: {failed.get(host, 'not asked')}" for host in hosts))
+    warnings = [f"{host} is left out: {failed.get(host, 'not asked')}"
+                for host in hosts if host not in facts]
+    chosen, shapes, complaint = [], {}, ""
+    for host in answered[:wanted_nodes]:
+        machine, text = _granted(host, facts[host].topology, granted.get(host))
+        warnings += [part for part in (facts[host].warning and
+                                       f"{host}: {facts[host].warning}", text) if part]
+        shape = _wanted_shape(machine, wanted_sockets, wanted_cores)
+        chosen.append(Node(host, shape))
+        shapes[host] = machine
+        if not complaint and not (len(shape) <= len(machine) and all(
+                wanted <= there for wanted, there in zip(shape, machine))):
+            complaint = (f"this machine is 1 node of {_shape(machine)} usable cores"
+                         if len(hosts) == 1 else f"{host} has {_shape(machine)} usable cores")
+    first = shapes[chosen[0].name]
+    if wanted_nodes > len(hosts) and not complaint:
+        complaint = (f"this machine is 1 node of {_shape(first)} usable cores" if len(hosts) == 1
+                     else f"the allocation has {len(hosts)} nodes")
+    if not complaint:
+        return Geometry(tuple(chosen), {host: facts[host].topology for host in shapes},
+                        warnings=tuple(warnings))
+    shape = _wanted_shape(first, wanted_sockets, wanted_cores)
     if emulate:
-        return [Node(f"n{i}", shape) for i in range(wanted_nodes)], True
+        return Geometry(tuple(Node(f"n{i}", shape) for i in range(wanted_nodes)), {}, True,
+                        tuple(warnings))
     raise TopologyError(
-        f"Nodes, Sockets and Cores ask for {wanted_nodes} node(s) of {_shape(shape)} cores; this "
-        f"machine is 1 node of {_shape(machine.sockets)} usable cores. Make them smaller, or "
-        "write auto; or add `Emulate: true` to run the ranks oversubscribed and unbound")
+        f"Nodes, Sockets and Cores ask for {wanted_nodes} node(s) of {_shape(shape)} cores; "
+        f"{complaint}. Make them smaller, or write auto; or add `Emulate: true` to run the ranks "
+        "oversubscribed and unbound")
+
+
+def _wanted_shape(machine: Sequence[int], sockets: int, cores: int) -> Tuple[int, ...]:
+    """Cores of each wanted socket; 0 stands for what the machine has."""
+    return tuple(cores or (machine[i] if i < len(machine) else max(machine))
+                 for i in range(sockets or len(machine)))
+
+
+def _granted(host: str, topology: Topology, cores: Optional[int]) -> Tuple[Tuple[int, ...], str]:
+    """Cores of each socket that may be used when so many are granted, and a warning if these
+    are fewer than there are."""
+    sockets = topology.node.sockets
+    if cores is None or cores >= sum(sockets):
+        return sockets, ""
+    cut, left = [], max(cores, 1)
+    for size in sockets:
+        cut += [min(size, left)] if left else []
+        left -= min(size, left)
+    return tuple(cut), (f"{host}: {cores} of the {sum(sockets)} cores that are seen there are "
+                        "granted to this job, and the first ones are used")
 
 
 def _size(key: str, value: Size) -> int:

@@ -7,6 +7,7 @@ One line per job, blanks between the columns:
     is.B.x 32 10 0 4               a recorded line: 4 seconds pass before the next one
     lu.B.x 8 90.5 1 cores=2        after the columns, key=value fields (see FIELDS)
     cg.B.x 4 30 0 name='run 1'     words are quoted as in a shell
+    post 1 9 0 after=3 args='-o "a b" out.%i' array=0-9:2 env=TMPDIR=/scratch env=LC_ALL=C
     end                            nothing comes after this line
 
 `#` at the start of a word begins a comment. A line that is wrong is a LineError with the reason,
@@ -40,7 +41,9 @@ from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
 from typing import (Any, BinaryIO, Callable, Deque, Dict, Iterable, Iterator, List, Mapping,
-                    NamedTuple, NoReturn, Optional, Tuple, Union)
+                    NamedTuple, NoReturn, Optional, Sequence, Tuple, Union)
+
+from vrm.model.job import Dependency
 
 EXAMPLE = "ft.B.x 8 60 0"
 LONGEST = 16384
@@ -75,15 +78,24 @@ class QueueLine:
             words.append(_plain(self.delay))
         # `#x` would begin a comment; a quoted one does not.
         return " ".join([*map(shlex.quote, words),
-                         *(f"{key}={shlex.quote(str(value))}"
-                           for key, value in self.fields.items())])
+                         *(f"{key}={shlex.quote(text)}" for key, value in self.fields.items()
+                           for text in FIELDS[key].write(value))])
+
+
+def _once(value: Any) -> List[str]:
+    return [str(value)]
 
 
 class _Entry(NamedTuple):
-    """A column or field: the reader of its text (ValueError when it is wrong) and what it wants."""
+    """A column or field: the reader of its text (ValueError when it is wrong), what it wants, and
+    the texts that say a value, several where it is `repeated`: then each is read as a pair, and
+    the value is a mapping.
+    """
 
     read: Callable[[str], Any]
     wanted: str
+    write: Callable[[Any], List[str]] = _once
+    repeated: bool = False
 
 
 def _whole(text: str) -> int:
@@ -109,6 +121,91 @@ def _positive(text: str) -> float:
 
 def _flag(text: str) -> bool:
     return {"0": False, "1": True}[text]
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,4}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _integer(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+MOST_JOBS = 100_000
+"""Jobs that one line may make, or name to wait for."""
+
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([1-9][0-9]{0,8}))?)?")
+
+
+def numbers(text: str) -> Tuple[int, ...]:
+    """The numbers that a list such as `0-8:2,20` names, each once; ValueError for anything else."""
+    found: Dict[int, None] = {}
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise ValueError(text)
+        first, last, step = (int(group) if group else None for group in match.groups())
+        members = range(first, first + 1 if last is None else last + 1, step or 1)
+        if not members or len(members) + len(found) > MOST_JOBS:
+            raise ValueError(text)
+        found.update(dict.fromkeys(members))
+    return tuple(found)
+
+
+def fold(values: Sequence[int]) -> str:
+    """The shortest plain list that `numbers` reads as these, in their order."""
+    parts, at = [], 0
+    while at < len(values):
+        step = values[at + 1] - values[at] if at + 1 < len(values) else 0
+        stop = at + 1
+        while stop < len(values) and step > 0 and values[stop] - values[stop - 1] == step:
+            stop += 1
+        if stop - at > 2 or (stop - at == 2 and step == 1):
+            parts.append(f"{values[at]}-{values[stop - 1]}" + (f":{step}" if step > 1 else ""))
+            at = stop
+        else:
+            parts.append(str(values[at]))
+            at += 1
+    return ",".join(parts)
+
+
+def _dependencies(text: str) -> Tuple[Dependency, ...]:
+    found: Dict[Dependency, None] = {}
+    for part in text.split(","):
+        whatever = part.startswith("any:")
+        for job_id in numbers(part[4:] if whatever else part):
+            found[Dependency(job_id, whatever)] = None
+    if len(found) > MOST_JOBS:
+        raise ValueError(text)
+    return tuple(found)
+
+
+def _variable(text: str) -> Tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(text)
+    if name.startswith("VRM_"):
+        raise LineError(f"env: {show(name)} is one of the variables by which vrm knows its jobs; "
+                        "take a name that does not begin with VRM_")
+    return name, value
+
+
+def _arguments(text: str) -> Tuple[str, ...]:
+    words = tuple(shlex.split(text))
+    if ":" in words:
+        raise LineError("args: a `:` alone would begin a second program for mpirun; write it as a "
+                        "part of another argument")
+    return words
+
+
+def _directory(text: str) -> str:
+    if not 0 < len(text) <= 4096:
+        raise ValueError(text)
+    return text
 
 
 def _label(text: str) -> str:
@@ -146,6 +243,19 @@ COLUMNS: Dict[str, _Entry] = {
 FIELDS: Dict[str, _Entry] = {
     "cores": _Entry(_whole, "the cores of each rank, a whole number, 1 or more"),
     "name": _Entry(_label, "a label of at most 64 printable characters"),
+    "after": _Entry(_dependencies, "the ids of jobs that must have completed before, as 3,5-7, or "
+                    "any:3 for whatever end", lambda value: [",".join(map(str, value))]),
+    "priority": _Entry(_integer, "a whole number; the jobs of a higher one come first"),
+    "retries": _Entry(_count, "how often the job is tried again when it fails, 0 or more"),
+    "env": _Entry(_variable, "a variable as NAME=VALUE (env= may be given several times)",
+                  lambda value: [f"{name}={text}" for name, text in value.items()], repeated=True),
+    "args": _Entry(_arguments, "arguments, quoted as a whole: args='-n 3'",
+                   lambda value: [shlex.join(value)]),
+    "dir": _Entry(_directory, "the directory to run in"),
+    "array": _Entry(numbers, f"the indices of at most {MOST_JOBS} jobs, as 0-9:2,20",
+                    lambda value: [fold(value)]),
+    "hold": _Entry(_flag, "1 (the job waits for `vrm release`) or 0",
+                   lambda value: [str(int(value))]),
 }
 """The `key=value` fields: a new one is one line here."""
 
@@ -172,9 +282,16 @@ def _job(words: List[str]) -> QueueLine:
                                 f"quote a value with blanks: name='run 1'")
             if key not in FIELDS:
                 _refuse_field(key)
-            if key in fields:
+            read = _read(key, value, FIELDS[key])
+            if FIELDS[key].repeated:
+                name, value = read
+                if name in fields.setdefault(key, {}):
+                    raise LineError(f"{key}: `{show(name)}` is given twice")
+                fields[key][name] = value
+            elif key in fields:
                 raise LineError(f"`{key}` is given twice")
-            fields[key] = _read(key, value, FIELDS[key])
+            else:
+                fields[key] = read
         elif index == len(entries):
             raise LineError(f"`{show(word)}` is one column too many; there are {_names()}, for "
                             f"example `{EXAMPLE}`, and then key=value fields")
@@ -279,12 +396,15 @@ class QueueFollower:
     """Follows a queue file that grows; never waits, and never fails for what the file does.
 
     `position` (of a Line, or of an earlier follower) continues there: nothing taken before it
-    is taken again, nothing after it is missed.
+    is taken again, nothing after it is missed. `fault` may tell why a file's new lines are not to
+    be obeyed ("" when they are).
     """
 
-    def __init__(self, path: Union[str, Path], position: Optional[Position] = None) -> None:
+    def __init__(self, path: Union[str, Path], position: Optional[Position] = None,
+                 fault: Callable[[Path], str] = lambda path: "") -> None:
         self.path = Path(path)
         self.position = position or Position()
+        self._fault = fault
         self.ended = False
         """Nothing more will come: the `end` line was read, or all there was after `finish()`."""
         self.trouble = ""
@@ -371,9 +491,13 @@ class QueueFollower:
         self._skipped = 0
 
     def _read(self, file: BinaryIO) -> List[Line]:
-        self.trouble = ""
         status = os.fstat(file.fileno())
         seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        fault = self._fault(self.path) if seen != self._seen else ""
+        if fault:
+            self._in_trouble(f"is not obeyed: {fault}", "it is looked at again")
+            return []
+        self.trouble = ""
         if seen != self._seen and not self._still_known(file, status, seen):
             return []
         self._doubt = None

@@ -1,0 +1,715 @@
+"""Agents on stand-in nodes (a script in ssh's place that runs the command here) which hang, fail,
+talk nonsense, die and return; ranks and leftovers found among real processes; the real testbed's
+part is in test_agents_testbed.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tuple
+
+import psutil
+import pytest
+
+from conftest import LIMIT, mpirun_environment, wait_until
+from test_topology import EVEN_ODD_THREADS, machine
+from vrm.live import agent
+from vrm.live.agents import (RANK_VARIABLES, SSH, Affinity, AgentEvent, Agents, NodeDown, NodeUp,
+                             Swept, agent_environment, choose_reach, command_line,
+                             compare_affinity, is_local, probe)
+from vrm.live.topology import Topology, host_name, node_facts, parse_topology, read_topology
+from vrm.model import Node, RankSlot
+
+OPEN_MPI = RANK_VARIABLES["openmpi"]
+
+STAND_IN = r"""#!/bin/sh
+# ssh as far as agents know it: what a host does stands in a file of its name.
+while [ $# -gt 2 ]; do shift; done
+here=%s
+echo $$ >> $here/pids.$1
+echo >> $here/tries.$1
+. $here/$1
+eval "exec $2"
+"""
+
+
+class StandIn:
+    """Nodes that are this machine, by a script in the place of ssh."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.ssh = root / "ssh"
+        self.ssh.write_text(STAND_IN % shlex.quote(str(root)))
+        self.ssh.chmod(0o755)
+        self.agents: List[Agents] = []
+
+    def does(self, host: str, what: str = "") -> None:
+        """From now on a connection to the host first does this, in a shell."""
+        other = self.root / f".{host}"
+        other.write_text(what + "\n")
+        other.replace(self.root / host)
+
+    def make(self, *hosts: str, **options: Any) -> "Loop":
+        """The agents of these hosts, with short times."""
+        settings: Dict[str, Any] = {"timeout": 10.0, "ping": 0.05, "pauses": (0.02, 0.1),
+                                    "run": "r1", "command": (str(self.ssh),)}
+        settings.update(options)
+        agents = Agents(hosts, **settings)
+        self.agents.append(agents)
+        return Loop(agents)
+
+    def pids(self, host: str) -> List[int]:
+        """The processes that connected to the host, which have become its agents."""
+        path = self.root / f"pids.{host}"
+        return list(map(int, path.read_text().split())) if path.exists() else []
+
+    def tries(self, host: str) -> int:
+        """How often the host was connected to."""
+        return len(self.pids(host))
+
+
+class Loop:
+    """An event loop around agents."""
+
+    def __init__(self, agents: Agents) -> None:
+        self.agents = agents
+        self.seen: List[AgentEvent] = []
+
+    def until(self, condition: Callable[[], Any], what: str, limit: float = LIMIT) -> Any:
+        """Run until the condition holds."""
+        poll = select.poll()
+        poll.register(self.agents.fileno(), select.POLLIN)
+        end = time.monotonic() + limit
+        while True:
+            now = time.monotonic()
+            due = self.agents.tick(now)
+            self.seen += self.agents.events()
+            value = condition()
+            if value:
+                return value
+            if now > end:
+                pytest.fail(f"not within {limit:g} s: {what}; events: {self.seen}")
+            poll.poll(1000 * min(max(0.0, due - now), 0.1))
+
+    def next(self, kind: type, host: Optional[str] = None) -> Any:
+        """Run until such an event comes (or has come), and take it out."""
+        def found() -> Any:
+            return next((event for event in self.seen if isinstance(event, kind)
+                         and host in (None, event.host)), None)
+        event = self.until(found, f"{kind.__name__} of {host}")
+        self.seen.remove(event)
+        return event
+
+    def start(self) -> "Loop":
+        """Start, with all nodes up."""
+        for _ in self.agents._nodes:
+            self.next(NodeUp)
+        return self
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[StandIn]:
+    stand_in = StandIn(tmp_path)
+    for host in ("n1", "n2", "n3"):
+        stand_in.does(host)
+    yield stand_in
+    for agents in stand_in.agents:
+        agents.close()
+    tag = str(tmp_path)
+    children = [child for child in psutil.Process().children(recursive=True)
+                if child.status() != psutil.STATUS_ZOMBIE]
+    left = [child for child in children if tag in " ".join(child.cmdline())
+            or "agent.py" in " ".join(child.cmdline())]
+    assert not left, f"processes were left: {left}"
+
+
+# -------------------------------------------------------------------------- the way to a node
+
+AGENT = os.path.abspath(agent.__file__)
+
+
+def test_the_command_of_each_way() -> None:
+    start = (sys.executable, AGENT, "120")
+    words = ("/bin/sh", "-c", 'p=$1; [ -x "$p" ] || p=python3; exec "$p" -I -S "$2" "$3"', "sh",
+             *start)
+    assert command_line("n0", "local", 9.6) == (sys.executable, "-I", "-S", AGENT, "120")
+    assert command_line("n0", "srun", 9.6) == (
+        "srun", "--overlap", "-N1", "-n1", "-w", "n0", "--cpu-bind=none", "--mem=0",
+        "--gres=none", "--mpi=none", "--export=ALL", "--quiet", *words)
+    assert command_line("n0", "ssh", 9.6)[:-1] == (*SSH, "-o", "ConnectTimeout=10", "n0")
+    assert shlex.split(command_line("n0", "ssh", 9.6)[-1]) == list(words)
+    assert command_line("n0", "ssh", 9.6, ("my", "way"))[:-1] == ("my", "way", "n0")
+
+
+def test_a_python_that_is_not_there_is_replaced(tmp_path: Path, nodes: StandIn,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    python3 = tmp_path / "bin" / "python3"
+    python3.parent.mkdir()
+    python3.write_text(f'#!/bin/sh\ntouch {tmp_path}/replaced\nexec {sys.executable} "$@"\n')
+    python3.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", "/no/such place's/python")
+    nodes.does("n1", f"PATH={python3.parent}:$PATH")
+    nodes.make("n1").start()
+    assert (tmp_path / "replaced").exists()
+
+
+def test_srun_is_the_way_inside_slurm_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "srun").touch(0o755)
+    env = {"SLURM_JOB_ID": "5", "PATH": str(tmp_path)}
+    assert choose_reach("auto", env) == "srun"
+    assert choose_reach("ssh", env) == "ssh"
+    assert choose_reach("auto", {**env, "PATH": "/no/such"}) == "ssh"
+    assert choose_reach("auto", {"PATH": str(tmp_path)}) == "ssh"
+    assert choose_reach("srun", {}) == "srun"
+
+
+def test_an_agents_srun_inherits_nothing_of_the_jobs_tasks() -> None:
+    env = {"SLURM_JOB_ID": "5", "SLURM_CPUS_PER_TASK": "4", "SRUN_CPUS_PER_TASK": "4", "A": "b",
+           "SLURM_MEM_PER_CPU": "100", "SBATCH_EXPORT": "NONE", "SLURM_CONF": "/c",
+           "HWLOC_SYNTHETIC": "pack:1 core:1 pu:1"}
+    assert agent_environment(env, "srun") == {"SLURM_JOB_ID": "5", "SLURM_CONF": "/c", "A": "b",
+                                              "HWLOC_SYNTHETIC": "pack:1 core:1 pu:1"}
+    assert agent_environment(env, "ssh") == env
+
+
+def test_names_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Named:
+        nodename = "n0.site.org"
+    monkeypatch.setattr(os, "uname", Named)
+    assert all(is_local(name, {}) for name in ("n0", "n0.site.org", "localhost", "127.0.0.1"))
+    assert not any(is_local(name, {}) for name in ("n1", "n0.other.org", "n1.site.org"))
+    assert is_local("vn3", {"SLURMD_NODENAME": "vn3"})
+
+
+# ------------------------------------------------------------------------------- start of a run
+
+
+def test_all_answer_what_this_machine_is(nodes: StandIn) -> None:
+    own = host_name()
+    loop = nodes.make("n1", own, "n2")
+    found, failed = loop.agents.settle()
+    assert failed == {} and list(sorted(found)) == sorted(["n1", "n2", own])
+    here = read_topology()
+    for host, facts in found.items():
+        assert facts.topology.host == host
+        assert facts.topology.all_cores == here.all_cores
+        assert facts.topology.sockets == here.sockets
+        assert facts.memory >= facts.available > 0
+        assert facts.boot and not facts.warning
+    assert nodes.tries(own) == 0  # no ssh to oneself
+
+
+FAILURES = {
+    "refuses": ("echo 'ssh: connect to host n2 port 22: Connection refused' >&2; exit 255",
+                "ssh: connect to host n2 port 22: Connection refused"),
+    "has no key": ("echo 'Warning: something' >&2\necho 'user@n2: Permission denied (publickey).' "
+                   ">&2; exit 255", r"Permission denied.*\(ssh must work without a password"),
+    "ends at once": ("exit 0", "its agent ended without a word"),
+    "hangs": ("exec sleep 600", "no answer within 0.5 s$"),
+    "asks and hangs": ("echo 'Password:'; sleep 600", "no answer within 0.5 s; it said: Password:"),
+    "talks without end": ("exec yes nonsense", "something else than an agent answers there: nons"),
+    "talks without a line": ("exec tr '\\0' x < /dev/zero", "something else than an agent answers"),
+    "closes its output": ("exec sleep 600 > /dev/null 2>&1", "its agent ended without a word"),
+    "is another vrm": ("echo '{\"vrm\":1,\"facts\":{}}'; exec cat > /dev/null",
+                       "cannot be read.*same version of vrm"),
+    "has no CPU": ("echo '{\"vrm\":1,\"facts\":{\"files\":{},\"cpuset\":[],\"mask\":[],"
+                   "\"synthetic\":\"\"}}'; exec cat > /dev/null", "no CPU that this process may"),
+    "has no such file": ("exec python3 -I -S /no/such/agent.py",
+                         "can't open file.*a file system that all nodes see"),
+}
+
+
+@pytest.mark.parametrize("what", FAILURES)
+def test_a_node_that_fails_is_named_and_the_others_go_on(what: str, nodes: StandIn) -> None:
+    does, reason = FAILURES[what]
+    nodes.does("n2", does)
+    timeout = 0.5 if "0.5" in reason else 20.0
+    loop = nodes.make("n2", timeout=timeout)
+    found, failed = loop.agents.settle()
+    assert found == {} and list(failed) == ["n2"]
+    assert re.search(reason, failed["n2"]), failed["n2"]
+    others, none = nodes.make("n1", "n3").agents.settle()
+    assert sorted(others) == ["n1", "n3"] and none == {}
+
+
+def test_probe_leaves_nothing_running(nodes: StandIn) -> None:
+    nodes.does("n2", "exec sleep 600")
+    found, failed = probe(["n1", "n2"], timeout=4.0, command=(str(nodes.ssh),))
+    assert list(found) == ["n1"] and list(failed) == ["n2"]
+    for pid in nodes.pids("n1") + nodes.pids("n2"):
+        assert not psutil.pid_exists(pid)
+
+
+def test_what_login_scripts_print_is_no_matter(nodes: StandIn) -> None:
+    nodes.does("n1", "echo Welcome; echo '{\"json\": 1}'; echo '{'; printf 'no end of line'; "
+                     "echo beware >&2")
+    loop = nodes.make("n1").start()
+    loop.agents.sweep(7)
+    assert loop.next(Swept) == Swept("n1", 7, 0)
+
+
+def test_a_program_that_is_not_there() -> None:
+    found, failed = probe(["n1"], command=("/no/such/ssh",), timeout=1.0)
+    assert found == {}
+    assert failed == {"n1": "/no/such/ssh cannot be started: No such file or directory"}
+
+
+def test_the_fan_out_is_kept_and_all_are_reached(nodes: StandIn) -> None:
+    hosts = [f"m{i}" for i in range(6)]
+    for host in hosts:
+        nodes.does(host, f"while [ ! -e {nodes.root}/go ]; do sleep 0.01; done")
+    loop = nodes.make(*hosts, fan_out=2)
+    loop.until(lambda: sum(map(nodes.tries, hosts)) == 2, "two are connected to")
+    assert loop.seen == []
+    (nodes.root / "go").touch()
+    loop.start()
+    assert [nodes.tries(host) for host in hosts] == [1] * 6
+
+
+def test_synthetic_machines(nodes: StandIn) -> None:
+    nodes.does("n1", "export HWLOC_SYNTHETIC='pack:2 core:4 pu:1'")
+    nodes.does("n2", "export HWLOC_SYNTHETIC='8'")
+    found, _ = nodes.make("n1", "n2", "n3").agents.settle()
+    assert found["n1"].topology.node == Node("n1", (4, 4)) and found["n1"].topology.synthetic
+    assert found["n2"].topology.sockets == read_topology().sockets
+    assert "HWLOC_SYNTHETIC is `8` there" in found["n2"].warning
+    assert not found["n3"].topology.synthetic and not found["n3"].warning
+
+
+def test_facts_travel_whole(tmp_path: Path) -> None:
+    machine(tmp_path, EVEN_ODD_THREADS, online=set(range(16)) - {9})
+    said = {**agent.facts(), "files": agent.read_files(tmp_path), "cpuset": list(range(2, 16)),
+            "mask": [3, 4, 5]}
+    facts = node_facts(json.loads(json.dumps(said)), "n0")
+    assert facts.topology == parse_topology(tmp_path, "n0", range(2, 16), [3, 4, 5])
+    assert facts.topology.node.sockets == (1, 2)
+
+
+def test_gpus_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    assert agent.count_gpus(tmp_path) == 0
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "kfd"):
+        (tmp_path / "dev" / name).touch()
+    for number, gpu in enumerate(("0", "4711", "4712")):
+        folder = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}"
+        folder.mkdir(parents=True)
+        (folder / "gpu_id").write_text(gpu + "\n")
+    assert agent.count_gpus(tmp_path) == 4
+
+
+# --------------------------------------------------------------------------- life of the agents
+
+
+def test_a_lost_connection_is_no_lost_node(nodes: StandIn) -> None:
+    loop = nodes.make("n1", "n2").start()
+    os.kill(nodes.pids("n1")[0], signal.SIGKILL)
+    loop.until(lambda: nodes.tries("n1") == 2, "n1 is connected to again")
+    loop.agents.sweep(1)
+    assert {loop.next(Swept).host, loop.next(Swept).host} == {"n1", "n2"}
+    assert loop.seen == []
+
+
+def test_a_question_survives_its_agent(nodes: StandIn) -> None:
+    loop = nodes.make("n1").start()
+    pid = nodes.pids("n1")[0]
+    os.kill(pid, signal.SIGSTOP)
+    loop.agents.sweep(4)
+    os.kill(pid, signal.SIGKILL)
+    assert loop.next(Swept) == Swept("n1", 4, 0)
+
+
+def test_a_node_that_hangs_goes_down_and_returns(nodes: StandIn) -> None:
+    loop = nodes.make("n1", "n2", timeout=2.0).start()
+    nodes.does("n1", "exec sleep 600")
+    os.kill(nodes.pids("n1")[0], signal.SIGSTOP)
+    assert loop.next(NodeDown) == NodeDown("n1", "no answer to a ping within 2 s")
+    loop.agents.sweep(3)
+    assert loop.next(Swept) == Swept("n2", 3, 0)
+    assert loop.agents.unanswered() == 0 and loop.agents.unanswered(up_only=False) == 1
+    loop.until(lambda: nodes.tries("n1") >= 3, "n1 is tried again and again")
+    assert loop.seen == []  # and told once
+    assert not loop.agents.sweeping(3)  # not on nodes that could be used
+    nodes.does("n1")
+    loop.next(NodeUp)
+    assert loop.seen == [Swept("n1", 3, 0)]  # what was asked meanwhile comes first
+
+
+def test_a_node_that_dies_goes_down_with_what_ssh_says(nodes: StandIn) -> None:
+    loop = nodes.make("n1", "n2", timeout=1.0).start()
+    nodes.does("n1", "echo 'ssh: connect to host n1 port 22: No route to host' >&2; exit 255")
+    os.kill(nodes.pids("n1")[0], signal.SIGKILL)
+    lost = time.monotonic()
+    down = loop.next(NodeDown)
+    assert down == NodeDown("n1", "ssh: connect to host n1 port 22: No route to host")
+    assert time.monotonic() - lost >= 1.0  # not at the first failure
+    nodes.does("n1")
+    assert loop.next(NodeUp).host == "n1"
+
+
+def test_a_restarted_node_has_lost_what_it_did(nodes: StandIn) -> None:
+    loop = nodes.make("n1").start()
+    loop.agents._nodes["n1"].boot = "an earlier one"
+    os.kill(nodes.pids("n1")[0], signal.SIGKILL)
+    assert loop.next(NodeDown) == NodeDown("n1", "it was restarted")
+    assert loop.next(NodeUp).host == "n1"
+
+
+def test_this_machine_is_never_down(nodes: StandIn) -> None:
+    own = host_name()
+    loop = nodes.make(own, timeout=0.5).start()
+    first = loop.agents._nodes[own].process
+    assert first is not None
+    os.kill(first.pid, signal.SIGSTOP)
+    loop.until(lambda: loop.agents._nodes[own].process not in (first, None), "a new agent")
+    loop.agents.sweep(1)
+    assert loop.next(Swept).host == own
+    assert loop.seen == []
+
+
+def test_silence_while_vrm_was_stopped_is_not_the_nodes(nodes: StandIn) -> None:
+    """After a pause of the loop, what has been said meanwhile counts first."""
+    loop = nodes.make("n1", ping=0.0, timeout=5.0).start()
+    loop.agents.tick(time.monotonic())  # a ping goes out
+    wait_until(lambda: select.select([loop.agents.fileno()], [], [], 0)[0], "it was answered")
+    later = time.monotonic() + 60
+    loop.agents.tick(later)
+    assert loop.agents.events() == []
+
+
+def test_dropped_nodes_are_left_alone(nodes: StandIn) -> None:
+    nodes.does("n2", "exit 1")
+    loop = nodes.make("n1", "n2")
+    _, failed = loop.agents.settle()
+    loop.agents.drop(failed)
+    tries = nodes.tries("n2")
+    loop.agents.sweep(None)
+    assert loop.next(Swept) == Swept("n1", None, 0)
+    loop.agents.drop(["n1", "n9"])
+    assert nodes.tries("n2") == tries
+    wait_until(lambda: not psutil.pid_exists(nodes.pids("n1")[0])
+               or psutil.Process(nodes.pids("n1")[0]).status() == psutil.STATUS_ZOMBIE,
+               "the agent of n1 has ended")
+
+
+def test_many_questions_at_once(nodes: StandIn) -> None:
+    """More than the pipe takes."""
+    loop = nodes.make("n1", ping=60.0).start()
+    os.kill(nodes.pids("n1")[0], signal.SIGSTOP)
+    for job in range(900):
+        loop.agents.ask_affinity(job, {"n1": 0}, OPEN_MPI)
+    os.kill(nodes.pids("n1")[0], signal.SIGCONT)
+    loop.until(lambda: len(loop.seen) == 900, "all are answered")
+    assert [event.job_id for event in loop.seen] == list(range(900))
+
+
+def test_agents_end_with_their_vrm(nodes: StandIn, tmp_path: Path) -> None:
+    """Also when it is killed."""
+    code = ("import sys; from vrm.live.agents import Agents\n"
+            "agents = Agents(['n1', 'localhost'], command=(sys.argv[1],)); agents.settle()\n"
+            "print([n.process.pid for n in agents._nodes.values()], flush=True)\n"
+            "sys.stdin.read()")
+    process = subprocess.Popen([sys.executable, "-c", code, str(nodes.ssh)], text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    pids = json.loads(process.stdout.readline())
+    assert all(psutil.pid_exists(pid) for pid in pids)
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "the agents have ended")
+
+
+def test_an_agent_that_hears_nothing_ends() -> None:
+    read, write = os.pipe()
+    process = subprocess.Popen([sys.executable, "-I", "-S", AGENT, "0.2"], stdin=read,
+                               stdout=subprocess.PIPE)
+    try:
+        process.communicate(timeout=LIMIT)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(read)
+        os.close(write)
+
+
+def test_warnings_of_the_batch_system_are_not_for_agents(nodes: StandIn) -> None:
+    loop = nodes.make("n1").start()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(nodes.pids("n1")[0], number)
+    loop.agents.sweep(1)
+    assert loop.next(Swept) == Swept("n1", 1, 0)
+    assert nodes.tries("n1") == 1
+
+
+def test_trying_again_and_again_leaks_nothing(nodes: StandIn) -> None:
+    loop = nodes.make("n1", "n2", pauses=(0.001, 0.001), timeout=60.0).start()
+    nodes.does("n1", "exit 1")
+    os.kill(nodes.pids("n1")[0], signal.SIGKILL)
+    loop.until(lambda: nodes.tries("n1") > 5, "n1 is tried again")
+    before = len(os.listdir("/proc/self/fd"))
+    loop.until(lambda: nodes.tries("n1") > 60, "n1 is tried many times")
+    assert len(os.listdir("/proc/self/fd")) <= before + 3  # it may just be tried
+    assert len(loop.agents._dying) <= 2
+    assert loop.seen == []
+
+
+def test_the_agent_is_python_3_6() -> None:
+    ast.parse(Path(AGENT).read_text(), feature_version=(3, 6))
+
+
+# ------------------------------------------------------------------------------ ranks and sweep
+
+
+class Jobs:
+    """Processes that carry the marks of jobs, ended with the test."""
+
+    def __init__(self) -> None:
+        self.started: List["subprocess.Popen[bytes]"] = []
+
+    def start(self, code: str, run: str = "r1", job: int = 1, **env: str) -> psutil.Process:
+        """A Python program that has begun; `code` may use os, sys, time and `wait()`."""
+        program = ("import os, sys, time, signal\n"
+                   "def wait():\n    print(flush=True); time.sleep(600)\n" + code)
+        process = subprocess.Popen(
+            [sys.executable, "-S", "-c", program], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
+            env={**os.environ, "VRM_RUN": run, "VRM_JOB_ID": str(job), **env})
+        self.started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return psutil.Process(process.pid)
+
+    def ended(self, process: psutil.Process) -> bool:
+        """Whether it was killed."""
+        for popen in self.started:
+            popen.poll()
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    made = Jobs()
+    yield made
+    for process in made.started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+CPUS = sorted(os.sched_getaffinity(0))
+two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs 2 CPUs")
+
+
+@two_cpus
+def test_ranks_are_found_where_they_run(nodes: StandIn, jobs: Jobs) -> None:
+    bind = "os.sched_setaffinity(0, [%d]); wait()"
+    jobs.start(bind % CPUS[0], OMPI_COMM_WORLD_RANK="4")
+    jobs.start(bind % CPUS[1], OMPI_COMM_WORLD_RANK="5", SLURM_PROCID="0")
+    jobs.start("wait()", SLURM_PROCID="0")  # a daemon
+    jobs.start("wait()", job=2, OMPI_COMM_WORLD_RANK="4")
+    jobs.start("wait()", run="r2", OMPI_COMM_WORLD_RANK="4")
+    loop = nodes.make("n1").start()
+    loop.agents.ask_affinity(1, {"n1": 2}, OPEN_MPI)
+    assert loop.next(Affinity) == Affinity("n1", 1, {4: frozenset(CPUS[:1]),
+                                                     5: frozenset(CPUS[1:2])})
+
+
+def test_a_batch_script_has_the_variable_of_ranks(nodes: StandIn, jobs: Jobs) -> None:
+    """And srun inherits it."""
+    jobs.start("wait()", SLURM_PROCID="0")
+    jobs.start("wait()", SLURM_PROCID="1", SLURM_STEP_ID="4")
+    loop = nodes.make("n1").start()
+    loop.agents.ask_affinity(1, {"n1": 2}, RANK_VARIABLES["srun"], patience=0.0)
+    assert list(loop.next(Affinity).ranks) == [1]
+
+
+@two_cpus
+def test_the_outermost_process_of_a_rank_counts(nodes: StandIn, jobs: Jobs) -> None:
+    """A wrapper that is bound, and what it starts moves itself."""
+    jobs.start(f"os.sched_setaffinity(0, [{CPUS[1]}])\n"
+               "if not os.fork():\n"
+               f"    os.sched_setaffinity(0, [{CPUS[0]}])\n"
+               "    if not os.fork(): os.setsid()\n"
+               "    wait()\n"
+               "os.wait()", OMPI_COMM_WORLD_RANK="0")
+    loop = nodes.make("n1").start()
+    loop.agents.ask_affinity(1, {"n1": 1}, OPEN_MPI)
+    assert loop.next(Affinity).ranks == {0: frozenset(CPUS[1:2])}
+    loop.agents.sweep(1)
+    loop.next(Swept)
+
+
+def test_ranks_that_start_later_are_awaited(nodes: StandIn, jobs: Jobs) -> None:
+    loop = nodes.make("n1").start()
+    loop.agents.ask_affinity(1, {"n1": 2}, OPEN_MPI)
+    jobs.start("wait()", OMPI_COMM_WORLD_RANK="0")
+    loop.agents.sweep(9)
+    loop.next(Swept)
+    assert loop.seen == []
+    jobs.start("wait()", OMPI_COMM_WORLD_RANK="1")
+    assert sorted(loop.next(Affinity).ranks) == [0, 1]
+
+
+def test_ranks_that_never_come(nodes: StandIn, jobs: Jobs) -> None:
+    jobs.start("wait()", OMPI_COMM_WORLD_RANK="0")
+    loop = nodes.make("n1").start()
+    loop.agents.ask_affinity(1, {"n1": 2}, OPEN_MPI, patience=0.2)
+    assert sorted(loop.next(Affinity).ranks) == [0]
+    loop.agents.ask_affinity(1, {"n1": 2}, OPEN_MPI)
+    loop.agents.ask_affinity(2, {"n1": 2}, OPEN_MPI)
+    loop.until(lambda: not loop.agents._nodes["n1"].unsent, "asked")
+    loop.agents.sweep(1)  # nobody waits for the ranks of a job that has ended
+    assert loop.next(Affinity).job_id == 1
+    assert loop.next(Swept) == Swept("n1", 1, 1)
+    assert loop.agents.unanswered() == 1
+
+
+def test_a_sweep_ends_all_that_a_job_has_left(nodes: StandIn, jobs: Jobs) -> None:
+    stubborn = ("[signal.signal(s, signal.SIG_IGN) for s in (1, 2, 15)]\n"
+                "if not os.fork():\n"
+                "    os.setsid()\n"
+                "    if os.fork(): os._exit(0)\n"
+                "wait()")
+    parent = jobs.start(stubborn, job=1)
+    child = wait_until(lambda: next((p for p in psutil.process_iter(["ppid"])
+                                     if p.pid != parent.pid and stubborn_of(p, parent)), None),
+                       "the daemon has left its parent")
+    other = jobs.start("wait()", job=2)
+    foreign = jobs.start("wait()", run="r2", job=1)
+    loop = nodes.make("n1", "n2").start()
+    loop.agents.sweep(1, ["n1"])
+    assert loop.agents.sweeping(1) and not loop.agents.sweeping(2)
+    assert loop.next(Swept) == Swept("n1", 1, 2)
+    assert not loop.agents.sweeping(1)
+    wait_until(lambda: jobs.ended(parent) and jobs.ended(child), "both are dead")
+    assert not jobs.ended(other) and not jobs.ended(foreign)
+    loop.agents.sweep(None, ["n2"])
+    assert loop.next(Swept) == Swept("n2", None, 1)
+    wait_until(lambda: jobs.ended(other), "the other job is dead")
+    assert not jobs.ended(foreign)
+
+
+def stubborn_of(process: psutil.Process, parent: psutil.Process) -> bool:
+    """Whether this is the daemon that `parent` has left behind."""
+    try:
+        return (process.cmdline() == parent.cmdline() and process.ppid() != parent.pid
+                and os.getsid(process.pid) != os.getsid(parent.pid))
+    except (psutil.Error, ProcessLookupError):
+        return False
+
+
+def test_a_sweep_outruns_forks(nodes: StandIn, jobs: Jobs) -> None:
+    jobs.start("print(flush=True)\n"
+               "for _ in range(2000):\n"
+               "    time.sleep(0.02)\n"
+               "    if os.fork(): os._exit(0)\n")
+    loop = nodes.make("n1").start()
+    loop.agents.sweep(1)
+    swept = loop.next(Swept)
+    assert swept.processes >= 1 and swept.left == 0
+    assert not [env for _, env in agent.marked() if b"VRM_RUN=r1" in env]
+
+
+def test_a_run_without_a_mark_is_not_swept(nodes: StandIn) -> None:
+    loop = nodes.make("n1", run="").start()
+    with pytest.raises(ValueError, match="no mark"):
+        loop.agents.sweep(None)
+
+
+@two_cpus
+def test_the_ranks_of_open_mpi(nodes: StandIn) -> None:
+    """mpirun and its threads carry the marks, too; its ranks are bound."""
+    mpirun = shutil.which("mpirun")
+    if not mpirun:
+        pytest.skip("no mpirun")
+    env = {**mpirun_environment(), "VRM_RUN": "r1", "VRM_JOB_ID": "1"}
+    process = subprocess.Popen([mpirun, "-np", "2", "--bind-to", "core", "sleep", "600"],
+                               env=env, start_new_session=True, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    try:
+        loop = nodes.make("n1").start()
+        loop.agents.ask_affinity(1, {"n1": 2}, OPEN_MPI)
+        found = loop.next(Affinity).ranks
+        here = read_topology()
+        slots = [RankSlot(0, 0, 0, (0,)), RankSlot(1, 0, 0, (1,))]
+        if len(here.sockets) == 1:
+            check = compare_affinity(slots, [here.node], {here.host: here}, {here.host: found})
+            assert check.state == "ok", check
+        loop.agents.sweep(1)
+        assert loop.next(Swept).processes >= 3
+    finally:
+        process.kill()
+        process.wait()
+
+
+# ----------------------------------------------------------------------------------- comparison
+
+EIGHT = {"n0": Topology.regular("n0", (4, 4)), "n1": Topology.regular("n1", (4, 4))}
+NODES = [Node("n0", (4, 4)), Node("n1", (4, 4))]
+SLOTS = [RankSlot(0, 0, 0, (0, 1)), RankSlot(1, 1, 1, (2,))]
+
+
+def cpus(*numbers: int) -> FrozenSet[int]:
+    return frozenset(numbers)
+
+
+COMPARED: Dict[str, Tuple[Mapping[str, Mapping[int, FrozenSet[int]]], str, Tuple[str, ...]]] = {
+    "as wished": ({"n0": {0: cpus(0, 1)}, "n1": {1: cpus(6)}}, "ok", ()),
+    "narrower": ({"n0": {0: cpus(1)}, "n1": {1: cpus(6)}}, "ok", ()),
+    "wider": ({"n0": {0: cpus(0, 1, 2)}, "n1": {1: cpus(6)}}, "mismatch",
+              ("rank 0 of n0: may use CPU 0-2, wanted 0-1 (socket 0 core 0-1)",)),
+    "not bound": ({"n0": {0: cpus(0, 1)}, "n1": {1: cpus(*range(8))}}, "mismatch",
+                  ("rank 1 of n1: may use CPU 0-7, wanted 6 (socket 1 core 2)",)),
+    "on another node": ({"n0": {0: cpus(0, 1), 1: cpus(6)}, "n1": {}}, "mismatch",
+                        ("rank 1 runs on n0, wanted n1",)),
+    "not found": ({"n0": {0: cpus(0, 1)}}, "unchecked",
+                  ("rank(s) 1 were not found on their node",)),
+    "nothing known": ({}, "unchecked", ("rank(s) 0-1 were not found on their node",)),
+}
+
+
+@pytest.mark.parametrize("case", COMPARED)
+def test_affinity_is_compared(case: str) -> None:
+    ranks, state, differences = COMPARED[case]
+    check = compare_affinity(SLOTS, NODES, EIGHT, ranks)
+    assert (check.state, check.differences) == (state, differences)
+
+
+def test_threads_of_a_core_are_the_core(tmp_path: Path) -> None:
+    topology = {"n0": parse_topology(machine(tmp_path, EVEN_ODD_THREADS), "n0")}
+    slot = [RankSlot(0, 0, 1, (0, 2))]  # CPUs 1, 9 and 5, 13
+    node = [topology["n0"].node]
+    for allowed in (cpus(1, 9, 5, 13), cpus(1, 5), cpus(9)):
+        assert compare_affinity(slot, node, topology, {"n0": {0: allowed}}).state == "ok"
+    check = compare_affinity(slot, node, topology, {"n0": {0: cpus(1, 9, 3)}})
+    assert check.differences == (
+        "rank 0 of n0: may use CPU 1,3,9, wanted 1,5,9,13 (socket 1 core 0,2)",)
+
+
+def test_emulated_cores_are_not_compared() -> None:
+    synthetic = {name: replace(topology, synthetic=True) for name, topology in EIGHT.items()}
+    wild = {"n0": {0: cpus(7)}, "n1": {1: cpus(7)}}
+    for topologies in (synthetic, {}):
+        check = compare_affinity(SLOTS, NODES, topologies, wild)
+        assert (check.state, check.differences) == (
+            "unchecked", ("rank(s) 0-1 run on emulated cores",))
+    # A rank on the wrong node shows on any machine.
+    assert compare_affinity(SLOTS, NODES, synthetic, {"n1": {0: cpus(0)}}).state == "mismatch"
+
+
+def test_a_node_that_has_shrunk() -> None:
+    check = compare_affinity([RankSlot(0, 0, 1, (3,))], NODES,
+                             {"n0": Topology.regular("n0", (4, 2))}, {"n0": {0: cpus(0)}})
+    assert check.differences == ("rank 0 of n0: has no socket 1 with core 3",)

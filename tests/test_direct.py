@@ -1,0 +1,245 @@
+"""Direct execution: what is started for a job, and the real `vrm` with programs without MPI that
+tell themselves where they run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple
+
+import pytest
+from conftest import Site, wait_until
+from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
+
+from vrm.config import Launcher as Settings
+from vrm.live import remote
+from vrm.live.direct import Direct
+from vrm.live.environment import thread_settings
+from vrm.live.launchers import MADE_UP, BindingCheck, LaunchError, make_launcher
+from vrm.live.topology import host_name, parse_cpu_list, parse_topology, read_topology
+from vrm.model import Node, RankSlot
+
+HERE = host_name()
+
+
+def slots(*places: Tuple[int, int, Tuple[int, ...]]) -> Sequence[RankSlot]:
+    """Ranks 0, 1, ... on (node, socket, cores)."""
+    return [RankSlot(rank, *place) for rank, place in enumerate(places)]
+
+
+def launcher(folder: Path, sockets: Sequence[Cores] = TWO_BY_FOUR, **settings: Any) -> Direct:
+    """The launcher of a machine of this shape that bears this machine's name."""
+    topology = parse_topology(machine(folder, sockets), HERE)
+    emulated = settings.pop("emulated", False)
+    made = make_launcher(Settings(Kind="direct", **settings), emulated, {HERE: topology},
+                         {"PATH": "/bin", "OMP_NUM_THREADS": "77"})
+    assert isinstance(made, Direct)
+    made.run_id = "r1"
+    return made
+
+
+@pytest.mark.parametrize("sockets, placed, cpus, threads", [
+    (TWO_BY_FOUR, slots((0, 0, (1,))), (1,), 1),
+    (TWO_BY_FOUR, slots((0, 0, (2, 3)), (0, 1, (0, 1))), (2, 3, 4, 5), 4),
+    # The second socket has the odd CPUs, and each core a second thread eight further on.
+    (EVEN_ODD_THREADS, slots((0, 1, (0,)), (0, 1, (3,))), (1, 7, 9, 15), 2),
+])
+def test_a_job_is_the_program_on_the_cores_of_its_ranks(
+        sockets: Sequence[Cores], placed: Sequence[RankSlot], cpus: Tuple[int, ...],
+        threads: int, tmp_path: Path) -> None:
+    made = launcher(tmp_path, sockets)
+    node = made.topologies[HERE].node
+    launch = made.command(7, Path("/apps/a"), placed, [node], "/r/a.7.rf", ("-x", "a b"))
+    assert launch.argv == ("/apps/a", "-x", "a b")
+    assert launch.affinity == cpus
+    assert launch.files == {}
+    assert launch.env == {"PATH": "/bin", "VRM_RUN": "r1", "VRM_JOB_ID": "7",
+                          "OMP_NUM_THREADS": str(threads), "OMP_PROC_BIND": "true",
+                          "OMP_PLACES": "cores"}
+    assert made.check_bindings("/e", "/o", placed, [node]) == BindingCheck("ok")
+
+
+def test_an_emulated_job_is_not_bound(tmp_path: Path) -> None:
+    made = launcher(tmp_path, emulated=True)
+    nodes = [Node("n0", (4, 4)), Node("n1", (4, 4))]
+    launch = made.command(7, "/apps/a", slots((1, 0, (0, 1, 2))), nodes, "/r")
+    assert launch.affinity is None
+    assert launch.env == {"PATH": "/bin", "VRM_RUN": "r1", "VRM_JOB_ID": "7",
+                          "OMP_NUM_THREADS": "3"}
+    assert made.check_bindings("/e", "/o", (), nodes) == BindingCheck("unbound")
+
+
+@pytest.mark.parametrize("env, user, bound, expected", [
+    ({}, {}, True, {"OMP_NUM_THREADS": "4", "OMP_PROC_BIND": "true", "OMP_PLACES": "cores"}),
+    ({}, {}, False, {"OMP_NUM_THREADS": "4"}),
+    ({"OMP_NUM_THREADS": "1"}, {}, False, {"OMP_NUM_THREADS": "4"}),
+    ({"OMP_NUM_THREADS": "2"}, {"OMP_NUM_THREADS": "2"}, False, {"OMP_NUM_THREADS": "2"}),
+    ({"OMP_PLACES": "threads"}, {}, True, {"OMP_NUM_THREADS": "4"}),
+    ({"OMP_PROC_BIND": "false"}, {}, True, {"OMP_NUM_THREADS": "4"}),
+    ({"KMP_AFFINITY": "compact"}, {}, True, {"OMP_NUM_THREADS": "4"}),
+])
+def test_thread_settings(env: Mapping[str, str], user: Mapping[str, str], bound: bool,
+                         expected: Dict[str, str]) -> None:
+    assert thread_settings(env, user, 4, bound) == expected
+
+
+def test_what_cannot_be_started_is_refused(tmp_path: Path) -> None:
+    made = launcher(tmp_path)
+    here, there = made.topologies[HERE].node, Node("elsewhere", (4,))
+    with pytest.raises(LaunchError, match=f"job 3 would span 2 nodes .{HERE}, elsewhere."):
+        made.command(3, "/a", slots((0, 0, (0,)), (1, 0, (0,))), [here, there], "/r")
+    with pytest.raises(LaunchError, match="no socket 1 with core 4"):
+        made.command(3, "/a", slots((0, 1, (4,))), [here], "/r")
+    with pytest.raises(LaunchError, match="Options are arguments for mpirun"):
+        launcher(tmp_path / "other", Options=("--verbose",))
+
+
+@pytest.mark.parametrize("srun, expected", [
+    ("/bin/srun", "/bin/srun --job-name=vrm.7 --overlap --nodes=1 --ntasks=1 --nodelist=n5 "
+                  "--export=ALL --cpu-bind=mask_cpu:0x24 /apps/a -x"),
+    ("", f"{sys.executable} -I -S {remote.__file__} n5 2,5 /apps/a -x"),
+])
+def test_a_program_on_another_node(srun: str, expected: str, tmp_path: Path) -> None:
+    topology = parse_topology(machine(tmp_path, TWO_BY_FOUR), "n5")
+    made = Direct({"PATH": "/bin"}, {}, {"n5": topology}, srun=srun)
+    placed = slots((0, 0, (2,)), (0, 1, (1,)))
+    launch = made.command(7, "/apps/a", placed, [topology.node], "/r", ("-x",))
+    assert launch.argv == tuple(expected.split()) and launch.affinity is None
+    assert launch.env["OMP_NUM_THREADS"] == "2" and launch.env["OMP_PLACES"] == "cores"
+    assert made.check_bindings("/e", "/o", placed, [topology.node]).state == "unchecked"
+    made_up = Direct({}, {}, {"n5": replace(topology, synthetic=True)}, srun=srun)
+    argv = made_up.command(7, "/apps/a", placed, [topology.node], "/r").argv
+    assert argv[-2] in ("--cpu-bind=none", "-")
+    assert made_up.check_bindings("/e", "/o", placed, [topology.node]) == MADE_UP
+
+
+ODD = ["", "a b", "$(touch hit)", "'; touch hit; '", '"`touch hit`"', "a\nb", "\\", "*", "\u00e9\t"]
+
+
+def test_no_word_of_a_job_means_anything_to_the_remote_shell(tmp_path: Path) -> None:
+    """The command as a remote shell gets it, for a program with odd words and variables."""
+    tell = [sys.executable, "-c", "import json,os,sys; print(json.dumps([sys.argv[1:], "
+            "os.environ['ODD'], os.getcwd(), sorted(os.sched_getaffinity(0)), "
+            "'SSH_TTY' in os.environ]))", *ODD]
+    cpu = max(os.sched_getaffinity(0))
+    folder = tmp_path / "a ' $(b)"
+    folder.mkdir()
+    argv = remote.command("n5", [cpu], tell, str(folder),
+                          {**os.environ, "ODD": "".join(ODD), "SSH_TTY": "/dev/pts/1"})
+    assert argv[:-1] == ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", "n5"]
+    done = subprocess.run(["/bin/sh", "-c", argv[-1]], cwd=tmp_path, check=True, text=True,
+                          stdout=subprocess.PIPE)
+    assert json.loads(done.stdout) == [ODD, "".join(ODD), str(folder), [cpu], False]
+    assert not list(tmp_path.rglob("hit"))
+    with pytest.raises(ValueError, match="too long for ssh"):
+        remote.command("n5", [], ["/bin/true"], "/", {"LONG": "x" * 200_000})
+
+
+# ------------------------------------------------------------------------- the real programs
+
+ASK = """
+while read -r key value; do
+  [ "$key" = Cpus_allowed_list: ] && echo "cpus=$value"
+done < /proc/self/status
+echo "threads=$OMP_NUM_THREADS places=$OMP_PLACES run=$VRM_RUN id=$VRM_JOB_ID"
+"""
+TOGETHER = ASK + """
+: > "$0.$VRM_JOB_ID.there"
+until [ -e "$0.0.there" ] && [ -e "$0.1.there" ]; do sleep 0.01; done
+"""
+
+
+@pytest.fixture
+def serial(tmp_path: Path) -> Iterator[Site]:
+    """A site of two cores without MPI: no mpirun is on its PATH."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    site = Site(tmp_path / "site")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "sleep").symlink_to("/bin/sleep")
+    site.env["PATH"] = str(tools)
+    site.config(Cores=2, Launcher={"Kind": "direct"}, Allocation={"Policy": "pack"})
+    yield site
+    site.close()
+
+
+def said(site: Site, app: str, job_id: int) -> Dict[str, str]:
+    """The `name=value` words that a job has printed."""
+    words = (site.log / f"{app}.{job_id}.o").read_text().split()
+    return dict(word.split("=", 1) for word in words)
+
+
+def test_two_serial_jobs_run_at_once_on_their_own_cores(serial: Site) -> None:
+    serial.program("pair", TOGETHER)
+    serial.lines("pair 1 60 0", "pair 1 60 0")
+    printed = serial.finish(serial.start())
+    assert serial.statuses() == {0: "completed", 1: "completed"}, printed
+    own = [parse_cpu_list(said(serial, "pair", job)["cpus"]) for job in (0, 1)]
+    assert own == [frozenset(read_topology().core(0, core).cpus) for core in (0, 1)]
+    for job in (0, 1):
+        assert said(serial, "pair", job)["threads"] == "1"
+        assert said(serial, "pair", job)["id"] == str(job)
+        assert serial.rows()[job].binding == "ok"
+    assert "without MPI" in printed
+    serial.nothing_left()
+
+
+@pytest.mark.parametrize("line", ["wide 2 60 0", "wide 1 60 0 cores=2"])
+def test_a_threaded_job_has_all_its_cores(serial: Site, line: str) -> None:
+    serial.program("wide", ASK)
+    serial.lines(line)
+    serial.finish(serial.start(OMP_NUM_THREADS="1"))
+    words = said(serial, "wide", 0)
+    cores = read_topology().sockets[0][:2]
+    assert parse_cpu_list(words["cpus"]) == {cpu for core in cores for cpu in core.cpus}
+    assert (words["threads"], words["places"]) == ("2", "cores")
+
+
+def test_a_failing_serial_job_is_told_and_a_hanging_one_ended(serial: Site) -> None:
+    serial.config(Cores=2, Launcher={"Kind": "direct"}, Allocation={"Policy": "pack"},
+                  Walltime="kill", Grace=1)
+    serial.program("bad", "exit 3\n")
+    serial.program("dies", "kill -9 $$\n")
+    serial.program("hangs", "trap '' TERM\nwhile :; do sleep 0.05; done\n")
+    serial.lines("bad 1 10 0", "dies 1 10 0", "hangs 1 0.3 0")
+    process = serial.start()
+    serial.finish(process)
+    assert process.returncode == 1
+    rows = serial.rows()
+    assert [(rows[i].status, rows[i].exit_code) for i in range(3)] == [
+        ("failed", 3), ("failed", 137), ("timeout", 137)]
+    serial.nothing_left()
+
+
+def test_a_job_that_would_span_nodes_fails_alone(serial: Site) -> None:
+    serial.config(Nodes=2, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
+    serial.program("ok", ASK)
+    serial.lines("ok 3 10 0", "ok 2 10 0")
+    printed = serial.finish(serial.start())
+    assert serial.statuses() == {0: "failed", 1: "completed"}
+    assert "would span 2 nodes (n0, n1)" in printed
+    assert said(serial, "ok", 1)["threads"] == "2"
+
+
+def test_the_doctor_tries_a_program_without_mpi(serial: Site) -> None:
+    serial.program("ok", "exit 0\n")
+    serial.lines("ok 1 10 0")
+    done = serial.run("doctor")
+    assert done.returncode == 0 and "without MPI" in done.stdout and "trial job" in done.stdout
+
+
+def test_an_ensemble_of_many_tasks(serial: Site) -> None:
+    serial.program("task", "echo $VRM_JOB_ID\n")
+    serial.lines(*["task 1 5 0"] * 200)
+    manager = serial.start()
+    wait_until(lambda: manager.poll() is not None, "the ensemble ends")
+    assert manager.returncode == 0
+    assert [(serial.log / f"task.{i}.o").read_text() for i in range(200)] == [
+        f"{i}\n" for i in range(200)]
+    serial.nothing_left()

@@ -1,0 +1,288 @@
+"""The whole program on a cluster: a real batch job, real mpiruns, nodes that are lost and come back.
+
+Where ranks were, and when, is read from what they printed themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+import pytest
+import yaml
+from conftest import mpiruns, wait_until
+from testbed import LOGIN, Batch, Testbed
+
+from vrm.live.openmpi import find_mpirun, strip_prefix
+from vrm.report.jobs import JobRow, parse_cores, read_jobs
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = ("bt.S.x", "cg.S.x", "ep.S.x", "mg.S.x")
+HEATMAP = "bt ep cg mg bt\ncg ep bt mg cg\nep mg cg bt ep\nmg ep bt cg mg\n"
+
+
+class Seen(NamedTuple):
+    """What a rank printed."""
+
+    host: str
+    start: float
+    end: float
+
+
+class Cluster:
+    """A directory with programs and a configuration, and vrm on the cluster."""
+
+    def __init__(self, testbed: Testbed, root: Path, mpirun: str = "auto") -> None:
+        self.testbed = testbed
+        self.root = root
+        self.log = root / "log"
+        self.marks = root / "marks"
+        self.config_file = root / "vrm.yaml"
+        self.managers: List["subprocess.Popen[str]"] = []
+        self.mpirun = find_mpirun(mpirun)[0]
+        (root / "bin").mkdir(parents=True)
+        self.marks.mkdir()
+        program = root / "bin" / PROGRAMS[0]
+        mpicc = Path(self.mpirun).with_name("mpicc")
+        subprocess.run([mpicc if mpicc.exists() else "mpicc", "-o", program,
+                        ROOT / "tests" / "ranks.c"], check=True)
+        for name in PROGRAMS[1:]:
+            shutil.copy(program, root / "bin" / name)
+        (root / "heatmap").write_text(HEATMAP)
+        self.config()
+
+    def config(self, **keys: Any) -> None:
+        """Write the configuration: strip, WFP3 and EASY, and what `keys` say over it."""
+        settings: Dict[str, Any] = {
+            "Applications": {"Path": "bin", "Queue": "queue", "Heatmap": "heatmap"},
+            "Scheduling": {"Algorithm": "WFP3", "Backfilling": "easy"},
+            "Allocation": {"Policy": "strip"}, "Log": "log", "Grace": 2,
+            "Launcher": {"Mpirun": self.mpirun, "AllowRoot": True, "Transport": "tcp",
+                         "CheckBindings": "fail",
+                         "Environment": {"OMPI_MCA_mpi_yield_when_idle": 1}}}
+        settings.update(keys)
+        self.config_file.write_text(yaml.safe_dump(settings))
+
+    def queue(self, *lines: str) -> None:
+        """Write the queue file."""
+        (self.root / "queue").write_text("".join(line + "\n" for line in (*lines, "end")))
+
+    def line(self, app: str, procs: int, seconds: float, name: str, wait: str = "never",
+             more: str = "") -> str:
+        """A job whose ranks stay for so many seconds, or until somebody makes the file `wait`."""
+        return f"{app} {procs} 60 0 args='{self.marks} {name} {wait} {seconds}' {more}"
+
+    def start(self, batch: Optional[Batch] = None) -> "subprocess.Popen[str]":
+        """Start vrm on the batch job's first node, or on n0 without Slurm."""
+        self.managers.append(self.testbed.popen(
+            batch.host if batch else "n0",
+            [sys.executable, "-m", "vrm.cli", "-c", self.config_file],
+            env={**(batch.env if batch else {}), "PYTHONUNBUFFERED": "1",
+                 "PYTHONPATH": str(ROOT)}, cwd=self.root, text=True,
+            stdout=open(self.root / "said", "w"), stderr=subprocess.STDOUT))
+        return self.managers[-1]
+
+    def finish(self, process: "subprocess.Popen[str]", limit: float = 90) -> str:
+        """Wait for vrm to end and return what it printed."""
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"vrm did not end within {limit:g} s:\n{self.said()}")
+        return self.said()
+
+    def said(self) -> str:
+        """What vrm has printed so far."""
+        return (self.root / "said").read_text()
+
+    def vrm(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """`vrm -c CONFIG WORDS` on the login node."""
+        return self.testbed.exec(LOGIN, [sys.executable, "-m", "vrm.cli", "-c", self.config_file,
+                                         *words], env={"PYTHONPATH": str(ROOT)}, cwd=self.root)
+
+    def state(self) -> Dict[str, Any]:
+        """The state file."""
+        return json.loads((self.log / "state").read_text())
+
+    def rows(self) -> Dict[int, JobRow]:
+        """The lines of jobs.csv."""
+        return {row.id: row for row in read_jobs(self.log / "jobs.csv")}
+
+    def seen(self, row: JobRow) -> Dict[int, Seen]:
+        """What every rank of a job printed."""
+        begun: Dict[int, Tuple[str, float]] = {}
+        found: Dict[int, Seen] = {}
+        for line in (self.log / f"{row.app}.{row.id}.o").read_text().splitlines():
+            words = strip_prefix(line).split()
+            if words[:1] == ["rank"] and "start" in words:
+                begun[int(words[1])] = words[5], float(words[-1])
+                assert words[words.index("job") + 1] == str(row.id)
+            elif words[:1] == ["rank"]:
+                found[int(words[1])] = Seen(*begun[int(words[1])], float(words[3]))
+        return found
+
+    def check_jobs(self, number: int) -> int:
+        """Every job completed with all of its ranks on the nodes and cores that were planned, and
+        no core was used by two at a time. The number of pairs that shared a socket meanwhile."""
+        rows = self.rows()
+        assert sorted(rows) == list(range(number))
+        where: Dict[int, Dict[Tuple[str, int], Set[int]]] = {}
+        when: Dict[int, Dict[str, Tuple[float, float]]] = {}
+        for job_id, row in rows.items():
+            assert (row.status, row.binding) == ("completed", "ok"), (row, self.said())
+            ranks = self.seen(row)
+            assert sorted(ranks) == list(range(row.procs))
+            planned = [host for host, places in parse_cores(row.cores) for place in places
+                       for _ in range(place.first, place.last + 1)]
+            assert [ranks[rank].host for rank in sorted(ranks)] == planned
+            for host, places in parse_cores(row.cores):
+                for place in places:
+                    where.setdefault(job_id, {}).setdefault((host, place.socket), set()).update(
+                        range(place.first, place.last + 1))
+                here = [seen for seen in ranks.values() if seen.host == host]
+                when.setdefault(job_id, {})[host] = (min(seen.start for seen in here),
+                                                     max(seen.end for seen in here))
+        shared = 0
+        for one, other in combinations(rows, 2):
+            for host, socket in where[one].keys() & where[other].keys():
+                (start, end), (begin, until) = when[one][host], when[other][host]
+                if max(start, begin) < min(end, until):
+                    assert not where[one][host, socket] & where[other][host, socket]
+                    shared += 1
+        return shared
+
+    def close(self) -> None:
+        """End what the test has started."""
+        for process in self.managers:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture
+def cluster(testbed: Testbed, tmp_path: Path) -> Iterator[Cluster]:
+    """A directory on the cluster."""
+    made = Cluster(testbed, tmp_path / "site")
+    yield made
+    made.close()
+    for node in testbed.nodes:
+        if not testbed.alive(node):
+            testbed.restart(node)
+
+
+def test_sbatch_runs_a_recorded_queue_of_fifty_jobs_under_strip(cluster: Cluster) -> None:
+    draw = random.Random(7)
+    cluster.config(Replay={"Speed": 1})
+    (cluster.root / "queue").write_text("".join(
+        f"{draw.choice(PROGRAMS)} {draw.choice([1, 2, 4, 4, 8, 8, 16])} {draw.randint(2, 20)} "
+        f"{int(draw.random() < 0.05)} {draw.choice(['0', '0.1', '0.2'])} "
+        f"args='{cluster.marks} j{number} never {draw.choice([0.2, 0.5, 0.8])}'\n"
+        for number in range(50)) + "end\n")
+    made = cluster.vrm("script", "--slurm", "-N", "8", "-t", "10m", "--exclusive", "-o",
+                       str(cluster.root / "vrm.slurm"))
+    assert made.returncode == 0, made.stderr
+    job = cluster.testbed.exec(LOGIN, ["sbatch", "--parsable", "-o", cluster.root / "said",
+                                       cluster.root / "vrm.slurm"], cwd=cluster.root,
+                               env={"PYTHONPATH": str(ROOT)}, check=True).stdout.strip()
+    try:
+        wait_until(lambda: (cluster.log / "state").exists() and len(
+            [job for job in cluster.state()["jobs"] if job["state"] == "running"]) >= 2,
+            "two jobs run")
+        queue, state = cluster.vrm("-i", "queue"), cluster.vrm("-i", "state")
+        assert "WFP3, backfilling easy, strip" in queue.stdout and " R " in queue.stdout
+        assert all(f"| {node} " in state.stdout for node in cluster.testbed.nodes)
+        wait_until(lambda: cluster.state()["manager"]["phase"] == "ended", "the run has ended",
+                   limit=150)
+    finally:
+        cluster.testbed.exec(LOGIN, ["scancel", job])
+    assert "50 completed" in cluster.said(), cluster.said()
+    assert cluster.check_jobs(50) >= 10
+    cluster.testbed.wait_for_slurm(cluster.testbed.nodes)
+    for node in cluster.testbed.nodes:
+        assert not [line for line in cluster.testbed.pids(node).values() if str(cluster.root) in line]
+
+
+@pytest.mark.parametrize("mpirun", mpiruns())
+def test_over_ssh_with_a_host_file(testbed: Testbed, tmp_path: Path, mpirun: str) -> None:
+    cluster = Cluster(testbed, tmp_path / "site", mpirun)
+    (cluster.root / "hosts").write_text("n[0-2]\nn9  # there is no such node\n")
+    cluster.config(Hosts={"File": "hosts", "Reach": "ssh", "Timeout": 4})
+    cluster.queue(*(cluster.line(PROGRAMS[number % 4], procs, 0.5, f"j{number}")
+                    for number, procs in enumerate([8, 6, 2, 12, 4, 3, 8, 1])))
+    try:
+        said = cluster.finish(cluster.start())
+    finally:
+        cluster.close()
+    assert "n9 is left out" in said
+    assert "8 completed" in said
+    assert cluster.check_jobs(8) >= 2
+
+
+def test_a_node_that_is_powered_off_takes_its_job_alone_and_is_used_again(
+        cluster: Cluster) -> None:
+    """The lost job is repeated elsewhere, its neighbour goes on, and the node comes back."""
+    cluster.config(Allocation={"Policy": "compact"}, Hosts={"Timeout": 2})
+    cluster.queue(cluster.line("bt.S.x", 8, 60, "keeps", "go"),
+                  cluster.line("cg.S.x", 16, 60, "lost", "go", more="retries=1"),
+                  cluster.line("ep.S.x", 16, 60, "gone", "never"),
+                  cluster.line("mg.S.x", 48, 0.1, "all", more="after=any:2"))
+    with cluster.testbed.allocation(6, "--exclusive") as batch:
+        process = cluster.start(batch)
+        wait_until(lambda: len(list(cluster.marks.iterdir())) == 40, "all ranks have started")
+        first = {job["id"]: job["nodes"] for job in cluster.state()["jobs"] if "nodes" in job}
+        assert first[0] == [batch.host] and len(set(first[1]) | set(first[2])) == 4
+        cluster.testbed.kill(first[1][1])
+        cluster.testbed.kill(first[2][1])
+        wait_until(lambda: 2 in cluster.rows(), "the job without retries has ended", limit=40)
+        wait_until(lambda: [job for job in cluster.state()["jobs"] if job["id"] == 1
+                            and job["state"] == "running" and job["nodes"] != first[1]],
+                   "the other one runs elsewhere")
+        down = {node["name"] for node in cluster.state()["nodes"] if not node["up"]}
+        assert down == {first[1][1], first[2][1]}
+        (cluster.marks / "go").touch()
+        wait_until(lambda: {0, 1} <= set(cluster.rows()), "both have ended")
+        assert cluster.testbed.alive(batch.host) and process.poll() is None
+        for node in sorted(down):
+            cluster.testbed.restart(node)
+        said = cluster.finish(process)
+    rows = cluster.rows()
+    assert {job_id: row.status for job_id, row in rows.items()} == {
+        0: "completed", 1: "completed", 2: "failed", 3: "completed"}, said
+    assert first[2][1] in rows[2].reason
+    assert {seen.host for seen in cluster.seen(rows[3]).values()} == set(
+        batch.nodes), "the last job needs all nodes, those that came back, too"
+    assert "retry 1 of 1" in said
+
+
+def test_what_runs_on_a_node_that_was_cut_off_is_ended_when_it_is_back(cluster: Cluster) -> None:
+    cluster.config(Allocation={"Policy": "compact"}, Hosts={"Timeout": 2})
+    cluster.queue(cluster.line("bt.S.x", 24, 300, "cut", "never"),
+                  cluster.line("cg.S.x", 8, 300, "waits", "go"))
+
+    def ranks(node: str) -> List[str]:
+        return [line for line in cluster.testbed.pids(node).values()
+                if str(cluster.marks) in line and " cut " in line and "bt.S.x" in line.split()[0]]
+
+    with cluster.testbed.allocation(4, "--exclusive") as batch:
+        process = cluster.start(batch)
+        wait_until(lambda: len(list(cluster.marks.iterdir())) == 32, "all ranks have started")
+        lost = next(job["nodes"] for job in cluster.state()["jobs"] if job["id"] == 0)[-1]
+        cluster.testbed.cut(lost)
+        try:
+            wait_until(lambda: 0 in cluster.rows(), "the job has ended", limit=40)
+            assert cluster.rows()[0].status == "failed"
+            assert ranks(lost), "its ranks go on where nobody can reach them"
+        finally:
+            cluster.testbed.join(lost)
+        wait_until(lambda: not ranks(lost), "they are ended", limit=40)
+        wait_until(lambda: all(node["up"] for node in cluster.state()["nodes"]), "it is used again")
+        (cluster.marks / "go").touch()
+        cluster.finish(process)
+    assert cluster.rows()[1].status == "completed"
+    for node in cluster.testbed.nodes:
+        assert not ranks(node)

@@ -1,0 +1,114 @@
+"""Programs of one node without MPI, started by nobody in between and bound by the kernel.
+
+For ensembles of serial or threaded tasks. The ranks of a job times their cores are the CPUs of
+its one process: `solve 1 60 0 cores=8` and `solve 8 60 0` both give it eight cores of a node.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import List, Mapping, Optional, Sequence
+
+from vrm.live import remote
+from vrm.live.environment import environment, step_environment, tagged, thread_settings
+from vrm.live.launchers import (LAUNCHERS, MADE_UP, BindingCheck, Launch, LaunchError, PathLike,
+                                Settings, slot_cpus, synthetic)
+from vrm.live.topology import Topology, host_name
+from vrm.model import Node, RankSlot
+
+
+@LAUNCHERS.register("direct")
+class Direct:
+    """Jobs that are one process each.
+
+    `env` is the environment of all jobs, `user` the part of it that the configuration sets,
+    `topologies` are the machines by node name, `srun` is the program that reaches other nodes
+    ("" for ssh). An `emulated` cluster runs on this machine, unbound.
+    """
+
+    mpirun = ""
+    version_text = "programs are started directly, without MPI"
+
+    kind = "direct"
+
+    def __init__(self, env: Mapping[str, str], user: Mapping[str, str],
+                 topologies: Mapping[str, Topology], emulated: bool = False,
+                 srun: str = "") -> None:
+        self.env = dict(env)
+        self.user = dict(user)
+        self.topologies = dict(topologies)
+        self.emulated = emulated
+        self.srun = srun
+        self.run_id = ""
+
+    @classmethod
+    def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
+               base: Mapping[str, str]) -> "Direct":
+        """Nothing is to be found; LaunchError for options that nobody would read."""
+        if settings.options:
+            raise LaunchError("Launcher.Options are arguments for mpirun, and Launcher.Kind: "
+                              "direct starts none; remove them")
+        env, srun = environment(base, settings.environment), ""
+        if "SLURM_JOB_ID" in base:
+            srun = shutil.which("srun", path=base.get("PATH", os.defpath)) or ""
+            env = step_environment(env, settings.environment)
+        return cls(env, settings.environment, topologies, emulated, srun)
+
+    def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
+                nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
+                variables: Optional[Mapping[str, str]] = None) -> Launch:
+        """The application itself, bound to the cores of all slots, with a thread for each.
+
+        On another node than this one it is started by srun inside a Slurm job, else by ssh.
+        Raises LaunchError for a job on several nodes.
+        """
+        names = list({nodes[slot.node].name: None for slot in slots})
+        if len(names) > 1:
+            raise LaunchError(f"job {job_id} would span {len(names)} nodes ({', '.join(names)}), "
+                              "and Launcher.Kind: direct starts one process on one node; ask for "
+                              "fewer ranks, or set the Kind of an MPI")
+        cpus: List[int] = []
+        if not self.emulated and not synthetic(self.topologies, slots, nodes):
+            cpus = sorted(cpu for slot in slots
+                          for cpu in slot_cpus(self.topologies, slot, nodes[slot.node]))
+        threads = sum(len(slot.cores) for slot in slots)
+        own = variables or {}
+        env = tagged({**self.env, **own}, self.run_id, job_id)
+        env.update(thread_settings(env, {**self.user, **own}, threads, bound=bool(cpus)))
+        program = (os.fspath(Path(app)), *arguments)
+        if self.emulated or _here(names[0]):
+            return Launch(program, env, {}, tuple(cpus) or None)
+        return Launch((*self._reach(job_id, names[0], cpus), *program), env, {})
+
+    def _reach(self, job_id: int, host: str, cpus: Sequence[int]) -> List[str]:
+        """What starts a program on another node, bound to `cpus` if there are any."""
+        if self.srun:
+            mask = hex(sum(1 << cpu for cpu in cpus))
+            return [self.srun, f"--job-name=vrm.{job_id}", "--overlap", "--nodes=1", "--ntasks=1",
+                    f"--nodelist={host}", "--export=ALL",
+                    f"--cpu-bind=mask_cpu:{mask}" if cpus else "--cpu-bind=none"]
+        return [sys.executable, "-I", "-S", remote.__file__, host,
+                ",".join(map(str, cpus)) or "-"]
+
+    def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
+                       nodes: Sequence[Node] = ()) -> BindingCheck:
+        """Here a program that started is bound: its supervisor has asked the kernel before."""
+        if self.emulated:
+            return BindingCheck("unbound")
+        if synthetic(self.topologies, slots, nodes):
+            return MADE_UP
+        if all(_here(nodes[slot.node].name) for slot in slots):
+            return BindingCheck("ok")
+        return BindingCheck("unchecked", ("it runs on another node",))
+
+    def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
+        """The program's own."""
+        return code
+
+
+def _here(host: str) -> bool:
+    """Whether a host is this machine."""
+    return host.partition(".")[0] == host_name()

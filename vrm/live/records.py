@@ -1,0 +1,195 @@
+"""What is written of jobs that ended: their lines in `jobs.csv`, and what people are told.
+
+The journal knows the ends first; this is the work that can wait until other jobs have started.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import signal
+from dataclasses import dataclass
+from typing import Callable, Collection, Deque, Dict, List, Optional, Set, Tuple
+
+from vrm.live import journal as journals
+from vrm.live.launchers import BindingCheck, Launcher, Result, read_result
+from vrm.live.processes import Sessions, sessions, signal_session
+from vrm.live.rundir import RunDirectory, write_atomically
+from vrm.model import Booking, Cluster, Job, JobState
+from vrm.report.jobs import HEADER, JobRow, JobWriter, PlacementText, read_jobs
+
+SWEEP_PAUSE = 0.05
+"""Seconds at least between two looks at all processes for those that outlived their job."""
+
+Tell = Callable[[str, str], None]
+"""Called with a kind (`start`, `end`, `failure`, `warning`, `note`) and a text for people."""
+
+
+@dataclass
+class Outcome:
+    """A job that ended, before its record is written."""
+
+    job: Job
+    state: JobState
+    reason: str = ""
+    booking: Optional[Booking] = None
+    backfilled: bool = False
+    exit_code: Optional[int] = None      # as a shell would show it
+    end: float = 0.0
+    session: Optional[int] = None
+    leader: Optional[int] = None         # start time of the session's leader, where it is known
+    ran: Optional[Tuple[float, float]] = None  # start and end of mpirun, as its supervisor saw them
+    cluster: Optional[Cluster] = None    # on which it ran, where that is not the present one
+
+
+class Records:
+    """The ended jobs of a run: `rows` are in `jobs.csv`, `pending` are still to be written."""
+
+    def __init__(self, run: RunDirectory, cluster: Cluster, launcher: Launcher, check: str,
+                 tell: Tell) -> None:
+        """`check` is the configuration's Launcher.CheckBindings."""
+        self.run = run
+        self.cluster = cluster
+        self.launcher = launcher
+        self.check = check
+        self.tell = tell
+        self.rows: List[JobRow] = []
+        self.pending: Deque[Outcome] = collections.deque()
+        self.sweep_at = math.inf             # when processes of written jobs are to be looked for
+        self._unswept: List[Outcome] = []
+        self._swept = 0.0
+        self.text = PlacementText(cluster.nodes)
+        self._mismatched: Set[int] = set()
+        self._found: Dict[int, str] = {}  # what the nodes said of where ranks are, by job
+        self._writer: Optional[JobWriter] = None
+
+    def open(self, past: journals.Past) -> None:
+        """Go on with `jobs.csv`: the rows of jobs that wait again are dropped, and those that only
+        the journal has are pending. OSError when it cannot be written."""
+        JobWriter(self.run.jobs).close()  # cuts off a torn line
+        found = list(read_jobs(self.run.jobs))
+        self.rows = [row for row in found if row.id in past.ended]
+        if len(self.rows) < len(found):
+            self._write_rows()
+        self._writer = JobWriter(self.run.jobs)
+        known = {row.id for row in self.rows}
+        for job_id, end in past.ended.items():
+            if job_id in known:
+                continue
+            job, start = past.jobs[job_id], past.started.get(job_id)
+            cluster = journals.cluster_of(past.run_of.get(job_id, {}), self.cluster)
+            booking = Booking(job, journals.placement_of(start["placement"], cluster),
+                              start["time"], start["time"] + job.estimate) if start else None
+            self.pending.append(Outcome(job, JobState(end["state"]), end["reason"], booking,
+                                        bool(start and start["backfilled"]), end["exit_code"],
+                                        end["time"], cluster=cluster))
+
+    def close(self) -> None:
+        """Close `jobs.csv`."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def write_next(self) -> None:
+        """Write the line of the job that ended first, tell of it, and end what it left behind.
+
+        OSError when the disk does not take it; then it is still pending.
+        """
+        outcome = self.pending[0]
+        job, booking, run = outcome.job, outcome.booking, self.run
+        self._unswept.append(outcome)
+        self.sweep_at = self._swept + SWEEP_PAUSE
+        binding, result = "", Result()
+        if booking is not None:
+            result = read_result(run.output(job.app, job.id))
+            binding = self.check_bindings(booking, outcome.cluster)
+            for done in (run.status(job.id), run.marker(job.id)):
+                done.unlink(missing_ok=True)
+        if result.verification == "UNSUCCESSFUL" and not outcome.reason:
+            outcome.reason = "its own verification was UNSUCCESSFUL"
+        row = self._row(outcome, binding, result.seconds)
+        assert self._writer is not None
+        self._writer.write(row)
+        self.rows.append(row)
+        self.pending.popleft()
+        if outcome.state is not JobState.REFUSED:
+            ran = f" after {outcome.end - booking.start:.2f} s" if booking else ""
+            verified = f", verification {result.verification}" if result.verification else ""
+            well = outcome.state is JobState.COMPLETED and not outcome.reason
+            self.tell("end" if well else "failure",
+                      f"#{job.id} {job.app}  {outcome.state.value}{ran}{verified}"
+                      + (f": {outcome.reason}" if outcome.reason else ""))
+
+    def _row(self, outcome: Outcome, binding: str, app_time: Optional[float]) -> JobRow:
+        job, booking = outcome.job, outcome.booking
+        placed = booking.placement if booking else None
+        text = PlacementText(outcome.cluster.nodes) if outcome.cluster else self.text
+        return JobRow(
+            job.id, job.app, job.procs, job.submit, booking.start if booking else None,
+            outcome.end if booking else None, job.estimate, outcome.state.value,
+            exit_code=outcome.exit_code, app_time=app_time,
+            exclusive=job.exclusive, backfilled=outcome.backfilled,
+            nodes=text.nodes(placed) if placed else "",
+            cores=text.cores(placed) if placed else "",
+            binding=binding, reason=outcome.reason)
+
+    def forget(self, job_ids: Collection[int]) -> None:
+        """Take jobs that wait again out of `jobs.csv`."""
+        gone = set(job_ids)
+        self.rows = [row for row in self.rows if row.id not in gone]
+        self.close()
+        try:
+            self._write_rows()
+        except OSError as error:
+            self.tell("warning", f"cannot write {self.run.jobs}: {error.strerror}; jobs that wait "
+                                 "again will be in it twice")
+        self._writer = JobWriter(self.run.jobs)
+
+    def _write_rows(self) -> None:
+        write_atomically(self.run.jobs, HEADER + "".join(row.line for row in self.rows))
+
+    def sweep_all(self, now: float) -> None:
+        """End what outlived the jobs written of late, by one look at all processes."""
+        unswept, self._unswept = self._unswept, []
+        table = sessions()
+        for outcome in unswept:
+            self.sweep(outcome, table)
+        self._swept, self.sweep_at = now, math.inf
+
+    def sweep(self, outcome: Outcome, table: Optional[Sessions] = None) -> None:
+        """End processes of a job that outlived its mpirun; `table` as in `session_members`."""
+        if outcome.session is None:
+            return
+        left = signal_session(outcome.session, signal.SIGKILL, spare={outcome.session},
+                              started=outcome.leader, table=table)
+        if left:
+            self.tell("warning", f"#{outcome.job.id} {outcome.job.app}: {len(left)} process(es) "
+                                 "outlived it and were killed")
+
+    def check_bindings(self, booking: Booking, cluster: Optional[Cluster] = None) -> str:
+        """Compare what mpirun reported with the rankfile, and add what the nodes said.
+
+        `cluster`: on which the job ran, where that is not the present one.
+        """
+        job, nodes = booking.job, (cluster or self.cluster).nodes
+        if self.check == "ignore":
+            return "unchecked"
+        result = self.launcher.check_bindings(
+            self.run.errors(job.app, job.id), self.run.output(job.app, job.id),
+            list(booking.placement.slots(nodes)), nodes)
+        self._tell_mismatch(job.id, result)
+        found = self._found.get(job.id, "unchecked")
+        if "mismatch" in (result.state, found):
+            return "mismatch"
+        return result.state if found == "unchecked" else found
+
+    def found(self, job_id: int, check: BindingCheck) -> None:
+        """What the nodes say of where the ranks of a job are."""
+        self._found[job_id] = check.state
+        self._tell_mismatch(job_id, check)
+
+    def _tell_mismatch(self, job_id: int, check: BindingCheck) -> None:
+        """Warn once for each job whose ranks are elsewhere."""
+        if check.state == "mismatch" and job_id not in self._mismatched:
+            self._mismatched.add(job_id)
+            self.tell("warning", f"#{job_id}: RANKS ARE NOT WHERE THEY SHOULD BE: "
+                                 + "; ".join(check.differences[:4]))
