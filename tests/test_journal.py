@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.live import journal as journals
-from vrm.model import Cluster, Job, Node
+from vrm.live.jobs import Details
+from vrm.model import Cluster, Dependency, Job, Node
 from vrm.scheduling import make_policy
 
 JOB = Job(3, "ft.B.x", 8, 60.0, 12.5, True)
@@ -114,6 +115,45 @@ def test_the_past_of_a_run() -> None:
     assert past.next_id == 5 and past.position == [1, 40, 4, ""] and not past.finished
     assert journals.replay([*records, {"event": "finished"}]).finished
     assert past.jobs[3] == jobs[3]
+
+
+def test_what_a_job_was_submitted_with_comes_back() -> None:
+    job = Job(4, "a.x", 2, 9.5, 1.25, True, 3, priority=-7)
+    details = Details((Dependency(1), Dependency(2, True)), 3, {"A": "x y"}, ("-o", "$HOME"),
+                      "/some where", None, True, "a name")
+    record = json.loads(json.dumps({"event": "job", **journals.job_record(job, details)}))
+    past = journals.replay([record])
+    assert past.jobs == {4: job} and past.details == {4: details} and past.next_id == 5
+    assert journals.job_record(JOB).keys() == {"id", "app", "procs", "estimate", "submit",
+                                               "exclusive", "cores"}  # as ever, where it is plain
+
+
+def test_an_array_is_one_record_and_many_jobs() -> None:
+    record = journals.job_record(JOB, Details(arguments=("%i",)), (2, 4, 6))
+    past = journals.replay([{"event": "job", **record, "position": [1, 2, 3, ""]},
+                            {"event": "end", "id": 4, "state": "completed"}])
+    assert {i: past.details[i].index for i in past.jobs} == {3: 2, 4: 4, 5: 6}
+    assert past.details[5].words == ("6",) and past.details[5].environment == {
+        "VRM_ARRAY_INDEX": "6"}
+    assert [job.id for job in past.waiting] == [3, 5] and past.next_id == 6
+
+
+def test_jobs_that_wait_again_and_are_held() -> None:
+    records = [{"event": "run", "run": "r", "allocation": "slurm 1"},
+               *({"event": "job", **journals.job_record(Job(i, "a.x", 1, 9.0))} for i in range(3)),
+               {"event": "hold", "id": 2}, {"event": "start", "id": 0},
+               {"event": "intent", "id": 0, "reason": "requeue", "command": "c1"},
+               {"event": "again", "id": 0, "retry": False}, {"event": "start", "id": 1},
+               {"event": "end", "id": 1, "state": "failed"},
+               {"event": "again", "id": 1, "retry": True, "command": "c2"},
+               {"event": "run", "run": "r", "allocation": "slurm 2"}]
+    past = journals.replay(records)
+    assert [job.id for job in past.waiting] == [0, 1, 2] and past.again == {0, 1}
+    assert past.intents == {} and past.ended == {} and past.tries == {0: 0, 1: 1}
+    assert past.details[2].held and past.commands == ["c1", "c2"]
+    past = journals.replay([*records, {"event": "release", "id": 2}, {"event": "start", "id": 1}])
+    assert not past.details[2].held and past.again == {0}
+    assert past.run_of[1]["allocation"] == "slurm 2" and past.run == "r"
 
 
 def test_a_placement_limited_by_resources_comes_back_as_it_was() -> None:

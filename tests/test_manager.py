@@ -88,7 +88,7 @@ exec {real} "$@"
     site.program("one.x", OK)
     site.lines("one.x 2 10 0")
     done = site.run()
-    assert done.stdout.count("RANKS ARE NOT WHERE THE RANKFILE PUTS THEM") == 1
+    assert done.stdout.count("RANKS ARE NOT WHERE THEY SHOULD BE") == 1
     assert site.rows()[0].binding == "mismatch"
     assert site.rows()[0].status == "completed" and done.returncode == 0
 

@@ -17,9 +17,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from vrm.model import Dependency
 from vrm.workload.queue_file import (
     LONGEST, Line, LineError, Position, QueueFollower, QueueLine, Replay, WriterMarker, marker_path,
-    parse_line, replay, writer_of)
+    fold, numbers, parse_line, replay, writer_of)
 
 # ------------------------------------------------------------------------------------- lines
 
@@ -39,6 +40,15 @@ from vrm.workload.queue_file import (
     ("a 1 1 0 name=a=b", QueueLine("a", 1, 1.0, fields={"name": "a=b"})),
     ("'my app.x' 1 1 0", QueueLine("my app.x", 1, 1.0)),
     ("a=b 1 1 0", QueueLine("a=b", 1, 1.0)),
+    ("a 1 1 0 after=3,5-7,any:9", QueueLine("a", 1, 1.0, fields={"after": (
+        Dependency(3), Dependency(5), Dependency(6), Dependency(7), Dependency(9, True))})),
+    ("a 1 1 0 priority=-3 retries=0 hold=1 dir=../x",
+     QueueLine("a", 1, 1.0, fields={"priority": -3, "retries": 0, "hold": True, "dir": "../x"})),
+    ("a 1 1 0 env=A=1,B=2 env='C= x' env=D=",
+     QueueLine("a", 1, 1.0, fields={"env": {"A": "1,B=2", "C": " x", "D": ""}})),
+    ("""a 1 1 0 args='-o "a b" $HOME; c:d'""",
+     QueueLine("a", 1, 1.0, fields={"args": ("-o", "a b", "$HOME;", "c:d")})),
+    ("a 1 1 0 array=7,0-6:3", QueueLine("a", 1, 1.0, fields={"array": (7, 0, 3, 6)})),
     ("end 1 1 0", QueueLine("end", 1, 1.0)),
     ("..x 1 1 0", QueueLine("..x", 1, 1.0)),
 ])
@@ -79,6 +89,23 @@ def test_lines_that_are_right(text, wanted):
     (f"ft.B.x 8 60 0 name={'a' * 65}", ["name", "at most 64"]),
     ("ft.B.x 8 60 0 name='run", ["quote is not closed"]),
     ("ft.B.x 8 60 0 name=run\\", ["backslash"]),
+    ("a 1 1 0 after=", ["after", "nothing stands there"]),
+    ("a 1 1 0 after=x", ["after", "`x`", "any:3"]),
+    ("a 1 1 0 after=7-5", ["after", "`7-5`"]),
+    ("a 1 1 0 after=-1", ["after", "`-1`"]),
+    ("a 1 1 0 priority=high", ["priority", "`high`"]),
+    ("a 1 1 0 retries=-1", ["retries", "`-1`"]),
+    ("a 1 1 0 env=A", ["env", "`A`", "NAME=VALUE"]),
+    ("a 1 1 0 env='A B=1'", ["env", "NAME=VALUE"]),
+    ("a 1 1 0 env=A=1 env=A=2", ["env", "`A`", "twice"]),
+    ("a 1 1 0 env=VRM_JOB_ID=3", ["VRM_JOB_ID", "does not begin with VRM_"]),
+    ("a 1 1 0 args='a : b'", ["args", "second program"]),
+    ("a 1 1 0 args='\"a'", ["args", "quoted"]),
+    ("a 1 1 0 array=0-100000", ["array", "100000"]),
+    ("a 1 1 0 array=0-9:0", ["array"]),
+    ("a 1 1 0 array=0-99999999999", ["array"]),
+    ("a 1 1 0 hold=yes", ["hold", "`yes`"]),
+    ("a 1 1 0 dir=", ["dir", "nothing stands there"]),
     ("'' 8 60 0", ["names no file"]),
     (".. 8 60 0", ["`..`", "inside Applications.Path"]),
     ("../ft.B.x 8 60 0", ["is a path", "inside Applications.Path"]),
@@ -104,10 +131,21 @@ APPS = st.text(min_size=1, max_size=20).filter(
     lambda a: a.isprintable() and "/" not in a and not a.startswith("-") and a not in (".", ".."))
 SECONDS = st.one_of(st.integers(1, 10**6).map(float), st.floats(5e-324, 1e300))
 LABELS = st.text(min_size=1, max_size=20).filter(str.isprintable)
+TEXTS = st.text(max_size=12).filter(str.isprintable)
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True).filter(
+    lambda name: not name.startswith("VRM_"))
 QUEUE_LINES = st.builds(
     QueueLine, APPS, st.integers(1, 10**9 - 1), SECONDS, st.booleans(),
     st.one_of(st.none(), st.just(0.0), SECONDS),
-    st.fixed_dictionaries({}, optional={"cores": st.integers(1, 64), "name": LABELS}))
+    st.fixed_dictionaries({}, optional={
+        "cores": st.integers(1, 64), "name": LABELS,
+        "after": st.lists(st.builds(Dependency, st.integers(0, 30), st.booleans()), min_size=1,
+                          unique=True).map(tuple),
+        "priority": st.integers(-10**6, 10**6), "retries": st.integers(0, 9999),
+        "env": st.dictionaries(NAMES, TEXTS, min_size=1, max_size=3),
+        "args": st.lists(TEXTS.filter(lambda word: word != ":"), max_size=3).map(tuple),
+        "dir": TEXTS.filter(bool), "hold": st.booleans(),
+        "array": st.lists(st.integers(0, 40), min_size=1, unique=True).map(tuple)}))
 
 
 @given(QUEUE_LINES)
@@ -115,6 +153,12 @@ QUEUE_LINES = st.builds(
 def test_a_line_that_was_written_says_the_same_when_read(line):
     assert parse_line(str(line)) == line
     assert parse_line(f"{line} # it's \"so") == line
+
+
+@given(st.lists(st.integers(0, 60), unique=True, min_size=1))
+@example([0, 1, 2, 5, 7, 9, 20, 21, 30])
+def test_a_folded_list_says_the_same_numbers(values):
+    assert numbers(fold(values)) == tuple(values)
 
 
 @given(st.text(max_size=60))

@@ -42,26 +42,52 @@ def replay(rows: List[JobRow], out: Path, **policies: Any) -> Dict[int, Tuple[fl
             for row in read_jobs(out / "jobs.csv")}
 
 
-@pytest.mark.parametrize("policy, algorithm, backfill", list(itertools.product(
-    ["compact", "strip"], ["FCFS", "WFP3"], ["none", "easy"])))
-def test_a_live_run_and_its_replay_decide_alike(site: Site, policy: str, algorithm: str,
-                                                backfill: str) -> None:
+def live_run(site: Site, policy: str, **scheduling: Any) -> Tuple[List[JobRow], Path]:
+    """The jobs run live on an emulated cluster: their rows by id, and the heatmap in use."""
     heatmap = site.root / "heatmap"
     heatmap.write_text("".join(f"{app} {row}\n" for app, row in HEATMAP.items()))
     site.config(Nodes=6, Sockets=2, Cores=2, Emulate=True,
                 Applications={"Path": str(site.bin), "Queue": str(site.queue),
                               "Heatmap": str(heatmap)},
-                Scheduling={"Algorithm": algorithm, "Backfilling": backfill},
+                Scheduling=scheduling,
                 Allocation={"Policy": policy})
     lines = []
     for number, (app, ranks, seconds, exclusive, delay) in enumerate(JOBS):
         site.program(f"{app}.{number}.x", f"exec sleep {seconds}\n")
         lines.append(f"{app}.{number}.x {ranks} {seconds + 2} {exclusive} {delay}")
     site.lines(*lines)
-    done = site.run()
+    done = site.run("--fresh")
     assert done.returncode == 0, done.stdout + done.stderr
     live = sorted(site.rows().values(), key=lambda row: row.id)
     assert len(live) == len(JOBS)
+    return live, heatmap
+
+
+@pytest.mark.parametrize("policy, algorithm, backfill", list(itertools.product(
+    ["compact", "strip"], ["FCFS", "WFP3"], ["none", "easy"])))
+def test_a_live_run_and_its_replay_decide_alike(site: Site, policy: str, algorithm: str,
+                                                backfill: str) -> None:
+    live, heatmap = live_run(site, policy, Algorithm=algorithm, Backfilling=backfill)
     shown = replay(live, site.root / "replay", algorithm=algorithm, backfill=backfill, policy=policy,
                    heatmap=str(heatmap))
     assert {row.id: (thousandths(row.start), row.nodes, row.cores) for row in live} == shown
+
+
+INTERVAL = 0.5
+
+
+def test_they_decide_alike_at_ticks_of_an_interval(site: Site) -> None:
+    for _ in range(3):
+        live, heatmap = live_run(site, "strip", Algorithm="WFP3", Backfilling="easy",
+                                 Interval=INTERVAL, StartsPerInterval=1)
+        # In whole milliseconds an event just after a tick cannot be told from one just before.
+        first, tick = thousandths(live[0].submit), thousandths(INTERVAL)
+        if all((thousandths(time) - first) % tick for row in live for time in (row.submit, row.end)
+               if thousandths(time) != first):
+            break
+    shown = replay(live, site.root / "replay", algorithm="WFP3", backfill="easy", policy="strip",
+                   heatmap=str(heatmap), interval=tick, starts_per_interval=1)
+    assert {row.id: (thousandths(row.start), row.nodes, row.cores) for row in live} == shown
+    assert all((thousandths(row.start) - first) % tick == 0 for row in live)
+    rules = site.state()["scheduling"]
+    assert (rules["interval"], rules["starts_per_interval"]) == (INTERVAL, 1)

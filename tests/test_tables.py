@@ -363,10 +363,12 @@ def test_queue_json():
     assert [job["id"] for job in jobs] == [0, 1, 2, 3]
     assert jobs[0] == {"id": 0, "app": "ft.B.x", "procs": 6, "state": "running",
                        "submit": NOW - 32, "estimate": 60, "exclusive": False, "start": NOW - 27,
-                       "remaining": 33, "expected_start": None, "nodes": ["n0"]}
+                       "remaining": 33, "expected_start": None, "nodes": ["n0"],
+                       "priority": 0, "held": False, "after": [], "late": False}
     assert jobs[2] == {"id": 2, "app": "mg.B.x", "procs": 8, "state": "queued",
                        "submit": NOW - 10, "estimate": 10, "exclusive": False, "start": None,
-                       "remaining": 10, "expected_start": NOW + 33, "nodes": []}
+                       "remaining": 10, "expected_start": NOW + 33, "nodes": [],
+                       "priority": 0, "held": False, "after": [], "late": False}
 
 
 def test_state_json():
@@ -523,3 +525,14 @@ def test_watch_gives_the_signals_back():
     render = Frames("one")
     watch(render, 0.001, render.stop, io.StringIO())
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("facts, shown", [
+    ({}, "Q"), ({"held": False, "after": [], "late": False}, "Q"), ({"held": True}, "held"),
+    ({"held": True, "after": [1], "late": True}, "held"), ({"after": [4]}, "after 4"),
+    ({"after": [4, 5, 6, 7]}, "after 4,5,6,..."), ({"late": True}, "late"),
+])
+def test_why_a_job_waits(facts, shown):
+    job = {**next(job for job in JOBS if job["state"] == "queued"), **facts}
+    line = queue_table(snapshot(NODES, [job]), NOW).splitlines()[4]
+    assert line.split("|")[4].strip() == shown

@@ -11,19 +11,24 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Callable, Optional, Sequence
 
 from vrm import __version__
 from vrm.commands.calibrate import add_parsers as add_calibrate
+from vrm.commands.experiment import add_parsers as add_experiment
 from vrm.commands.generate import add_parsers as add_generate
 from vrm.commands.heatmap import add_parsers as add_heatmap
+from vrm.commands.job import add_parsers as add_job
 from vrm.commands.npb import add_parsers as add_npb
+from vrm.commands.report import add_parsers as add_report
+from vrm.commands.script import add_parsers as add_script
 from vrm.commands.shared import CannotRun, default_config, settings_of
+from vrm.commands.top import add_parsers as add_top
+from vrm.commands.validate import add_parsers as add_validate
 from vrm.report.compare import add_parser as add_compare
 from vrm.simulation.command import add_parser as add_simulate
 
 OK, SOME_FAILED, COULD_NOT_RUN = 0, 1, 2
-REPLY_SECONDS = 10.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,6 +43,9 @@ def parser() -> argparse.ArgumentParser:
     running.add_argument("--fresh", action="store_true",
                          help="start anew where an earlier run was stopped (its records are kept "
                               "under earlier/)")
+    running.add_argument("--continue", dest="go_on", action="store_true",
+                         help="where the earlier run was finished, end at once instead of starting "
+                              "anew (for chained allocations)")
     top = argparse.ArgumentParser(
         prog="vrm", parents=[shared, running], formatter_class=argparse.RawDescriptionHelpFormatter,
         description="A virtual resource manager: runs your queue of MPI jobs on the cores you "
@@ -58,19 +66,10 @@ def parser() -> argparse.ArgumentParser:
         return sub
 
     command("run", run, "run the queue (the same as `vrm -c FILE`)", running)
-    submit_parser = command("submit", submit, "give a running manager a job")
-    submit_parser.add_argument("app", help="a file in Applications.Path, such as cg.A.x")
-    submit_parser.add_argument("procs", help="MPI ranks")
-    submit_parser.add_argument("seconds", help="estimate of the wall time")
-    submit_parser.add_argument("--exclusive", action="store_true", help="share no node")
-    submit_parser.add_argument("--cores", type=int, default=1, help="cores of each rank")
-    cancel_parser = command("cancel", cancel, "end waiting or running jobs")
-    cancel_parser.add_argument("id", type=int, nargs="+")
-    stop_parser = command("stop", stop, "let the manager start nothing more and end")
-    stop_parser.add_argument("--now", action="store_true", help="end the running jobs, too")
     add_simulate(commands)
     add_compare(commands)
-    for add in (add_npb, add_generate, add_calibrate, add_heatmap):
+    for add in (add_job, add_top, add_script, add_npb, add_generate, add_calibrate, add_heatmap,
+                add_experiment, add_report, add_validate):
         add(commands, shared)
     command("doctor", doctor, "tell what is found on this machine, what is wrong, and the mend")
     return top
@@ -78,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command line; the exit status."""
-    from vrm.config import ConfigError
+    from vrm.problems import ConfigError
     from vrm.live.rundir import RunError
 
     arguments = parser().parse_args(argv)
@@ -103,8 +102,13 @@ def run(arguments: argparse.Namespace) -> int:
     from vrm.report.metrics import closing_line
 
     settings = settings_of(arguments)
+    directory = run_directory(settings)
+    if arguments.go_on and not arguments.fresh and finished(directory.journal):
+        say(f"the run in {near(settings.directory)} is finished: nothing to do (--fresh starts "
+            "anew)")
+        return OK
     site = prepare(settings)
-    manager = Manager(settings, site, run_directory(settings), narrate, once=arguments.once,
+    manager = Manager(settings, site, directory, narrate, once=arguments.once,
                       fresh=arguments.fresh)
     say(f"{describe(settings, site.cluster.nodes, site.emulated)}; "
         f"{site.launcher.version_text}")
@@ -112,8 +116,18 @@ def run(arguments: argparse.Namespace) -> int:
     ended = ", ".join(f"{count} {status}" for status, count in manager.counts.items() if count)
     say(f"{ended or 'no job ended'}; everything is in {near(settings.directory)}")
     say(closing_line(settings.scheduling.algorithm, settings.scheduling.backfilling,
-                     manager.rows))
+                     manager.records.rows))
     return OK if succeeded else SOME_FAILED
+
+
+def finished(journal: Path) -> bool:
+    """Whether the run that wrote this journal came to its end."""
+    from vrm.live import journal as journals
+
+    try:
+        return journals.replay(journals.read(journal)).finished
+    except (ValueError, KeyError):
+        return False  # the manager tells what is wrong with it
 
 
 def narrate(kind: str, text: str) -> None:
@@ -167,50 +181,6 @@ def info(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError, KeyError) as error:
         raise CannotRun(f"cannot read {path}: {error!r}") from error
     return OK
-
-
-def ask(arguments: argparse.Namespace, *commands: Dict[str, Any]) -> int:
-    """Send commands to the running manager and print its answers."""
-    from vrm.live import control
-    from vrm.live.setup import run_directory
-
-    settings = settings_of(arguments)
-    directory = run_directory(settings)
-    if not directory.manager_runs():
-        raise CannotRun(f"no manager runs on {directory.directory}; start one with `vrm -c FILE`")
-    succeeded = True
-    for command in commands:
-        name = control.send(directory, command)
-        reply = control.wait_reply(directory, name, REPLY_SECONDS)
-        if reply is None:
-            taken = not control.withdraw(directory, name)
-            raise CannotRun(f"the manager has not answered within {REPLY_SECONDS:g} s"
-                            + ("" if taken else "; the command was taken back"))
-        succeeded = succeeded and reply["ok"]
-        print(reply["text"], file=sys.stdout if reply["ok"] else sys.stderr)
-    return OK if succeeded else SOME_FAILED
-
-
-def submit(arguments: argparse.Namespace) -> int:
-    """Give a running manager a job; the words are checked as a line of a queue file is."""
-    from vrm.workload.queue_file import LineError, parse_line
-    line = (f"{arguments.app} {arguments.procs} {arguments.seconds} {int(arguments.exclusive)}"
-            + (f" cores={arguments.cores}" if arguments.cores != 1 else ""))
-    try:
-        parse_line(line)
-    except LineError as error:
-        raise CannotRun(str(error)) from error
-    return ask(arguments, {"do": "submit", "line": line})
-
-
-def cancel(arguments: argparse.Namespace) -> int:
-    """End waiting or running jobs."""
-    return ask(arguments, *({"do": "cancel", "id": job_id} for job_id in arguments.id))
-
-
-def stop(arguments: argparse.Namespace) -> int:
-    """Let the manager end."""
-    return ask(arguments, {"do": "stop", "now": arguments.now})
 
 
 def doctor(arguments: argparse.Namespace) -> int:

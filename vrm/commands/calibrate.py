@@ -35,7 +35,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     from vrm.live.setup import prepare
 
     settings = settings_of(arguments)
-    site = prepare(settings)
+    site = prepare(settings, watch=False)
     table = Path(arguments.out)
     plan = live.Plan(tuple(find_apps(settings.applications.path, arguments.apps)),
                      arguments.ranks, arguments.repetitions, arguments.limit, table)

@@ -79,7 +79,7 @@ def measure(arguments: argparse.Namespace) -> int:
     ranks = out.with_suffix(".rank")
     if out == ranks:
         raise CannotRun(f"{out}: the CSV cannot end in .rank, which is the rank file's name")
-    site = prepare(settings)
+    site = prepare(settings, watch=False)
     method = Method(arguments.runs, arguments.period, arguments.steady, arguments.limit)
     apps = find_apps(settings.applications.path, arguments.apps)
     measurement = Measurement(settings, site, apps, method, out, tell, arguments.ranks,

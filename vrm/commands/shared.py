@@ -19,9 +19,18 @@ def default_config() -> Optional[str]:
 
 
 def settings_of(arguments: argparse.Namespace) -> Any:
-    """The settings that the command line names."""
+    """The settings that the command line names.
+
+    A ./vrm.yaml that nobody has named is used only if nobody else can have written it.
+    """
     from vrm.config import load
-    return load(getattr(arguments, "config", default_config()))
+    from vrm.live.trust import distrust
+    config = getattr(arguments, "config", default_config())
+    if config is not None and not hasattr(arguments, "config") and "VRM_CONFIG" not in os.environ:
+        reason = distrust(config, allow="name it with -c")
+        if reason:
+            raise CannotRun(reason)
+    return load(config)
 
 
 def words(text: str) -> Tuple[str, ...]:

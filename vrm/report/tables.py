@@ -66,26 +66,27 @@ class _Head:
         policies = f"{rules['algorithm']}, backfilling {rules['backfilling']}, {rules['policy']}:"
         counts = (f"{len(self.running)} running, {len(self.queued)} waiting,"
                   f" {sum(ended.values())} ended{f' ({others})' if others else ''};"
-                  f" {_ago(self.age)} ago")
+                  f" {ago(self.age)} ago")
         one_line = f"{policies} {counts}"
         lines = [one_line] if width is None or len(one_line) <= width else [policies, counts]
         if snapshot["emulated"]:
-            lines.append(f"EMULATED: {_geometry(snapshot['nodes'])} on this machine,"
+            lines.append(f"EMULATED: {geometry(snapshot['nodes'])} on this machine,"
                          f" ranks oversubscribed and unbound")
         if self.stale:
             lines.append(f"the manager (pid {manager['pid']} on {manager['host']}) has not written"
-                         f" for {_ago(self.age)}: it may have died")
+                         f" for {ago(self.age)}: it may have died")
         elif manager["phase"] == "ended":
             lines.append("the manager has ended")
         elif manager["phase"] == "stopping":
             lines.append("the manager is stopping: it starts no more jobs")
-        lines = [_shown(line) for line in lines]
+        lines = [shown(line) for line in lines]
         if width is None:
             return lines
         return [part for line in lines for part in textwrap.wrap(line, max(width, 20))]
 
 
-def _geometry(nodes: Sequence[Mapping[str, Any]]) -> str:
+def geometry(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """The nodes of a snapshot in words: `8 nodes of 2x4`, by sockets and cores."""
     shapes = {tuple(len(socket) for socket in node["sockets"]) for node in nodes}
     count = f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}"
     if len(shapes) != 1:
@@ -96,25 +97,27 @@ def _geometry(nodes: Sequence[Mapping[str, Any]]) -> str:
     return f"{count} of {len(sockets)}x{sockets[0]}"
 
 
-def _ago(seconds: float) -> str:
+def ago(seconds: float) -> str:
+    """A time that has passed, in the unit that suits it: `14 s`, `10 min`, `3 days`."""
     for unit, size, below in (("s", 1, 600), ("min", 60, 120 * 60), ("h", 3600, 72 * 3600)):
         if seconds < below:
             return f"{int(seconds // size)} {unit}"
     return f"{int(seconds // 86400)} days"
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """The text with what could disturb a terminal made visible: names come from users."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _clock(moment: float) -> str:
+def clock(moment: float) -> str:
+    """A moment (epoch seconds) as the local time of day."""
     return time.strftime("%H:%M:%S", time.localtime(moment))
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """HH:MM:SS; time that is over is shown as +HH:MM:SS. Parts of a second count as not over."""
     if not math.isfinite(seconds):
         return "-"
@@ -123,7 +126,21 @@ def _duration(seconds: float) -> str:
     return f"{sign}{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
-def _remaining(job: Mapping[str, Any], now: float) -> float:
+def status(job: Mapping[str, Any]) -> str:
+    """R for a running job, Q for one that waits for room; others wait for what is named: held,
+    after other jobs, late (for another allocation: it would not end before this one does)."""
+    if job["state"] == "running":
+        return "R"
+    if job.get("held"):
+        return "held"
+    after = job.get("after", ())
+    if after:
+        some = ",".join(map(str, after[:3]))
+        return f"after {some}{',...' if len(after) > 3 else ''}"
+    return "late" if job.get("late") else "Q"
+
+
+def remaining(job: Mapping[str, Any], now: float) -> float:
     """The estimate less what of it has passed, in seconds; below 0 when the job outruns it."""
     if job["state"] != "running":
         return job["estimate"]
@@ -138,7 +155,7 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
     """The jobs: running ones by their start, then waiting ones in the order of the queue.
 
     Remaining is the estimate less the time it has run; of a waiting job it is the estimate, and
-    `+` marks a job past its estimate. `now` is in epoch seconds (default: the clock), `width` in
+    `+` marks a job past its estimate. Status is as `status` tells. `now` is in epoch seconds (default: the clock), `width` in
     columns of the terminal (default: as wide as it gets); no more than `limit` waiting jobs are
     shown. ValueError when the snapshot has another format.
     """
@@ -146,10 +163,10 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
     head = _Head.of(snapshot, now)
     waiting = head.queued if limit is None else head.queued[:max(0, limit)]
     rows = [
-        [str(job["id"]), _shown(job["app"]), str(job["procs"]),
-         "R" if job["state"] == "running" else "Q",
-         _clock(job["start"]) if job["state"] == "running" else "-",
-         _duration(_remaining(job, now))]
+        [str(job["id"]), shown(job["app"]), str(job["procs"]),
+         status(job),
+         clock(job["start"]) if job["state"] == "running" else "-",
+         duration(remaining(job, now))]
         for job in [*sorted(head.running, key=lambda job: (job["start"], job["id"])), *waiting]]
     names = ["Id", "App", "Procs", "Status", "Started", "Remaining"]
     if width is not None:
@@ -163,8 +180,8 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
     reserved = next((job for job in head.queued if job.get("expected_start") is not None), None)
     if reserved:
         moment = reserved["expected_start"]
-        after.append(f"job {reserved['id']} has a reservation for {_clock(moment)},"
-                     f" in {_duration(max(0.0, moment - now))}")
+        after.append(f"job {reserved['id']} has a reservation for {clock(moment)},"
+                     f" in {duration(max(0.0, moment - now))}")
     return "\n".join([*head.lines(snapshot, width), _table(names, rows), *after])
 
 
@@ -180,7 +197,7 @@ def state_table(snapshot: Snapshot, now: Optional[float] = None,
     """
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now)
-    apps = {job["id"]: _shown(job["app"]) for job in head.running}
+    apps = {job["id"]: shown(job["app"]) for job in head.running}
     sockets = list(_sockets(snapshot["nodes"]))
     most = max([len(socket.slots) for _, _, socket in sockets], default=0)
     names = ["Node", "Socket", "Taken", "Status", *(f"Core {core}" for core in range(most))]
@@ -193,7 +210,7 @@ def state_table(snapshot: Snapshot, now: Optional[float] = None,
         if width is None or _width(names, rows) <= width:
             return "\n".join([*head.lines(snapshot, width), _table(names, rows)])
     names[4:] = ["Cores"]
-    room = max(24, width - _width(names[:4], left) - 3)
+    room = max(20, width - _width(names[:4], left) - 3)
     rows = [[*start, _wrapped(_runs(socket.slots, apps), room)]
             for start, (_, _, socket) in zip(left, sockets)]
     return "\n".join([*head.lines(snapshot, width), _table(names, rows)])
@@ -203,9 +220,9 @@ def _sockets(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Tuple[str, bool, So
     """Name, whether it is up, and each socket of every line of the table of nodes."""
     for group in _groups(nodes):
         first, last = group[0], group[-1]
-        name = _shown(first["name"])
+        name = shown(first["name"])
         if last is not first:
-            name += f"-{_shown(last['name'])}"
+            name += f"-{shown(last['name'])}"
         for number, slots in enumerate(first["sockets"]):
             yield name, first["up"], Socket(number, slots)
 
@@ -218,7 +235,7 @@ def _groups(nodes: Sequence[Mapping[str, Any]]) -> List[List[Mapping[str, Any]]]
         before = groups[-1][-1] if groups else None
         if (before is not None and node["up"] == before["up"]
                 and node["sockets"] == before["sockets"]
-                and _follows(node["name"], before["name"])):
+                and follows(node["name"], before["name"])):
             groups[-1].append(node)
         else:
             groups.append([node])
@@ -228,7 +245,7 @@ def _groups(nodes: Sequence[Mapping[str, Any]]) -> List[List[Mapping[str, Any]]]
 _numbered = re.compile(r"(.*?)([0-9]+)").fullmatch
 
 
-def _follows(name: str, before: str) -> bool:
+def follows(name: str, before: str) -> bool:
     """Whether a name is the next one: n4 after n3, or cn010 after cn009."""
     found, earlier = _numbered(name), _numbered(before)
     if not found or not earlier or found[1] != earlier[1]:
@@ -297,7 +314,9 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
     (`algorithm`, `backfilling`, `policy`) and `ended` (number of jobs by how they ended).
     Here `jobs`, in the order of the table: `id`, `app`, `procs`, `state` (running or queued),
     `submit`, `estimate`, `exclusive`, `start` (null while queued), `remaining` (below 0: past its
-    estimate), `expected_start` (null without a reservation), `nodes` (empty while queued).
+    estimate), `expected_start` (null without a reservation), `nodes` (empty while queued),
+    `priority`, and why it waits although there may be room: `held`, `after` (ids of the jobs it
+    waits for), `late` (it would not end before the allocation does).
     Moments are epoch seconds, durations seconds.
     """
     now = time.time() if now is None else now
@@ -307,9 +326,11 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
         **{key: job[key] for key in ("id", "app", "procs", "state", "submit", "estimate",
                                      "exclusive")},
         "start": job.get("start"),
-        "remaining": _remaining(job, now),
+        "remaining": remaining(job, now),
         "expected_start": job.get("expected_start"),
         "nodes": list(job.get("nodes", ())),
+        "priority": job.get("priority", 0), "held": job.get("held", False),
+        "after": list(job.get("after", ())), "late": job.get("late", False),
     } for job in [*running, *head.queued]]}
 
 
@@ -375,7 +396,7 @@ def watch(render: Callable[[], str], interval: float, stop: Optional[threading.E
                 try:
                     text = last = render()
                 except (OSError, ValueError) as error:
-                    text = f"{_clock(time.time())} {_shown(str(error))}\n{last}"
+                    text = f"{clock(time.time())} {shown(str(error))}\n{last}"
                 if screen:
                     out.write(_frame(text, _size(out)))
                 else:

@@ -1,0 +1,152 @@
+"""The jobs of a run against a plain model: who is eligible, who is dropped, whatever happens."""
+
+from __future__ import annotations
+
+import math
+from typing import Dict, List, Optional
+
+import pytest
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from vrm.live.jobs import Details, JobBook, LifeError
+from vrm.model import Dependency, Job, JobState
+from vrm.scheduling import make_ordering
+from vrm.scheduling.queue import JobQueue
+
+
+class Books(RuleBasedStateMachine):
+    """The model asks each time anew, of all jobs, what the book keeps up to date."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.book = JobBook(JobQueue(make_ordering("FCFS"), lambda job: 1))
+        self.states: Dict[int, JobState] = {}
+        self.after: Dict[int, List[Dependency]] = {}
+        self.held: Dict[int, bool] = {}
+        self.deadline = math.inf
+        self.now = 0.0
+        self.jobs: List[Job] = []
+
+    def waiting(self) -> List[int]:
+        return [i for i, state in self.states.items() if state is JobState.QUEUED]
+
+    def settle(self) -> List[int]:
+        """Drop what can never run, in turn; the ids."""
+        dropped = []
+        changed = True
+        while changed:
+            changed = False
+            for i in self.waiting():
+                if any(self.states[d.id].ended and not d.any
+                       and self.states[d.id] is not JobState.COMPLETED for d in self.after[i]):
+                    self.states[i] = JobState.CANCELLED
+                    dropped.append(i)
+                    changed = True
+        return dropped
+
+    @rule(estimate=st.integers(1, 20), held=st.booleans(), data=st.data())
+    def enter(self, estimate: int, held: bool, data: st.DataObject) -> None:
+        number = len(self.jobs)
+        job = Job(number, "a.x", 1, float(estimate), float(number))
+        after = data.draw(st.lists(st.builds(Dependency, st.integers(0, number - 1), st.booleans()),
+                                   max_size=3, unique_by=lambda d: d.id)) if number else []
+        self.jobs.append(job)
+        self.states[number], self.after[number], self.held[number] = JobState.QUEUED, after, held
+        dropped = self.book.enter(job, Details(tuple(after), held=held))
+        assert sorted(each.job.id for each in dropped) == sorted(self.settle())
+
+    @precondition(lambda self: len(self.book.queue))
+    @rule(data=st.data(), state=st.sampled_from([None, *(s for s in JobState if s.ended)]))
+    def run(self, data: st.DataObject, state: Optional[JobState]) -> None:
+        number = data.draw(st.sampled_from(sorted(job.id for job in self.book.queue)))
+        self.book.queue.remove(number)
+        self.book.started(number)
+        self.states[number] = JobState.RUNNING
+        if state is None:
+            self.states[number] = JobState.QUEUED
+            dropped = self.book.again(number)
+            assert sorted(each.job.id for each in dropped) == sorted(self.settle())
+        else:
+            self.end(number, state)
+
+    def end(self, number: int, state: JobState) -> None:
+        self.states[number] = state
+        dropped = self.book.ended(number, state)
+        assert sorted(each.job.id for each in dropped) == sorted(self.settle())
+
+    @precondition(lambda self: self.waiting())
+    @rule(data=st.data(), what=st.sampled_from(["hold", "release", "cancel"]))
+    def act(self, data: st.DataObject, what: str) -> None:
+        number = data.draw(st.sampled_from(self.waiting()))
+        if what == "cancel":
+            self.end(number, JobState.CANCELLED)
+        elif what == "hold":
+            self.book.hold(number)
+            self.held[number] = True
+        elif self.held[number]:
+            self.book.release(number)
+            self.held[number] = False
+        else:
+            with pytest.raises(LifeError):
+                self.book.release(number)
+
+    @precondition(lambda self: any(state.ended for state in self.states.values()))
+    @rule(data=st.data())
+    def requeue(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from([i for i, s in self.states.items() if s.ended]))
+        self.states[number] = JobState.QUEUED
+        dropped = self.book.again(number)
+        assert sorted(each.job.id for each in dropped) == sorted(self.settle())
+
+    @rule(passed=st.floats(0, 5), deadline=st.one_of(st.just(math.inf), st.floats(0, 60)))
+    def fit(self, passed: float, deadline: float) -> None:
+        self.now += passed
+        self.deadline = deadline
+        self.book.fit(self.now, deadline)
+        for number in self.waiting():
+            entry = self.book.entries[number]
+            if not entry.held and not entry.missing:
+                assert entry.late == (self.now + entry.job.estimate > deadline) or (
+                    entry.late and deadline < math.inf)
+
+    @invariant()
+    def the_queue_holds_what_is_eligible(self) -> None:
+        for number, state in self.states.items():
+            entry = self.book.entries[number]
+            assert entry.state is state
+            assert (number in self.book.queue) + (number in self.book.parked) == (
+                state is JobState.QUEUED)
+            if state is JobState.QUEUED:
+                assert entry.held == self.held[number]
+                assert entry.missing == {d.id for d in self.after[number]
+                                         if not self.states[d.id].ended}
+                assert (number in self.book.queue) == entry.eligible
+        assert self.book.waiting == len(self.waiting())
+        assert self.book.held == [i for i in self.book.parked if self.held[i]]
+
+
+Books.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestBooks = Books.TestCase
+
+
+def test_jobs_that_do_not_fit_come_back_when_the_end_moves() -> None:
+    book = JobBook(JobQueue(make_ordering("FCFS"), lambda job: 1))
+    for number, estimate in enumerate((100.0, 10.0, 50.0)):
+        book.enter(Job(number, "a.x", 1, estimate, 0.0))
+    assert book.fit(0.0, math.inf) == []
+    assert [job.id for job in book.fit(0.0, 60.0)] == [0]
+    assert [job.id for job in book.fit(20.0, 60.0)] == [2]
+    assert book.fit(20.0, 60.0) == [] and sorted(book.parked) == [0, 2]
+    assert book.fit(20.0, 75.0) == [] and sorted(book.parked) == [0]
+    assert book.fit(20.0, math.inf) == [] and not book.parked
+    assert [job.id for job in book.queue.in_order(20.0)] == [0, 1, 2]
+
+
+def test_a_dependency_on_a_job_that_is_not_there() -> None:
+    book = JobBook(JobQueue(make_ordering("FCFS"), lambda job: 1))
+    for other in (0, 1):
+        with pytest.raises(LifeError, match=f"depends on job {other}"):
+            book.enter(Job(0, "a.x", 1, 1.0), Details((Dependency(other),)))
+    with pytest.raises(LifeError, match="there is no job 7"):
+        book.get(7)

@@ -1,0 +1,121 @@
+"""`vrm report`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Callable, List, Tuple
+
+from vrm.commands.shared import CannotRun, command, seconds, words
+from vrm.report.metrics import THRESHOLD
+
+TEXTS = ("text", "csv", "markdown", "latex")
+PICTURES = ("png", "svg")
+FORMATS = (*TEXTS, "html", *PICTURES)
+
+
+def _formats(text: str) -> Tuple[str, ...]:
+    found = words(text.lower())
+    wrong = [name for name in found if name not in FORMATS]
+    if wrong:
+        raise argparse.ArgumentTypeError(f"there is no format {wrong[0]}; the formats are "
+                                         f"{', '.join(FORMATS)}")
+    return found
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command to the program's."""
+    parser = command(commands, "report", report,
+                     "tables and pictures of runs: of an experiment, of live managers, of "
+                     "simulations", [])
+    add = parser.add_argument
+    add("directories", metavar="DIR", nargs="+",
+        help="an experiment, the Log of a live run, the --out of a simulation; several are read "
+             "together")
+    add("--out", metavar="DIR", help="write files there (default: print)")
+    add("--format", metavar="LIST", type=_formats, action="append", default=[],
+        help=f"of {', '.join(FORMATS)}; separated by commas, may be repeated (default: text, and "
+             "with --out html)")
+    add("--threshold", metavar="SECONDS", type=seconds, default=THRESHOLD,
+        help=f"of the bounded slowdown (default: {THRESHOLD:g})")
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Report: 0 done, 2 could not."""
+    from vrm.report.formats import comma_separated, joined
+    from vrm.report.study import StudyError, findings, read_study
+    from vrm.report.study_pictures import PictureError
+    from vrm.report.study_tables import tables
+
+    formats = [name for names in arguments.format for name in names]
+    try:
+        study = read_study(arguments.directories, arguments.threshold)
+        if arguments.out is not None:
+            return _write(study, Path(arguments.out), formats or ["html"])
+        formats = formats or ["text"]
+        unprintable = [name for name in formats if name not in TEXTS]
+        if unprintable:
+            raise CannotRun(f"{unprintable[0]} needs a place: give --out DIR")
+        shown = tables(study)
+        for name in formats:
+            if name == "text":
+                print("\n".join(findings(study)), end="\n\n")
+            print("\n".join(map(comma_separated, shown)) if name == "csv" else
+                  joined(shown, name), end="")
+    except (StudyError, PictureError) as error:
+        raise CannotRun(str(error)) from error
+    return 0
+
+
+def _write(study: Any, out: Path, formats: List[str]) -> int:
+    from vrm.report import formats as texts
+    from vrm.report.page import page
+    from vrm.report.study import findings
+    from vrm.report.study_tables import tables
+
+    written: List[Path] = []
+
+    def write(name: str, content: Callable[[], str]) -> None:
+        path = out / name
+        path.write_text(content(), encoding="utf-8")
+        written.append(path)
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        shown = tables(study)
+        for name in dict.fromkeys(formats):
+            if name == "csv":
+                for table in shown:
+                    write(f"{table.name}.csv", lambda: texts.comma_separated(table))
+            elif name in texts.FORMATS:
+                mark = "- " if name == "markdown" else ""
+                head = "" if name == "latex" else "".join(
+                    f"{mark}{said}\n" for said in findings(study)) + "\n"
+                write(f"report{texts.FORMATS[name][1]}", lambda: head + texts.joined(shown, name))
+            elif name == "html":
+                write("report.html", lambda: page(study))
+            else:
+                written += _draw(study, out, name)
+    except OSError as error:
+        raise CannotRun(f"cannot write {error.filename}: {error.strerror}") from error
+    for path in written:
+        print(path)
+    return 0
+
+
+def _draw(study: Any, out: Path, ending: str) -> List[Path]:
+    """Every picture as a file."""
+    from vrm.report import study_pictures as pictures
+
+    drawn = [lambda: [pictures.averages(study)], lambda: pictures.distributions(study),
+             lambda: pictures.timelines(study)]
+    if len(study.queues) > 1:
+        drawn.insert(1, lambda: [pictures.averages(study, queue) for queue in study.queues])
+    written = []
+    for make in drawn:
+        for picture in make():
+            path = out / f"{picture.name}.{ending}"
+            picture.save(path)
+            picture.close()
+            written.append(path)
+    return written

@@ -1,0 +1,173 @@
+"""`vrm script`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any, Optional, Tuple
+
+from vrm.commands.shared import CannotRun, command, count, default_config, tell
+
+_MEMORY = {"": 1, "M": 1, "G": 1 << 10, "T": 1 << 20}
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command to the program's."""
+    parser = command(commands, "script", write,
+                     "write the script with which sbatch or qsub starts vrm on nodes of its own",
+                     [shared])
+    systems = parser.add_mutually_exclusive_group(required=True)
+    for system, text in (("slurm", "for sbatch"), ("pbs", "for qsub (PBS Pro, OpenPBS)")):
+        systems.add_argument(f"--{system}", dest="system", action="store_const", const=system,
+                             help=text)
+    add = parser.add_argument
+    add("-N", "--nodes", metavar="N", type=count, required=True, help="how many nodes")
+    add("-t", "--time", metavar="TIME", type=duration, required=True,
+        help="how long: HH:MM:SS or D-HH:MM:SS, or as 90m, 2h, 1d")
+    add("--cores", metavar="N", type=count,
+        help="cores of each node (default: Sockets x Cores of the configuration; with Slurm and "
+             "--exclusive: all)")
+    add("--exclusive", action="store_true", help="whole nodes")
+    add("--mem-per-cpu", metavar="SIZE", type=memory,
+        help="memory for each core, as 1400M or 2G (default: the site's)")
+    add("--account", metavar="NAME", type=name, help="who pays")
+    add("--partition", "--queue", dest="queue", metavar="NAME", type=name,
+        help="the partition (Slurm) or queue (PBS)")
+    add("--module", metavar="NAME", type=name, action="extend", nargs="+", default=[],
+        help="modules to load, as the one of your MPI")
+    add("--signal", metavar="SECONDS", type=count,
+        help="how long before the end Slurm tells vrm to stop (default: 120)")
+    add("--chain", metavar="K", type=count, default=1,
+        help="K allocations, one after the other, until the queue is done")
+    add("--once", action="store_true",
+        help="end when the jobs in the queue file are done, instead of waiting for more")
+    add("--name", metavar="NAME", type=name,
+        help="the batch job's name (default: that of the configuration)")
+    add("--directive", metavar="TEXT", action="append", default=[],
+        help="a further option of the batch system, as --directive=--qos=long")
+    add("--here", action="store_true",
+        help="write paths relative to this directory, from which the script is then submitted")
+    add("-o", "--out", metavar="FILE", help="write it to a file (default: to standard output)")
+    add("--force", action="store_true", help="replace a file that is there")
+
+
+def write(arguments: argparse.Namespace) -> int:
+    """Write the script and tell how to submit it; 0. Raises ConfigError or CannotRun."""
+    from vrm.config import load
+    from vrm.live import wrapper as wrappers
+
+    given = getattr(arguments, "config", default_config())
+    if given is None:
+        raise CannotRun("which configuration is vrm to run with? Give -c FILE")
+    settings = load(given)
+    wrapper = wrappers.Wrapper(
+        command=vrm_command(given, arguments), nodes=arguments.nodes, walltime=arguments.time,
+        name=arguments.name or batch_name(given),
+        cores=arguments.cores or cores_of(settings), memory=arguments.mem_per_cpu,
+        exclusive=arguments.exclusive, account=arguments.account or "",
+        queue=arguments.queue or "",
+        modules=tuple(arguments.module), warning=arguments.signal, chain=arguments.chain,
+        file=arguments.out or "FILE", directives=tuple(map(directive, arguments.directive)))
+    try:
+        text = wrappers.script(arguments.system, wrapper)
+    except wrappers.WrapperError as error:
+        raise CannotRun(str(error)) from error
+    warn(settings, arguments)
+    if arguments.out is None:
+        print(text, end="")
+        return 0
+    try:
+        with open(arguments.out, "w" if arguments.force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise CannotRun(f"{arguments.out} is there; --force replaces it") from error
+    except OSError as error:
+        raise CannotRun(f"cannot write {arguments.out}: {error.strerror}") from error
+    tell("submit it with:")
+    for line in wrappers.submit_commands(arguments.system, wrapper):
+        tell(f"  {line}")
+    return 0
+
+
+def warn(settings: Any, arguments: argparse.Namespace) -> None:
+    """Tell what in the configuration does not go with the script."""
+    if settings.emulate:
+        tell("vrm: the configuration has Emulate: true; on real nodes leave it out")
+    if settings.nodes != "auto" and settings.nodes != arguments.nodes:
+        tell(f"vrm: the configuration says Nodes: {settings.nodes}, the script asks for "
+             f"{arguments.nodes}; `Nodes: auto` takes what there is")
+    for problem in settings.check_files():
+        tell(f"vrm: {problem}")
+
+
+def vrm_command(config: str, arguments: argparse.Namespace) -> Tuple[str, ...]:
+    """The argument list that runs this vrm with this configuration, from any directory."""
+    beside = Path(sys.executable).with_name("vrm")
+    start = [str(beside)] if os.access(beside, os.X_OK) else [sys.executable, "-m", "vrm.cli"]
+    path = os.path.relpath if arguments.here else os.path.abspath
+    words = [path(start[0]), *start[1:], "-c", path(config)]
+    return (*words, *(["--once"] if arguments.once else []),
+            *(["--continue"] if arguments.chain > 1 else []))
+
+
+def cores_of(settings: Any) -> Optional[int]:
+    """Cores of a node as the configuration says; None where it leaves that to be found."""
+    if settings.emulate or "auto" in (settings.sockets, settings.cores):
+        return None
+    return settings.sockets * settings.cores
+
+
+def batch_name(config: str) -> str:
+    """A name for the batch job: of the configuration, or of its directory if it is a vrm.yaml;
+    in what batch systems allow in one."""
+    path = Path(os.path.abspath(config))
+    named = path.stem if path.stem != "vrm" else path.parent.name
+    return "vrm-" + (re.sub(r"[^A-Za-z0-9_.-]+", "-", named).strip("-.") or "run")
+
+
+# ------------------------------------------------------------- words on the command line, checked
+
+
+def duration(text: str) -> int:
+    """`2:00:00`, `1-12:00:00`, `90m`, `2h` or `1d` in seconds."""
+    short = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
+    if short:
+        seconds = int(short[1]) * {"m": 60, "h": 3600, "d": 86400}[short[2]]
+    else:
+        full = re.fullmatch(r"(?:([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])", text)
+        if not full:
+            raise argparse.ArgumentTypeError(
+                f"`{text}` is no time as 2:00:00, 1-12:00:00, 90m or 2h (a bare number is minutes "
+                "to Slurm and seconds to PBS)")
+        days, hours, minutes, rest = (int(part or 0) for part in full.groups())
+        seconds = ((days * 24 + hours) * 60 + minutes) * 60 + rest
+    if seconds < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` is no time at all")
+    return seconds
+
+
+def memory(text: str) -> int:
+    """`1400`, `1400M` or `2G` in MiB."""
+    found = re.fullmatch(r"([1-9][0-9]{0,8})([MGT]?)B?", text.upper())
+    if not found:
+        raise argparse.ArgumentTypeError(f"`{text}` is no size as 1400M or 2G")
+    return int(found[1]) * _MEMORY[found[2]]
+
+
+def name(text: str) -> str:
+    """A name as accounts, partitions and modules have them."""
+    if not re.fullmatch(r"[A-Za-z0-9_][\w.+:/@=,-]*", text, re.ASCII):
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is no name: letters, digits and _ . + : / @ = , - are allowed")
+    return text
+
+
+def directive(text: str) -> str:
+    """An option of the batch system: one line that begins with a dash."""
+    if not text.startswith("-") or not text.isprintable():
+        raise CannotRun(f"--directive: `{text}` is no option of a batch system; for example "
+                        "--directive=--qos=long")
+    return text

@@ -1,0 +1,98 @@
+"""`vrm validate`: a live run against its replay in virtual time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, Optional, Tuple
+
+from vrm.commands.shared import CannotRun, command, default_config, settings_of
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command."""
+    parser = command(commands, "validate", run,
+                     "replay a live run in virtual time and tell how far off the simulation is",
+                     [shared])
+    add = parser.add_argument
+    add("run", metavar="RUN", nargs="?", type=Path,
+        help="the directory of a live run (default: the one that the configuration names)")
+    add("--estimates", metavar="FILE", type=Path,
+        help="run times known beforehand, as `vrm calibrate` writes them")
+    add("--heatmap", metavar="FILE", type=Path,
+        help="for strip: how fast programs run beside others, as `vrm heatmap measure` writes it")
+    add("--known", choices=("calibrated", "actual"), default="calibrated",
+        help="which run times the replay has: the calibrated ones, or those of the run itself, so "
+             "that only decisions can differ (default: calibrated)")
+    add("--out", metavar="PICTURE", action="append", default=[], type=Path,
+        help="draw the jobs, live against simulated: a name ending in .png or .svg; may be "
+             "repeated")
+    add("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replay and tell."""
+    from vrm.model.speedups import SpeedError
+    from vrm.report.compare import CompareError
+    from vrm.report.validation import data, draw, table
+    from vrm.scheduling.registry import PolicyError
+    from vrm.simulation.validation import ValidationError, read_rows, read_rules, validate
+    from vrm.workload.estimates import EstimateError, read_estimates
+
+    try:
+        settings = _settings(arguments)
+        directory, state = _places(arguments.run, settings)
+        rules = read_rules(state)
+        estimates = None
+        if arguments.known == "calibrated":
+            if arguments.estimates is None:
+                raise CannotRun("which run times were known? Name the table that `vrm calibrate` "
+                                "wrote with --estimates FILE, or take those of the run with "
+                                "--known actual")
+            estimates = read_estimates(arguments.estimates)[0]
+        heatmap, speedups = _neighbours(arguments.heatmap, settings)
+        found = validate(read_rows(directory / "jobs.csv"), rules, estimates, heatmap, speedups)
+        for picture in arguments.out:
+            draw(found, picture)
+    except (ValidationError, EstimateError, SpeedError, PolicyError, CompareError) as error:
+        raise CannotRun(str(error)) from error
+    if arguments.json:
+        print(json.dumps(data(found), indent=2))
+        return 0
+    print(table(found))
+    if rules.policy == "strip" and arguments.known == "calibrated" and speedups is None:
+        print("no speed-ups given (--heatmap): jobs run beside others as fast as alone")
+    for picture in arguments.out:
+        print(f"drawn: {picture}")
+    return 0
+
+
+def _settings(arguments: argparse.Namespace) -> Any:
+    """The settings of the configuration that is named, or that stands for a run not named."""
+    named = getattr(arguments, "config", None)
+    if named is None and (arguments.run is not None or default_config() is None):
+        return None
+    return settings_of(arguments)
+
+
+def _places(run: Optional[Path], settings: Any) -> Tuple[Path, Path]:
+    """The run's directory and its state file."""
+    if run is not None:
+        return run, run / "state"
+    if settings is None:
+        raise CannotRun("which run? Name its directory, or its configuration with -c FILE")
+    return settings.directory, settings.state
+
+
+def _neighbours(measured: Optional[Path], settings: Any) -> Tuple[Any, Any]:
+    """The heatmap that orders nodes (the configuration's if it has one) and the speed-ups."""
+    from vrm.simulation.inputs import read_heatmap
+    own = settings.applications.heatmap if settings is not None else None
+    least = settings.allocation.min_throughput if settings is not None else 1.0
+    heatmap = speedups = None
+    for path in (measured, own):
+        if path is not None:
+            heatmap, found = read_heatmap(path, least=least)
+            speedups = speedups or found
+    return heatmap, speedups
