@@ -87,7 +87,7 @@ def _read(directory: Path, name: str) -> Run:
     jobs = ran(rows)
     if not jobs:
         raise CompareError(f"{path}: none of its {len(rows)} jobs ran; there is nothing to compare")
-    choices, processors = _circumstances(directory)
+    choices, processors = circumstances(directory)
     waits = array("d", sorted(map(waiting, jobs)))
     return Run(name, directory, *choices, processors, waits, distribution(waits),
                math.fsum(map(bounded_slowdown, jobs)) / len(jobs),
@@ -98,7 +98,7 @@ def _read(directory: Path, name: str) -> Run:
 Choices = Tuple[Optional[str], Optional[str], Optional[str]]
 
 
-def _circumstances(directory: Path) -> Tuple[Choices, Optional[int]]:
+def circumstances(directory: Path) -> Tuple[Choices, Optional[int]]:
     """Algorithm, backfilling and policy, and the number of cores: a simulation has them in
     summary.json, a live run in what it shows (`state`)."""
     for name in ("summary.json", "state"):

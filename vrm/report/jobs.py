@@ -136,6 +136,14 @@ def fold_nodes(names: Iterable[str]) -> str:
     return str(NodeSet.fromlist(names))
 
 
+def unfold_nodes(text: str) -> List[str]:
+    """The names that `fold_nodes` has folded."""
+    if "[" not in text and "," not in text:
+        return [text] if text else []
+    from ClusterShell.NodeSet import NodeSet
+    return list(NodeSet(text))
+
+
 class PlacementText:
     """Writes placements on one cluster for the columns `nodes` and `cores`.
 

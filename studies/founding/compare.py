@@ -1,0 +1,429 @@
+"""The founding experiments in virtual time: what was published, the same loop imitated, and the
+same policies deciding at every event.
+
+    python studies/founding/compare.py --queues DIR [--heatmap FILE] [--held SECONDS] [--out DIR]
+
+docs/founding.md tells what is compared, what is assumed, and what the figures show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+from vrm.config import Settings, load
+from vrm.model import Cluster, Heatmap, Job, bits
+from vrm.model.cluster import AnyPlacement
+from vrm.model.speedups import SpeedError, Speedups, load_name
+from vrm.report.compare import COLOURS
+from vrm.simulation import Outcome, Submission, simulate
+from vrm.simulation.inputs import QueueWorkload, read_heatmap
+from vrm.workload.heatmap_files import read as read_heatmap_file
+
+HERE = Path(__file__).resolve().parent
+CONFIGS = HERE.parents[1] / "config" / "founding"
+VALUES = ("waiting", "running", "turnaround")
+ORDERINGS = {"FCFS": "FCFS", "WFP3": "(q / t)**3 * procs"}  # its WFP3 counts ranks, not nodes
+PICTURES = ("comparison.png", "comparison.svg")
+MACHINES = {"cslab": "CSLab", "aris": "ARIS"}
+
+
+class StudyError(Exception):
+    """What is given cannot be studied; the text names the place and the mend."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A scenario of the thesis and its average seconds of waiting, running and turnaround."""
+
+    queue: str
+    machine: str
+    nodes: int
+    policy: str
+    algorithm: str
+    backfilling: str
+    waiting: float
+    running: float
+    turnaround: float
+
+    @property
+    def name(self) -> str:
+        """As in the thesis: `FCFS`, or `FCFS+BF` with backfilling."""
+        return self.algorithm + ("+BF" if self.backfilling != "none" else "")
+
+
+@dataclass(frozen=True)
+class Averages:
+    """Average seconds of waiting, running and turnaround of a simulated run."""
+
+    waiting: float
+    running: float
+    turnaround: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A scenario as published and as simulated.
+
+    `imitated`: one head every 10 seconds, with the thesis's own rule of backfilling; `easy`: the
+    same loop with EASY (no other than `imitated` without backfilling); `event`: everything that
+    fits starts at every event, with EASY; `unlimited`: the same loop as `imitated` where nodes are
+    never short, so that all its waiting is the loop's.
+    """
+
+    published: Published
+    imitated: Averages
+    easy: Averages
+    event: Averages
+    unlimited: Averages
+
+
+class FoundingBackfilling:
+    """Backfilling as the thesis wrote it, with what it leaves out.
+
+    If the head misses x nodes, each node that it cannot have is taken to be free when the *first*
+    of its jobs should end, and the x-th smallest of these times is the window. Later jobs that fit
+    now start if their estimate is within the window; none may run past it on nodes that the head
+    leaves over. After a start the next job of the queue is passed over.
+    """
+
+    name = "founding"
+
+    def fill(self, now: float, waiting: Sequence[Job], first: int, cluster: Cluster,
+             policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
+        """Jobs of `waiting` after the head (at `first`) that may start now, with their places."""
+        window = self._window(now, waiting[first], cluster, policy)
+        later = iter(waiting[first + 1:])
+        for job in later:
+            placement = policy.place(job, cluster) if job.estimate <= window else None
+            if placement is not None:
+                yield job, placement
+                next(later, None)
+
+    @staticmethod
+    def _window(now: float, head: Job, cluster: Cluster, policy: Any) -> float:
+        """Seconds until the head can run, by that rule."""
+        most = 2 if policy.name == "strip" and not head.exclusive else 1
+        ends: Dict[int, List[float]] = {}
+        for booking in cluster.running():
+            for node in bits.members(booking.placement.node_set):
+                ends.setdefault(node, []).append(max(booking.expected_end - now, 0.0))
+        taken = sorted(min(here) for here in ends.values() if len(here) >= most)
+        missing = policy.nodes(head) - (len(cluster.nodes) - len(taken))
+        return taken[missing - 1] if 0 < missing <= len(taken) else 0.0
+
+
+def read_published(path: Path = HERE / "published.csv") -> List[Published]:
+    """The published averages."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines()
+             if not line.startswith("#")]
+    return [Published(row["queue"], row["machine"], int(row["nodes"]), row["policy"],
+                      row["algorithm"], row["backfilling"], float(row["waiting"]),
+                      float(row["running"]), float(row["turnaround"]))
+            for row in csv.DictReader(lines)]
+
+
+def find_queues(directory: Path, published: Sequence[Published]) -> Dict[str, Path]:
+    """The recorded queues that are there: files named as in published.csv, with any ending.
+
+    Raises StudyError when there is none.
+    """
+    names = dict.fromkeys(one.queue for one in published)
+    found = {path.stem: path for path in sorted(directory.glob("*")) if path.stem in names}
+    if not found:
+        raise StudyError(f"{directory}: none of the recorded queues is there; they are files named "
+                         f"{', '.join(names)}, with any ending")
+    return {name: found[name] for name in names if name in found}
+
+
+# ----------------------------------------------------------------------------- the simulations
+
+
+class Study:
+    """The scenarios of one recorded queue. Raises StudyError when the queue cannot be used."""
+
+    def __init__(self, path: Path, published: Sequence[Published], corun: Optional[Path] = None,
+                 held: float = 0.0) -> None:
+        self.scenarios = list(published)
+        self.held = held
+        self.settings: Settings = load(CONFIGS / f"{published[0].machine}.yaml")
+        workload = QueueWorkload(path)
+        self.submissions = list(workload)
+        if not self.submissions or workload.dirt:
+            raise StudyError(f"{path}: not a recorded queue, whose lines are program, ranks, "
+                             "estimated seconds, exclusive (0 or 1) and seconds to the next line")
+        self.estimate = fmean(one.job.estimate for one in self.submissions)
+        self.cores = int(self.settings.sockets) * int(self.settings.cores)  # of a node
+        self.speedups = self._speedups(corun) if corun is not None else None
+        self.heatmap = self._heatmap()
+
+    def _heatmap(self) -> Heatmap:
+        assert self.settings.applications.heatmap is not None
+        return read_heatmap(self.settings.applications.heatmap)[0]
+
+    def _speedups(self, corun: Path) -> Optional[Speedups]:
+        """Measured speed-ups where they apply: between jobs that fill a node or more, on the
+        machine that they were measured on; the mean over the sizes of an application."""
+        if self.scenarios[0].machine != "aris":
+            return None
+        measured = read_heatmap_file(corun).speedups
+        if measured is None or not measured.pairs:
+            raise StudyError(f"{corun}: it has no measured speed-ups of pairs")
+        sums: Dict[Tuple[str, str], List[float]] = {}
+        for load_, row in measured.pairs.items():
+            for partner, value in row.items():
+                key = load_.split(".")[0].lower(), partner.split(".")[0].lower()
+                sums.setdefault(key, []).append(value)
+        loads = {load_name(job.app, job.procs): job.kind.lower()
+                 for job, *_ in self.submissions if job.procs >= self.cores}
+        return Speedups({one: {other: fmean(sums[kind, beside])
+                               for other, beside in loads.items() if (kind, beside) in sums}
+                         for one, kind in loads.items()})
+
+    def run(self) -> List[Comparison]:
+        """All scenarios."""
+        return [self._compare(one) for one in self.scenarios]
+
+    def _compare(self, one: Published) -> Comparison:
+        own: Any = "none" if one.backfilling == "none" else FoundingBackfilling()
+        enough = sum(-(-2 * job.procs // self.cores) for job, *_ in self.submissions)
+        return Comparison(
+            one, self._simulate(one, own), self._simulate(one, one.backfilling),
+            self._simulate(one, one.backfilling, interval=0.0),
+            self._simulate(one, own, nodes=enough))
+
+    def _simulate(self, one: Published, backfill: Any, interval: Optional[float] = None,
+                  nodes: Optional[int] = None) -> Averages:
+        """A scenario; `interval` and `nodes` are the configuration's unless given."""
+        rules = self.settings.scheduling
+        every = rules.interval if interval is None else interval
+        strip = one.policy == "strip"
+        outcome: Outcome = simulate(
+            self._jobs(one), nodes=nodes or one.nodes, sockets=int(self.settings.sockets),
+            cores=int(self.settings.cores), policy=one.policy, backfill=backfill,
+            algorithm=ORDERINGS[one.algorithm], heatmap=self.heatmap if strip else None,
+            speedups=self.speedups if strip else None, interval=every,
+            starts_per_interval=rules.starts_per_interval if every else 0)
+        found = outcome.summary
+        if found["refused"]:
+            raise StudyError(f"{one.queue}: {found['refused']} job(s) of the queue do not fit on "
+                             f"{one.nodes} nodes under {one.policy}; is it the recorded one?")
+        return Averages(found["average_wait"], found["average_running"] - self.held,
+                        found["average_turnaround"] - self.held)
+
+    def _jobs(self, one: Published) -> List[Submission]:
+        """The queue with its estimates, scaled to the published mean, as run times.
+
+        Where speed-ups say how fast jobs run under strip, their work is that of compact.
+        """
+        policy = "compact" if self.speedups is not None else one.policy
+        mean = next(other.running for other in self.scenarios
+                    if (other.policy, other.name) == (policy, one.name))
+        scale = mean / self.estimate
+        return [submission._replace(run=submission.job.estimate * scale + self.held)
+                for submission in self.submissions]
+
+
+def compare(queues: Path, corun: Optional[Path] = None,
+            held: float = 0.0) -> Tuple[List[Comparison], List[str]]:
+    """All scenarios of the recorded queues in a directory, and what was assumed.
+
+    `corun`: a file of co-run times of ARIS. `held`: seconds by which a job holds its nodes longer
+    than it runs. Raises StudyError or SpeedError.
+    """
+    published = read_published()
+    found: List[Comparison] = []
+    measured = False
+    for name, path in find_queues(queues, published).items():
+        study = Study(path, [one for one in published if one.queue == name], corun, held)
+        measured = measured or study.speedups is not None
+        found += study.run()
+    return found, assumptions(measured, held)
+
+
+def assumptions(measured: bool, held: float) -> List[str]:
+    """What the simulations take for granted; `measured`: speed-ups were given, and used."""
+    notes = [
+        "run times are the estimates of the recorded queue, scaled so that their mean is the "
+        "published mean running time of the scenario; the single ones were not published",
+        "nodes are held for the run time" + (f" and {held:g} s more" if held else
+                                             ": starting and ending a job costs nothing"),
+        "the first job comes at the first tick; waiting counts from a job's line to its start",
+        "strip orders nodes by the published heatmap and lets any two jobs share one",
+    ]
+    if measured:
+        return notes + [
+            "ARIS under strip: the work of a job is its run time under compact; its speed beside "
+            "another is the mean measured speed-up of the two applications over all measured "
+            "sizes, if both jobs fill a node or more, else 1; alone on half a node 1",
+            "CSLab under strip: the co-run times of ARIS do not apply; every job is as much "
+            "faster as the published mean says"]
+    return notes + ["strip: no co-run times given (--heatmap); every job is as much faster as the "
+                    "published mean says"]
+
+
+# ------------------------------------------------------------------------------------- results
+
+
+HEADS = ("scenario", "waiting: published", "imitated", "event-driven", "ratio", "loop alone",
+         "turnaround: published", "imitated", "event-driven", "running: published", "imitated")
+LEGEND = ("average seconds; imitated: the loop of the thesis's manager, which every 10 s starts "
+          "the head of the queue or, if it does not fit, backfills by its own rule; event-driven: "
+          "the same policies (with EASY), at every event; ratio: of published to event-driven; "
+          "loop alone: the imitated waiting where nodes are never short")
+
+
+def _cells(one: Comparison) -> List[str]:
+    known, own, event = one.published, one.imitated, one.event
+    return [f"{known.policy} {known.name}", f"{known.waiting:.0f}", f"{own.waiting:.0f}",
+            f"{event.waiting:.0f}", f"{known.waiting / max(event.waiting, 0.5):.1f}",
+            f"{one.unlimited.waiting:.0f}", f"{known.turnaround:.0f}", f"{own.turnaround:.0f}",
+            f"{event.turnaround:.0f}", f"{known.running:.0f}", f"{own.running:.0f}"]
+
+
+def by_queue(found: Sequence[Comparison]) -> Dict[str, List[Comparison]]:
+    """The scenarios of each queue."""
+    groups: Dict[str, List[Comparison]] = {}
+    for one in found:
+        groups.setdefault(one.published.queue, []).append(one)
+    return groups
+
+
+def title(queue: str, found: Sequence[Comparison]) -> str:
+    """A queue and its machine, for people."""
+    one = found[0].published
+    return f"{queue}, {one.nodes} nodes of {MACHINES[one.machine]}"
+
+
+def text_table(found: Sequence[Comparison], notes: Sequence[str]) -> str:
+    """The comparison as text, a table for each queue, with the assumptions below."""
+    from prettytable import PrettyTable
+
+    parts = []
+    for queue, group in by_queue(found).items():
+        out = PrettyTable()
+        # A table wants different names: blanks at their ends make them so.
+        out.field_names = [head + " " * HEADS[:at].count(head) for at, head in enumerate(HEADS)]
+        out.align = "r"
+        out.align["scenario"] = "l"
+        out.add_rows([_cells(one) for one in group])
+        parts.append(f"{title(queue, group)}\n{out.get_string()}")
+    return "\n\n".join(parts) + f"\n{LEGEND}\n" + "".join(f"- {note}\n" for note in notes)
+
+
+def markdown(found: Sequence[Comparison], notes: Sequence[str]) -> str:
+    """The comparison in Markdown."""
+    lines = []
+    for queue, group in by_queue(found).items():
+        lines += [f"**{title(queue, group)}**", "",
+                  f"| {' | '.join(HEADS)} |", "|---|" + "---:|" * (len(HEADS) - 1)]
+        lines += [f"| {' | '.join(_cells(one))} |" for one in group] + [""]
+    return "\n".join([*lines, LEGEND + ".", ""] + [f"- {note}" for note in notes]) + "\n"
+
+
+def csv_text(found: Sequence[Comparison]) -> str:
+    """The comparison as CSV, every average to a hundredth of a second."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    kinds = ("published", "imitated", "easy", "event", "unlimited")
+    writer.writerow(["queue", "machine", "nodes", "policy", "algorithm", "backfilling",
+                     *(f"{kind}_{value}" for kind in kinds for value in VALUES)])
+    for one in found:
+        known = one.published
+        writer.writerow([known.queue, known.machine, known.nodes, known.policy, known.algorithm,
+                         known.backfilling, *(f"{getattr(getattr(one, kind), value):.2f}"
+                                              for kind in kinds for value in VALUES)])
+    return out.getvalue()
+
+
+def draw(found: Sequence[Comparison], path: Path) -> None:
+    """Bars of the average waiting times, a panel for each queue, into a PNG or SVG file."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    groups = by_queue(found)
+    plain = {"font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left",
+             "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "vrm"}
+    with pyplot.rc_context(plain):
+        shape, panels = pyplot.subplots(len(groups), 1, figsize=(9, 0.7 + 2.6 * len(groups)),
+                                        layout="constrained", squeeze=False)
+        for axes, (queue, group) in zip(panels[:, 0], groups.items()):
+            _panel(axes, title(queue, group), group)
+        handles, labels = panels[0, 0].get_legend_handles_labels()
+        shape.legend(handles, labels, loc="outside upper right", ncol=4, frameon=False)
+        kept = {"Date": None} if path.suffix == ".svg" else {}
+        shape.savefig(path, dpi=150, metadata=kept)
+        pyplot.close(shape)
+
+
+def _panel(axes: Any, name: str, group: Sequence[Comparison]) -> None:
+    width = 0.27
+    for number, (kind, values) in enumerate((
+            ("published", [one.published.waiting for one in group]),
+            ("imitated: one start every 10 s", [one.imitated.waiting for one in group]),
+            ("started at every event", [one.event.waiting for one in group]))):
+        at = [place + (number - 1) * width for place in range(len(group))]
+        bars = axes.bar(at, values, width=width * 0.94, color=COLOURS[number], label=kind)
+        # Above the dashed lines, which would strike them through.
+        for label in axes.bar_label(bars, [f"{value:.0f}" for value in values], padding=2,
+                                    fontsize=7.5):
+            label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
+            label.set_zorder(5)
+    for place, one in enumerate(group):
+        axes.plot([place - 0.45, place + 0.45], [one.unlimited.waiting] * 2, color="black",
+                  linewidth=1, linestyle="dashed", zorder=3,
+                  label="" if place else "one start every 10 s, nodes never short")
+    axes.set_xticks(range(len(group)), [f"{one.published.policy}\n{one.published.name}"
+                                        for one in group])
+    axes.tick_params(axis="x", length=0)
+    axes.set_title(name)
+    axes.set_ylabel("average waiting time (s)")
+    axes.margins(x=0.01, y=0.12)
+
+
+# ------------------------------------------------------------------------------------- command
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Compare, print and write; 0 done, 2 could not."""
+    parser = argparse.ArgumentParser(
+        description="Compare the published averages of the founding experiments with the same "
+                    "queues simulated: with the loop of that time, and at every event.")
+    parser.add_argument("--queues", metavar="DIR", type=Path, required=True,
+                        help="the recorded queues: class-b-a.rewind and so on, as in published.csv")
+    parser.add_argument("--heatmap", metavar="FILE", type=Path,
+                        help="measured co-run times of ARIS, for classes C and D under strip")
+    parser.add_argument("--held", metavar="SECONDS", type=float, default=0.0,
+                        help="how much longer than it runs a job holds its nodes (default: 0)")
+    parser.add_argument("--out", metavar="DIR", type=Path,
+                        help="write comparison.txt, .md, .csv, .png and .svg there")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    chosen = parser.parse_args(arguments)
+    try:
+        found, notes = compare(chosen.queues, chosen.heatmap, chosen.held)
+        text = text_table(found, notes)
+        if chosen.out is not None:
+            chosen.out.mkdir(parents=True, exist_ok=True)
+            for name, content in (("comparison.txt", text), ("comparison.csv", csv_text(found)),
+                                  ("comparison.md", markdown(found, notes))):
+                (chosen.out / name).write_text(content, encoding="utf-8")
+            for name in PICTURES:
+                draw(found, chosen.out / name)
+    except (StudyError, SpeedError, OSError) as error:
+        print(f"founding: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps({"scenarios": [asdict(one) for one in found], "assumptions": notes}, indent=2)
+          if chosen.json else text, end="" if not chosen.json else "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,424 @@
+"""An experiment's file: which scenarios run on which queues, how often and in what order.
+
+A scenario is a configuration: that of `Config` (a file), with `Keys` over it, and over those the
+keys of the scenario. Every mistake is told with its line, as in a configuration.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import (Annotated, Any, Dict, Iterator, List, Literal, Mapping, Optional, Sequence,
+                    Tuple, Union)
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_pascal
+
+from vrm.config import (Amount, ConfigError, Document, Factor, FilePath, Location, Problem, Seconds,
+                        Settings, Text, dump, kind, load)
+from vrm.live.setup import application_fault, make_scheduler
+from vrm.model import Cluster
+from vrm.simulation.inputs import SYNTHETIC
+from vrm.workload.estimates import EstimateError, read_estimates
+from vrm.workload.generator import GenerateError, Mix, choices, constant, parse_arrival
+from vrm.workload.npb import CLASS_B
+from vrm.workload.queue_file import LineError, QueueFollower
+
+LIVE, SIMULATED = "live", "simulated"
+_DEPTH = 6  # Scenarios, its number, Launcher, Environment, NAME
+
+# ------------------------------------------------------------------------------------- the file
+
+_STRICT = ConfigDict(frozen=True, extra="forbid", alias_generator=to_pascal, validate_default=True)
+
+Count = Annotated[int, Field(ge=1), kind("a whole number from 1 up", "3")]
+Share = Annotated[float, Field(ge=0, le=1), kind("a number from 0 to 1", "0.1")]
+Seed = Annotated[int, Field(ge=0), kind("a whole number, 0 or more", "1")]
+Words = Annotated[Tuple[Text, ...], kind("a list", "[cg, ep]", empty=())]
+Counts = Annotated[Tuple[Count, ...], kind("a list of whole numbers", "[1, 2, 4]", empty=())]
+
+
+def _lower(value: Any) -> Any:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+class Generate(BaseModel):
+    """A mix of jobs to draw; the words are those of `vrm generate`."""
+
+    model_config = _STRICT
+    jobs: Count = 20
+    apps: Words = ()
+    classes: Words = ()
+    ranks: Counts = ()
+    arrival: Annotated[Text, kind("text", "uniform:3-10")] = "uniform:3-10"
+    estimates: Optional[Text] = None  # a table, or class-b
+    estimate: Optional[Seconds] = None  # one for all, in place of a table
+    margin: Factor = 1.0
+    exclusive: Share = 0.0
+    seed: Optional[Seed] = None  # None = the experiment's
+
+
+class QueueEntry(BaseModel):
+    """A queue: a file, or a mix to draw. `jobs` and `load` are for simulated runs."""
+
+    model_config = _STRICT
+    name: Optional[Text] = None
+    file: Optional[Text] = None
+    generate: Annotated[Optional[Generate], kind("a group of keys", "{Jobs: 20}")] = None
+    jobs: Optional[Count] = None
+    load: Factor = 1.0
+
+
+def _entry(value: Any) -> Any:
+    return {"File": value} if isinstance(value, str) else value
+
+
+Entry = Annotated[QueueEntry, BeforeValidator(_entry), kind("a file or a group of keys", "mix")]
+_SCENARIO = "{Name: mine, Allocation.Policy: strip}"
+
+
+class ExperimentFile(BaseModel):
+    """The keys of an experiment's file."""
+
+    model_config = _STRICT
+    name: Optional[Text] = None
+    mode: Annotated[Literal["live", "simulated"], BeforeValidator(_lower),
+                    kind("live or simulated", "live")] = "live"
+    config: Optional[FilePath] = None
+    keys: Annotated[Dict[str, Any], kind("keys of a configuration", "{Nodes: 4}", empty={})] = \
+        Field(default_factory=dict)
+    grid: Annotated[
+        Dict[str, Annotated[List[Any], Field(min_length=1), kind("a list", "[FCFS, WFP3]")]],
+        kind("keys with lists of values", "{Scheduling.Algorithm: [FCFS, WFP3]}", empty={})] = \
+        Field(default_factory=dict)
+    scenarios: Annotated[
+        List[Annotated[Dict[str, Any], kind("keys of a configuration", _SCENARIO)]],
+        kind("a list of scenarios", f"[{_SCENARIO}]", empty=[])] = Field(default_factory=list)
+    queues: Annotated[List[Entry], Field(min_length=1), kind("a list of queues", "[mix]")]
+    repetitions: Count = 1
+    order: Annotated[Literal["shuffled", "given"], BeforeValidator(_lower),
+                     kind("shuffled or given", "shuffled")] = "shuffled"
+    seed: Seed = 0
+    out: Optional[FilePath] = None
+    limit: Amount = 0.0  # seconds after which a live run is ended and counts as failed; 0 = never
+
+
+# ------------------------------------------------------------------------------------- the plan
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A configuration under a name; `changes` are the keys that make it what it is."""
+
+    name: str
+    changes: Mapping[str, str]
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A queue of an experiment: the path of a file, the text of a synthetic one, or a mix that is
+    drawn; `jobs` (at most) and `load` are for simulations."""
+
+    name: str
+    source: str
+    generate: Optional[Generate] = None
+    jobs: Optional[int] = None
+    load: float = 1.0
+    place: Location = ()
+
+    @property
+    def drawn(self) -> bool:
+        """Whether another seed makes it another one."""
+        return self.generate is not None or self.source.startswith(SYNTHETIC)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: a scenario on a queue, for the repetition-th time (from 1).
+
+    `seed` draws the queue where it is drawn.
+    """
+
+    scenario: Scenario
+    queue: Queue
+    repetition: int
+    seed: Optional[int]
+
+    @property
+    def name(self) -> str:
+        """The name of its directory."""
+        return f"{self.scenario.name}.{self.queue.name}.{self.repetition}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked experiment; `runs` in the order in which they go."""
+
+    file: Path
+    name: str
+    mode: str
+    scenarios: Tuple[Scenario, ...]
+    queues: Tuple[Queue, ...]
+    repetitions: int
+    order: str
+    seed: int
+    out: Path
+    limit: float
+    runs: Tuple[Run, ...]
+
+    def described(self) -> Dict[str, Any]:
+        """The plan as data for JSON."""
+        return {"format": 1, "name": self.name, "mode": self.mode, "seed": self.seed,
+                "order": self.order, "repetitions": self.repetitions,
+                "scenarios": [{"name": one.name, "changes": dict(one.changes)}
+                              for one in self.scenarios],
+                "queues": [{"name": one.name, "source": Path(one.source).name if one.source else
+                            "drawn"} for one in self.queues],
+                "runs": [run.name for run in self.runs]}
+
+
+def read_plan(path: Union[str, Path]) -> Plan:
+    """Read and check an experiment's file. Raises ConfigError with everything that is wrong."""
+    document = Document.read(path, _DEPTH, "Queues: [mix]")
+    file = document.checked(ExperimentFile)
+    base = _base(file, document)
+    problems: List[Problem] = []
+    scenarios = list(_scenarios(file, base, document, problems))
+    queues = list(_queues(file, document, problems))
+    if not problems:
+        problems += _unfit(file, scenarios, queues, document)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    path = Path(path)
+    name = _safe(file.name or path.stem)
+    return Plan(path, name, file.mode, tuple(scenarios), tuple(queues), file.repetitions,
+                file.order, file.seed, file.out or Path("runs") / name, file.limit,
+                tuple(_ordered(file, scenarios, queues)))
+
+
+def _base(file: ExperimentFile, document: Document) -> Dict[str, Any]:
+    if file.config is None:
+        return {}
+    try:
+        return {key: value for key, value in dump(load(file.config)).items()
+                if key not in ("Log", "State", "Directory")}
+    except ConfigError as error:
+        first = document.problem(("Config",), f"{file.config} cannot be used", "see below")
+        raise ConfigError([first, *error.problems]) from error
+
+
+Change = Tuple[str, Any, Location]
+"""A key (dotted), its value, and where in the file it stands."""
+
+
+def _changes(mapping: Mapping[str, Any], place: Location, before: str = "") -> Iterator[Change]:
+    """The keys of a group, whether they are nested or dotted."""
+    for key, value in mapping.items():
+        if isinstance(value, dict):
+            yield from _changes(value, place + (key,), f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value, place + (key,)
+
+
+def _scenarios(file: ExperimentFile, base: Dict[str, Any], document: Document,
+               problems: List[Problem]) -> Iterator[Scenario]:
+    common = list(_changes(file.keys, ("Keys",)))
+    wanted: List[Tuple[str, List[Change]]] = []
+    if file.grid or not file.scenarios:
+        axes = [[(key, value, ("Grid", key, number)) for number, value in enumerate(values)]
+                for key, values in file.grid.items()]
+        wanted += [("", list(point)) for point in itertools.product(*axes)]
+    for number, mapping in enumerate(file.scenarios):
+        keys = {key: value for key, value in mapping.items() if key != "Name"}
+        wanted.append((str(mapping.get("Name") or ""),
+                       list(_changes(keys, ("Scenarios", number)))))
+    names: Dict[str, int] = {}
+    for name, own in wanted:
+        name = _safe(name or "-".join(_short(value) for _, value, _ in own) or "base")
+        names[name] = names.get(name, 0) + 1
+        if names[name] > 1:
+            name = f"{name}-{names[name]}"
+        try:
+            settings = _settings(base, [*common, *own], document)
+            make_scheduler(settings, Cluster.regular(2, 2, 4))  # are there such policies?
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        yield Scenario(name, {key: _short(value) for key, value, _ in own}, settings)
+
+
+def _settings(base: Dict[str, Any], changes: Sequence[Change], document: Document) -> Settings:
+    """The configuration with some keys changed; ConfigError."""
+    mapping: Dict[str, Any] = {key: dict(value) if isinstance(value, dict) else value
+                               for key, value in base.items()}
+    places: Dict[Location, Location] = {}
+    problems = []
+    for key, value, place in changes:
+        words = key.split(".")
+        group: Any = mapping
+        for word in words[:-1]:
+            group = group.setdefault(word, {})
+            if not isinstance(group, dict):
+                break
+        if not isinstance(group, dict):
+            problems.append(document.problem(place, f"{key} is no key of a configuration",
+                                             "config/reference.yaml shows them all"))
+            continue
+        if words[0] in ("Log", "State", "Directory"):
+            problems.append(document.problem(place, f"{words[0]} is decided by the experiment",
+                                             "remove it; --out says where everything goes"))
+            continue
+        group[words[-1]] = value
+        at: Location = tuple(words)
+        places[at] = place
+        for length in range(1, len(words)):
+            places.setdefault(tuple(words[:length]), place)
+        if isinstance(value, list):
+            for number in range(len(value)):
+                places[at + (number,)] = place
+    if problems:
+        raise ConfigError(problems)
+    return document.settings(mapping, places)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(_short, value))
+    return "none" if value is None else str(value)
+
+
+def _safe(text: str) -> str:
+    """A name that is one word of a path."""
+    return re.sub(r"[^A-Za-z0-9_+=-]+", "_", text).strip("_") or "run"
+
+
+def _queues(file: ExperimentFile, document: Document, problems: List[Problem]) -> Iterator[Queue]:
+    folder = Path(document.source.directory)
+    names: Dict[str, int] = {}
+    for number, entry in enumerate(file.queues):
+        place: Location = ("Queues", number)
+        if (entry.file is None) == (entry.generate is None):
+            problems.append(document.problem(place, f"queue {number + 1} is either a file or drawn",
+                                             "write either File or Generate"))
+            continue
+        source = ""
+        if entry.file is not None:
+            source = entry.file if entry.file.startswith(SYNTHETIC) else str(
+                (folder / Path(entry.file).expanduser()).resolve())
+        stem = Path(source).name.partition(".")[0] or "drawn"
+        name = _safe(entry.name or stem)
+        names[name] = names.get(name, 0) + 1
+        if names[name] > 1:
+            name = f"{name}-{names[name]}"
+        generate = entry.generate
+        if generate is not None and generate.estimates not in (None, "class-b"):
+            table = str((folder / Path(generate.estimates).expanduser()).resolve())
+            generate = generate.model_copy(update={"estimates": table})
+        queue = Queue(name, source, generate, entry.jobs, entry.load, place)
+        for message, hint in _faults(queue, file.mode):
+            problems.append(document.problem(place, message, hint))
+        yield queue
+
+
+def _faults(queue: Queue, mode: str) -> Iterator[Tuple[str, str]]:
+    """What is wrong with a queue, and the mend."""
+    if queue.generate is not None:
+        try:
+            mix_of(queue.generate, 0)
+        except GenerateError as error:
+            yield str(error), ""
+    elif not queue.source.startswith(SYNTHETIC) and not Path(queue.source).is_file():
+        yield f"{queue.source} is not a file", "correct the path (it starts at this file)"
+    if mode == LIVE:
+        if queue.source.startswith(SYNTHETIC) or ".swf" in Path(queue.source).name:
+            yield ("a live run needs programs to start, which a trace does not name",
+                   "name a queue file, or write Mode: simulated")
+        if queue.jobs is not None or queue.load != 1:
+            yield "Jobs and Load are for simulated runs", "remove them, or write Mode: simulated"
+
+
+def mix_of(generate: Generate, seed: int) -> Mix:
+    """The mix of jobs that a `Generate` group asks for. Raises GenerateError."""
+    if generate.estimate is not None and generate.estimates:
+        raise GenerateError("Estimate is one for all, Estimates a table; give one of them")
+    if generate.estimate is not None:
+        table = constant(generate.apps, generate.classes, generate.ranks, generate.estimate)
+    elif generate.estimates == "class-b":
+        table = dict(CLASS_B)
+    elif generate.estimates is None:
+        raise GenerateError("no estimates; name a table of `vrm calibrate` under Estimates, or "
+                            "write Estimates: class-b or Estimate: SECONDS")
+    else:
+        try:
+            found, _ = read_estimates(generate.estimates)
+        except EstimateError as error:
+            raise GenerateError(str(error)) from error
+        table = {key: one.seconds for key, one in found.items()}
+    return Mix(generate.jobs, seed if generate.seed is None else generate.seed,
+               choices(table, generate.apps, generate.classes, generate.ranks),
+               parse_arrival(generate.arrival), generate.exclusive, generate.margin)
+
+
+def apps_of(queue: Queue) -> List[str]:
+    """The programs that a queue names, sorted; those that a mix may draw."""
+    if queue.generate is not None:
+        return sorted(mix_of(queue.generate, 0).choices)
+    follower = QueueFollower(Path(queue.source))
+    follower.finish()
+    return sorted({line.parsed.app for line in follower.read_new()
+                   if not isinstance(line.parsed, LineError)})
+
+
+def _unfit(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequence[Queue],
+           document: Document) -> Iterator[Problem]:
+    """Scenarios and queues that do not go together."""
+    for scenario in scenarios:
+        settings = scenario.settings
+        if file.mode == LIVE:
+            yield from settings.check_files()
+            for queue in queues:
+                for app in apps_of(queue):
+                    fault = application_fault(settings.applications.path, app)
+                    if fault:
+                        yield document.problem(queue.place, fault)
+        elif settings.nodes == "auto" and (
+                "auto" not in (settings.sockets, settings.cores) or
+                any(queue.generate or not _tells_size(queue) for queue in queues)):
+            yield document.problem(("Mode",), "a simulated machine has to have a size",
+                                   "write Nodes, Sockets and Cores under Keys")
+
+
+def _tells_size(queue: Queue) -> bool:
+    return queue.source.startswith(SYNTHETIC) or ".swf" in Path(queue.source).name
+
+
+def _ordered(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequence[Queue]
+             ) -> Iterator[Run]:
+    """The runs: repetition by repetition, each with every scenario on every queue once.
+
+    So a slow drift of the machine falls on all scenarios alike; shuffled within a repetition
+    (randomised complete blocks: Fisher, "The design of experiments", 1935), a faster one does,
+    too. What a simulation would only do again the same is not repeated.
+    """
+    draw = random.Random(file.seed)
+    for repetition in range(1, file.repetitions + 1):
+        block = [Run(scenario, queue, repetition, _seed(file, queue, repetition))
+                 for queue in queues for scenario in scenarios
+                 if repetition == 1 or file.mode == LIVE or queue.drawn]
+        if file.order == "shuffled":
+            draw.shuffle(block)
+        yield from block
+
+
+def _seed(file: ExperimentFile, queue: Queue, repetition: int) -> Optional[int]:
+    """The seed of a queue that is drawn: live runs repeat the same queue, simulated ones draw
+    another one each time."""
+    if not queue.drawn:
+        return None
+    own = queue.generate.seed if queue.generate is not None else None
+    first = file.seed if own is None else own
+    return first if file.mode == LIVE else first + repetition - 1

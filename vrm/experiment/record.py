@@ -1,0 +1,104 @@
+"""What is known of a run beside its results: versions, machine, inputs, seeds and times.
+
+It is kept in run.json, so that another person can repeat the run and judge what differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from datetime import datetime
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Dict, Iterable, Optional
+
+import vrm
+from vrm.live.rundir import write_atomically
+from vrm.live.topology import TopologyError, read_topology
+
+RECORD = "run.json"
+
+
+def read_record(directory: Path) -> Optional[Dict[str, Any]]:
+    """The record of a run's directory; None where there is none, ValueError where it is damaged."""
+    path = directory / RECORD
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{path}: vrm has not written this ({error}); remove the run's "
+                         "directory and it is done again") from error
+    return found
+
+
+def write_record(directory: Path, record: Dict[str, Any]) -> None:
+    """Replace the record of a run's directory, whole or not at all."""
+    write_atomically(directory / RECORD, json.dumps(record, indent=2) + "\n")
+
+
+def moment(time: float) -> str:
+    """A time since the epoch (s) as people and programs read it, with the offset of the zone."""
+    return datetime.fromtimestamp(time).astimezone().isoformat(timespec="seconds")
+
+
+def versions(mpi: Optional[str]) -> Dict[str, str]:
+    """What the results depend on; `source` tells vrm's very files."""
+    found = {"vrm": vrm.__version__, "source": _source(),
+             "python": platform.python_version(), "numpy": metadata.version("numpy")}
+    return {**found, "mpi": mpi} if mpi else found
+
+
+@lru_cache(maxsize=1)
+def _source() -> str:
+    root = Path(vrm.__file__).parent
+    return digest(sorted(root.rglob("*.py")))
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """A fingerprint of files: the first 16 hex digits of the SHA-256 of their contents."""
+    found = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            while True:
+                block = file.read(1 << 20)
+                if not block:
+                    break
+                found.update(block)
+    return found.hexdigest()[:16]
+
+
+def machine() -> Dict[str, Any]:
+    """This machine: processor, usable cores, memory (bytes), kernel, load (1, 5, 15 min)."""
+    import psutil
+    found: Dict[str, Any] = {
+        "host": platform.node(), "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)), "memory": psutil.virtual_memory().total,
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "load": [round(value, 2) for value in os.getloadavg()]}
+    try:
+        found["sockets"] = list(read_topology().node.sockets)
+    except TopologyError:
+        pass  # a system that does not show its sockets; the cores are told above
+    return found
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass  # not everywhere is /proc; the architecture is all there is then
+    return platform.processor() or platform.machine()
+
+
+def programs(folder: Path, apps: Iterable[str]) -> Dict[str, str]:
+    """The fingerprints of the programs, by name."""
+    return {app: digest([folder / app]) for app in apps}

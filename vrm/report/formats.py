@@ -1,0 +1,169 @@
+"""Tables as text, CSV, Markdown, LaTeX, or cells for HTML: one table, many clothes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import dataclass
+from typing import Any, List, Optional, Sequence, Tuple, Union
+
+from vrm.report.statistics import Interval
+
+Value = Union[str, int, float, Interval, None]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its head, the digits behind the point (None: from the values), and whether its
+    numbers are changes, shown with a sign."""
+
+    head: str
+    digits: Optional[int] = None
+    signed: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: numbers are numbers, so that every format can show them in its way.
+
+    `name` is that of its CSV file; `note` says what the reader must know.
+    """
+
+    name: str
+    title: str
+    columns: Tuple[Column, ...]
+    rows: Tuple[Tuple[Value, ...], ...]
+    note: str = ""
+
+    def words(self, plus_minus: str = "±") -> List[List[str]]:
+        """The cells as text."""
+        digits = [self._digits(index) for index in range(len(self.columns))]
+        return [[_word(value, places, column.signed, plus_minus)
+                 for value, places, column in zip(row, digits, self.columns)] for row in self.rows]
+
+    def is_number(self, index: int) -> bool:
+        """Whether a column holds numbers."""
+        return any(isinstance(row[index], (int, float, Interval)) for row in self.rows)
+
+    def _digits(self, index: int) -> int:
+        given = self.columns[index].digits
+        if given is not None:
+            return given
+        numbers = [value.mean if isinstance(value, Interval) else value
+                   for value in (row[index] for row in self.rows)
+                   if isinstance(value, (int, float, Interval))]
+        if all(isinstance(number, int) for number in numbers):
+            return 0
+        largest = max(map(abs, numbers), default=0.0)
+        return 2 if largest < 1000 else 1 if largest < 10000 else 0
+
+
+def _word(value: Value, digits: int, signed: bool, plus_minus: str) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Interval):
+        text = _word(value.mean, digits, signed, plus_minus)
+        return text if value.half is None else f"{text} {plus_minus} {value.half:.{digits}f}"
+    text = f"{value:{'+' if signed else ''}.{digits}f}"
+    return text[1:] if text.strip("+-0.") == "" and text[0] in "+-" else text
+
+
+def text(table: Table) -> str:
+    """For a terminal."""
+    from prettytable import PrettyTable
+    heads = _unique(column.head for column in table.columns)
+    shown = PrettyTable(heads)
+    for index, head in enumerate(heads):
+        shown.align[head] = "r" if table.is_number(index) else "l"
+    shown.add_rows(table.words("+-"))
+    return "\n".join(filter(None, [table.title, shown.get_string(),
+                                   table.note.replace("±", "+-")])) + "\n"
+
+
+def _unique(heads: Any) -> List[str]:
+    found: List[str] = []
+    for head in heads:
+        while head in found:
+            head += " "
+        found.append(head)
+    return found
+
+
+def comma_separated(table: Table) -> str:
+    """CSV with all digits; an interval has columns of its own for its half and its count."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    wide = [any(isinstance(row[index], Interval) for row in table.rows)
+            for index in range(len(table.columns))]
+    heads: List[str] = []
+    for column, is_wide in zip(table.columns, wide):
+        heads += [column.head, *([f"{column.head} +-", f"{column.head} n"] if is_wide else [])]
+    writer.writerow(heads)
+    for row in table.rows:
+        cells: List[Any] = []
+        for value, is_wide in zip(row, wide):
+            if isinstance(value, Interval):
+                cells += [_plain(value.mean), _plain(value.half), value.count]
+            elif is_wide:
+                cells += [_plain(value), "", ""]
+            else:
+                cells.append(_plain(value))
+        writer.writerow(cells)
+    return out.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def markdown(table: Table) -> str:
+    """A pipe table with its title and note."""
+    def cell(word: str) -> str:
+        return word.replace("\\", "\\\\").replace("|", "\\|")
+    lines = [f"**{table.title}**", "",
+             "| " + " | ".join(cell(column.head) for column in table.columns) + " |",
+             "|" + "|".join("--:" if table.is_number(index) else ":--"
+                            for index in range(len(table.columns))) + "|"]
+    lines += ["| " + " | ".join(map(cell, row)) + " |" for row in table.words()]
+    return "\n".join([*lines, *(["", table.note] if table.note else [])]) + "\n"
+
+
+_LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+          "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+          "±": r"$\pm$", "<": r"\textless{}", ">": r"\textgreater{}"}
+_special = re.compile("[" + re.escape("".join(_LATEX)) + "]")
+
+
+def _escaped(words: str) -> str:
+    found = _special.sub(lambda match: _LATEX[match.group()], words)
+    return re.sub(r"(?<![\w}])-(?=\d)", "$-$", found)
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}." if words else ""
+
+
+def latex(table: Table) -> str:
+    """A floating table for the package booktabs."""
+    align = "".join("r" if table.is_number(index) else "l" for index in range(len(table.columns)))
+    lines = [r"\begin{table}", r"  \centering\small",
+             rf"  \caption{{{_escaped(table.title)}. {_escaped(_sentence(table.note))}}}",
+             rf"  \label{{tab:{table.name}}}", rf"  \begin{{tabular}}{{{align}}}", r"    \toprule",
+             "    " + " & ".join(_escaped(column.head) for column in table.columns) + r" \\",
+             r"    \midrule"]
+    lines += ["    " + " & ".join(map(_escaped, row)) + r" \\" for row in table.words()]
+    return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]) + "\n"
+
+
+FORMATS = {"text": (text, ".txt"), "markdown": (markdown, ".md"), "latex": (latex, ".tex")}
+
+
+def joined(tables: Sequence[Table], name: str) -> str:
+    """Tables one below the other, in a format of FORMATS."""
+    write, _ = FORMATS[name]
+    return "\n".join(map(write, tables))

@@ -1,0 +1,71 @@
+"""Means over repetitions with their confidence intervals (Student's t)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Optional, Sequence
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean of `count` values; the true one lies within `half` of it, with the confidence
+    CONFIDENCE, if the values scatter normally. `half` is None for one value."""
+
+    mean: float
+    half: Optional[float]
+    count: int
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the sign of the mean is sure (to CONFIDENCE)."""
+        return self.half is not None and abs(self.mean) > self.half
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Mean and confidence interval; ValueError for no values."""
+    count = len(values)
+    if not count:
+        raise ValueError("no values have no mean")
+    mean = math.fsum(values) / count
+    if count < 2:
+        return Interval(mean, None, count)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    return Interval(mean, t_quantile(count - 1) * math.sqrt(variance / count), count)
+
+
+@lru_cache(maxsize=None)
+def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
+    """The t that a variable of Student's distribution with so many degrees of freedom stays
+    within, on both sides, with this probability.
+
+    The probability is a finite sum for whole degrees of freedom (Abramowitz and Stegun,
+    "Handbook of mathematical functions", 26.7.3 and 26.7.4), which is inverted by bisection.
+    ValueError below 1 degree.
+    """
+    if freedom < 1 or not 0 < confidence < 1:
+        raise ValueError(f"{freedom} degrees of freedom, confidence {confidence:g}")
+    low, high = 0.0, math.pi / 2
+    while True:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            return math.sqrt(freedom) * math.tan(middle)
+        if _within(middle, freedom) < confidence:
+            low = middle
+        else:
+            high = middle
+
+
+def _within(angle: float, freedom: int) -> float:
+    """P(|T| <= sqrt(freedom) tan(angle))."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term = cosine if odd else 1.0
+    total = 0.0
+    for step in range(1 + odd, freedom, 2):
+        total += term
+        term *= cosine * cosine * step / (step + 1)
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total

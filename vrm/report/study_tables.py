@@ -1,0 +1,124 @@
+"""The tables of a study: averages, changes, the queues one by one, applications, runs."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, List, Optional
+
+from vrm.report.formats import Column, Table, Value
+from vrm.report.statistics import CONFIDENCE
+from vrm.report.study import FIGURES, MAIN, Study, applications
+
+MOST_ROWS = 400  # of the table of applications; a trace has thousands of "programs"
+
+
+def tables(study: Study) -> List[Table]:
+    """All tables of a study that say something."""
+    found = [averages(study), *_changes(study), machine(study)]
+    if len(study.queues) > 1:
+        found += [averages(study, queue) for queue in study.queues]
+    return [*found, *_applications(study), runs(study)]
+
+
+def _note(study: Study) -> str:
+    repeated = f"; ± is the {CONFIDENCE:.0%} confidence interval over the repetitions " \
+               "(Student's t)" if study.repetitions > 1 else ""
+    return "averages over completed jobs; running is the time that the application measured " \
+           f"itself, where it did; turnaround is waiting and running{repeated}"
+
+
+def averages(study: Study, queue: Optional[str] = None) -> Table:
+    """Waiting, running and turnaround of each scenario, on a queue or averaged over all, with the
+    change from the first series beside it where there are just two."""
+    series = study.series
+    heads = ["scenario"]
+    for name in MAIN:
+        heads += [f"{FIGURES[name].head} {one}".strip() for one in series]
+    rows = []
+    for group in study.groups:
+        row: List[Value] = [group or series[0]]
+        for name in MAIN:
+            for one in series:
+                found = study.scenario(group, one)
+                row.append(study.mean(found.name, name, queue) if found else None)
+        rows.append(tuple(row))
+    where = f" on {queue}" if queue else " over the queues" if len(study.queues) > 1 else ""
+    title = f"Average waiting, running and turnaround times{where}"
+    return Table("averages" if queue is None else f"averages-{queue}", title,
+                 tuple(map(Column, heads)), tuple(rows), _note(study))
+
+
+def _changes(study: Study) -> Iterator[Table]:
+    base = study.series[0]
+    for series in study.series[1:]:
+        queues: List[Optional[str]] = [None]
+        if len(study.queues) > 1:
+            queues += study.queues
+        rows: List[Any] = []
+        for queue in queues:
+            for group in study.groups:
+                changes = [study.change(group, series, name, queue) for name in MAIN]
+                if any(change is not None for change in changes):
+                    where = [queue or "all"] if len(queues) > 1 else []
+                    rows.append((*where, group or series, *changes))
+        if not rows:
+            continue
+        heads = [Column(head) for head in (["queue"] if len(queues) > 1 else []) + ["scenario"]]
+        heads += [Column(f"{FIGURES[name].title} [%]", 0 if study.repetitions < 2 else 1, True)
+                  for name in MAIN]
+        note = f"negative: shorter under {series}"
+        if study.repetitions > 1:
+            note += "; ± is the interval of the differences within repetitions: where it is " \
+                    "smaller than the change, the sign is sure"
+        yield Table(f"change-{base}-{series}" if len(study.series) > 2 else "change",
+                    f"Change from {base} to {series}", tuple(heads), tuple(rows), note)
+
+
+def machine(study: Study) -> Table:
+    """Makespan, utilisation and slowdown of each scenario."""
+    names = [name for name in FIGURES if name not in MAIN]
+    columns = [Column("scenario"), *(Column(FIGURES[name].head) for name in names)]
+    rows = tuple((one.label or one.name, *(study.mean(one.name, name) for name in names))
+                 for one in study.scenarios)
+    return Table("machine", "The machine", tuple(columns), rows,
+                 "makespan: from the first submission to the last end; utilisation: cores with a "
+                 f"rank on them; bounded slowdown: over {study.runs[0].threshold:g} s, mean over "
+                 "the jobs")
+
+
+def _applications(study: Study) -> Iterator[Table]:
+    found = applications(study)
+    if len(found) > MOST_ROWS:
+        return
+    several = len({one.policy for one in found}) > 1
+    rows = []
+    for one in found:
+        company = f"beside {one.beside}" if one.beside else "alone"
+        rows.append((one.app, one.procs, *([one.policy] if several else []), company,
+                     one.seconds.count, one.seconds, one.speedup))
+    heads = [Column("program"), Column("ranks"), *([Column("placement")] if several else []),
+             Column("company"), Column("runs"), Column("running [s]", 2), Column("speed-up", 2)]
+    yield Table("applications", "Applications, alone and side by side", tuple(heads), tuple(rows),
+                "beside: that program was on its nodes for at least half of its running time; "
+                "jobs between are left out; speed-up: against alone in the first placement; ±: "
+                f"{CONFIDENCE:.0%} interval over the runs")
+
+
+def runs(study: Study) -> Table:
+    """Where each run came from: what another person needs to repeat it."""
+    rows = []
+    for run in study.runs:
+        known = run.record
+        versions, box = known.get("versions", {}), known.get("machine", {})
+        rows.append((run.directory.name, len(run.rows), len(run.completed),
+                     run.figures["makespan"], run.processors, known.get("mode"), known.get("seed"),
+                     known.get("position"), known.get("started"),
+                     " ".join(filter(None, [f"vrm {versions['vrm']} ({versions['source']})",
+                                            f"Python {versions['python']}", versions.get("mpi")]))
+                     if versions else None,
+                     f"{box['cores']} cores of {box['processor']}, {box['system']}" if box else
+                     None, box["load"][0] if box else None))
+    heads = ["run", "jobs", "completed", "makespan [s]", "cores", "mode", "seed", "position",
+             "started", "versions", "machine", "load before"]
+    return Table("runs", "The runs", tuple(map(Column, heads)), tuple(rows),
+                 "position: place in the order of the experiment; each run's directory has its "
+                 "config.yaml and run.json")
