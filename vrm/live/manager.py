@@ -354,9 +354,9 @@ class Manager:
     def _judged(self, running: Running, status: ExitStatus) -> Tuple[JobState, str]:
         """How a job ended; mpirun may say that all is well when it has lost a node."""
         if not running.intent and self.watch.beyond(running.booking.placement):
-            job = running.job
+            job, run = running.job, self.run_directory
             ask = getattr(self.launcher, "lost_nodes", None)  # not every launcher has words for it
-            lost = ask(self.run_directory.errors(job.app, job.id)) if ask else ()
+            lost = ask(run.errors(job.app, job.id), run.output(job.app, job.id)) if ask else ()
             if lost:
                 return JobState.FAILED, f"mpirun has lost {', '.join(lost)}"
         return verdict(running.intent, status, running.why)

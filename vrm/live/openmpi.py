@@ -208,9 +208,10 @@ class OpenMPI:
 
     # Reading.
 
-    def lost_nodes(self, errors: PathLike) -> Tuple[str, ...]:
+    def lost_nodes(self, errors: PathLike, output: Optional[PathLike] = None
+                   ) -> Tuple[str, ...]:
         """The nodes that a job has lost by what mpirun says; see `lost_nodes` below."""
-        return lost_nodes(errors)
+        return lost_nodes(errors, output)
 
     def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
                        nodes: Sequence[Node] = ()) -> BindingCheck:
