@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from conftest import LIMIT, Site, mpiruns, wait_until
@@ -91,6 +92,38 @@ exec {real} "$@"
     assert done.stdout.count("RANKS ARE NOT WHERE THEY SHOULD BE") == 1
     assert site.rows()[0].binding == "mismatch"
     assert site.rows()[0].status == "completed" and done.returncode == 0
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_where_ranks_really_run_is_read_from_proc(site: Site, wrong: bool) -> None:
+    """The rankfile is as it should be and mpirun reports nothing of where it binds the rank."""
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        pytest.skip("needs two cores")
+    real = shutil.which("mpirun", path=site.env["PATH"]) or str(
+        Path(sys.executable).with_name("mpirun"))
+    wrapper = site.root / "mpirun"
+    wrapper.write_text(f"""#!/bin/sh
+[ "$1" = --version ] && exec {real} --version
+OMPI_COMM_WORLD_RANK=0 exec taskset -c {cpus[wrong]} {site.bin}/wait.x
+""")
+    wrapper.chmod(0o755)
+    site.config(Launcher={"Mpirun": str(wrapper), "CheckBindings": "fail"})
+    program = site.program("wait.x", WAIT)
+    site.lines("wait.x 1 60 0")
+    manager = site.start()
+    if not wrong:
+        wait_until(lambda: ran(program), "the job runs")
+        agent = psutil.Process(manager.pid)
+        wait_until(lambda: any("agent.py" in " ".join(child.cmdline())
+                               for child in agent.children()), "its node is asked")
+        wait_until(lambda: site.state()["time"] > site.state()["jobs"][0]["start"] + 2,
+                   "the answer is there")
+        let_go(program)
+    said = site.finish(manager)
+    assert ("RANKS ARE NOT WHERE THEY SHOULD BE" in said) == wrong
+    assert (site.rows()[0].status, site.rows()[0].binding) == (
+        ("failed", "mismatch") if wrong else ("completed", "ok"))
 
 
 def test_strip_runs_two_jobs_side_by_side(site: Site) -> None:

@@ -16,6 +16,7 @@ from hypothesis import given, settings, strategies as st
 
 from conftest import Site, wait_until
 from vrm.live import recovery
+from vrm.live.allocation import batch_job
 from vrm.live.processes import boot_id
 from vrm.live.recovery import Place, look, moved
 from vrm.live.rundir import RunDirectory
@@ -89,9 +90,9 @@ def test_a_damaged_marker_is_an_interrupted_job(run: RunDirectory, text: str) ->
 
 
 def test_the_batch_job_is_known_by_the_environment() -> None:
-    assert recovery.batch_job({"SLURM_JOB_ID": "17", "PBS_JOBID": ""}) == "slurm 17"
-    assert recovery.batch_job({"PBS_JOBID": "3.host"}) == "pbs 3.host"
-    assert recovery.batch_job({"SLURM_JOB_ID": ""}) == ""
+    assert batch_job({"SLURM_JOB_ID": "17", "PBS_JOBID": ""}) == "slurm 17"
+    assert batch_job({"PBS_JOBID": "3.host"}) == "pbs 3.host"
+    assert batch_job({"SLURM_JOB_ID": ""}) == ""
 
 
 @pytest.mark.parametrize("policy", ["compact", "spare", "strip", "pack"])

@@ -7,7 +7,6 @@ test verifies what.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess

@@ -32,7 +32,7 @@ import yaml
 
 from vrm.config import dump, load
 from vrm.experiment import record
-from vrm.experiment.plan import LIVE, Plan, Queue, Run, apps_of, mix_of
+from vrm.experiment.plan import LIVE, Plan, Run, apps_of, mix_of
 from vrm.model.job import Job, JobState
 from vrm.report.jobs import read_jobs
 from vrm.report.metrics import makespan, ran

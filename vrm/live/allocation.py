@@ -109,6 +109,13 @@ _JOB_ID: Mapping[str, Callable[[Mapping[str, str]], str]] = {
     "gridengine": lambda env: env.get("JOB_ID", "")}
 
 
+def batch_job(env: Mapping[str, str]) -> str:
+    """Which batch job this environment is of, such as `slurm 4711`; empty outside of one."""
+    kind = batch_system(env)
+    job = _JOB_ID[kind](env) if kind else ""
+    return f"{kind} {job}" if job else ""
+
+
 # ------------------------------------------------------------------------------ names of hosts
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")

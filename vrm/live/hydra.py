@@ -18,21 +18,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from itertools import groupby
 from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.live.environment import environment, hydra_settings, tagged
-from vrm.live.launchers import (LAUNCHERS, MADE_UP, BindingCheck, Launch, LaunchError, NoProgram,
-                                PathLike, Settings, shared_list, slot_cpus, synthetic, tail)
+from vrm.live.launchers import (LAUNCHERS, MADE_UP, VERSION_SECONDS, BindingCheck, Launch,
+                                LaunchError, NoProgram, PathLike, Settings, ask_version,
+                                shared_list, slot_cpus, synthetic, tail)
 from vrm.live.topology import Topology, host_name
 from vrm.model import Node, RankSlot
 
 MPICH, INTEL = "MPICH", "Intel MPI"
-
-VERSION_SECONDS = 30.0
-"""Seconds that `mpiexec --version` may take, from a slow shared file system too."""
 
 _NAMES = ("mpiexec.hydra", "mpiexec.mpich", "mpirun.mpich", "mpiexec", "mpirun")
 
@@ -200,18 +197,9 @@ def _candidates(path: str) -> Iterator[str]:
 def read_version(mpiexec: str, env: Optional[Mapping[str, str]] = None,
                  seconds: float = VERSION_SECONDS) -> Tuple[str, str]:
     """Ask an mpiexec for its family and version; LaunchError when it is neither of the two."""
-    cleaned = environment(os.environ if env is None else env)
+    said = ask_version(mpiexec, environment(os.environ if env is None else env), _MEND, seconds)
     try:
-        done = subprocess.run([mpiexec, "--version"], env=cleaned, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds,
-                              check=False)
-    except subprocess.TimeoutExpired:
-        raise LaunchError(f"{mpiexec} --version did not answer within {seconds:g} s; {_MEND}"
-                          ) from None
-    except OSError as error:
-        raise LaunchError(f"{mpiexec} cannot be run: {error.strerror}; {_MEND}") from error
-    try:
-        return parse_version(done.stdout.decode(errors="replace"))
+        return parse_version(said)
     except LaunchError as error:
         raise type(error)(f"{mpiexec} {error}") from error
 

@@ -10,6 +10,7 @@ import importlib
 import math
 import os
 import re
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import (Dict, FrozenSet, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple,
@@ -151,6 +152,27 @@ def synthetic(topologies: Mapping[str, Topology], slots: Sequence[RankSlot],
 
 MADE_UP = BindingCheck("unchecked", ("the cores are those of HWLOC_SYNTHETIC",))
 """The check of bindings where `synthetic` is true."""
+
+
+VERSION_SECONDS = 30.0
+"""Seconds that a launcher's program may take to tell its version, from a slow shared file system
+too."""
+
+
+def ask_version(program: str, env: Mapping[str, str], mend: str,
+                seconds: float = VERSION_SECONDS) -> str:
+    """What a program prints when it is asked for its version; LaunchError when it cannot be run
+    or does not answer."""
+    try:
+        done = subprocess.run([program, "--version"], env=dict(env), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds,
+                              check=False)
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{program} --version did not answer within {seconds:g} s; {mend}"
+                          ) from None
+    except OSError as error:
+        raise LaunchError(f"{program} cannot be run: {error.strerror}; {mend}") from error
+    return done.stdout.decode(errors="replace")
 
 
 def slot_cpus(topologies: Mapping[str, Topology], slot: RankSlot, node: Node) -> List[int]:

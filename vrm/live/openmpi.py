@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import weakref
@@ -28,16 +27,14 @@ from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional,
 
 from vrm.live.environment import (batch_settings, check_root, chosen_variables, environment,
                                   fabric, open_mpi_settings, tagged)
-from vrm.live.launchers import (LAUNCHERS, TAIL, BindingCheck, Launch, LaunchError, NoProgram,
-                                PathLike, Settings)
-from vrm.live.topology import Core, Topology, host_name, parse_cpu_list
+from vrm.live.launchers import (LAUNCHERS, TAIL, VERSION_SECONDS, BindingCheck, Launch,
+                                LaunchError, NoProgram, PathLike, Settings, ask_version, head)
+from vrm.live.topology import Core, Topology, fold, host_name, parse_cpu_list
 from vrm.model import Node, RankSlot
 
 Version = Tuple[int, int, int]
 
 OLDEST: Version = (4, 1, 0)
-VERSION_SECONDS = 30.0
-"""Seconds that `mpirun --version` may take, from a slow shared file system too."""
 
 SLOT_LIMIT = 57
 """Characters that host name and slot text may have together. Open MPI 4.1 writes them into a
@@ -46,10 +43,6 @@ buffer of 64 bytes and aborts; 5 cuts the slot text at 64 silently."""
 _EXPORTED = ("VRM_RUN", "VRM_JOB_ID", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "OMP_PROC_BIND",
              "OMP_PLACES")
 """Variables that ranks on other machines get, beside those of `Launcher.Environment`."""
-
-HEAD = 1024 * 1024
-HEAD_OF_RANK = 4096
-"""Bytes read from the start of a file with reported bindings: a fixed part and one per rank."""
 
 
 @LAUNCHERS.register("openmpi")
@@ -152,7 +145,7 @@ class OpenMPI:
     def _line(self, job_id: int, slot: RankSlot, node: Node) -> str:
         """One line of the rankfile, such as `rank 3=n0 slot=0:3`."""
         if self.emulated:  # for the record only
-            return f"rank {slot.rank}={node.name} slot={slot.socket}:{_fold(slot.cores)}\n"
+            return f"rank {slot.rank}={node.name} slot={slot.socket}:{fold(slot.cores)}\n"
         text = self._slot_text(self._topology(node), slot)
         if len(node.name) + len(text) > SLOT_LIMIT:
             raise LaunchError(
@@ -169,10 +162,10 @@ class OpenMPI:
         machine are right in both. But 4.1 takes only the first part of a list of those.
         """
         cores = _cores(topology, slot)
-        plain = _fold(core.number for core in cores)
+        plain = fold(core.number for core in cores)
         if not topology.even and (self.version >= (5,) or "," not in plain):
             return plain
-        parts = _fold(core.index for core in cores).split(",")
+        parts = fold(core.index for core in cores).split(",")
         return ",".join(f"{cores[0].socket}:{part}" for part in parts)
 
     def _readable(self, rankfile: Path, job_id: int) -> Path:
@@ -225,9 +218,9 @@ class OpenMPI:
         # On a machine that is only shown to hwloc nothing is bound: the map is what there is.
         synthetic = any(topology.synthetic for topology in self.topologies.values())
         parse = parse_map if synthetic else parse_bindings
-        found = parse(_head(errors, len(slots)))
+        found = parse(head(errors, len(slots)))
         if len(found) < len(slots):
-            found = {**parse(_head(output, len(slots))), **found}
+            found = {**parse(head(output, len(slots))), **found}
         differences, missing = [], []
         for slot in slots:
             if slot.rank not in found:
@@ -241,7 +234,7 @@ class OpenMPI:
         if differences:
             return BindingCheck("mismatch", tuple(differences))
         if missing:
-            return BindingCheck("unchecked", (f"no binding reported for rank(s) {_fold(missing)}",))
+            return BindingCheck("unchecked", (f"no binding reported for rank(s) {fold(missing)}",))
         return BindingCheck("ok")
 
     def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
@@ -259,17 +252,6 @@ def _cores(topology: Topology, slot: RankSlot) -> List[Core]:
     except IndexError:
         raise LaunchError(f"rank {slot.rank}: {topology.host} has no socket {slot.socket} with "
                           f"core {max(slot.cores)} that this process may use") from None
-
-
-def _fold(numbers: Iterable[int]) -> str:
-    """`0-2,5` for 0, 1, 2, 5."""
-    runs: List[List[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 # --------------------------------------------------------------------------------- bindings
@@ -370,17 +352,8 @@ def _places(topology: Topology, numbers: Iterable[int]) -> str:
             sockets.setdefault(place, []).append(index)
         else:
             others += topology.all_cores[number].cpus
-    texts = [f"socket {place} core {_fold(sockets[place])}" for place in sorted(sockets)]
-    return ", ".join(texts + ([f"CPU {_fold(others)}"] if others else []))
-
-
-def _head(path: PathLike, ranks: int) -> str:
-    """The start of a file that may be huge, or not there."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(HEAD + ranks * HEAD_OF_RANK).decode(errors="replace")
-    except OSError:
-        return ""
+    texts = [f"socket {place} core {fold(sockets[place])}" for place in sorted(sockets)]
+    return ", ".join(texts + ([f"CPU {fold(others)}"] if others else []))
 
 
 # ------------------------------------------------------------------------------- lost nodes
@@ -486,18 +459,9 @@ def _candidates(path: str) -> Iterator[str]:
 def read_version(mpirun: str, env: Optional[Mapping[str, str]] = None,
                  seconds: float = VERSION_SECONDS) -> Version:
     """Ask an mpirun for its version; LaunchError when it is none we know, or does not answer."""
-    cleaned = environment(os.environ if env is None else env)
+    said = ask_version(mpirun, environment(os.environ if env is None else env), _MEND, seconds)
     try:
-        done = subprocess.run([mpirun, "--version"], env=cleaned, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds,
-                              check=False)
-    except subprocess.TimeoutExpired:
-        raise LaunchError(f"{mpirun} --version did not answer within {seconds:g} s; {_MEND}"
-                          ) from None
-    except OSError as error:
-        raise LaunchError(f"{mpirun} cannot be run: {error.strerror}; {_MEND}") from error
-    try:
-        return parse_version(done.stdout.decode(errors="replace"))
+        return parse_version(said)
     except LaunchError as error:
         raise type(error)(f"{mpirun} {error}") from error
 

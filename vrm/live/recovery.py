@@ -6,10 +6,9 @@ are over, too, although nothing tells how they ended.
 
 from __future__ import annotations
 
-import os
 import socket
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Optional
 
 from vrm.live.journal import Record
 from vrm.live.processes import boot_id
@@ -23,15 +22,6 @@ UNSTARTED, RUNNING, ELSEWHERE, ENDED, LOST, INTERRUPTED = (
 this allocation; its exit status is known; its supervisor was killed; its host or allocation is
 gone."""
 
-_BATCH = (("slurm", "SLURM_JOB_ID"), ("pbs", "PBS_JOBID"), ("lsf", "LSB_JOBID"),
-          ("gridengine", "JOB_ID"))
-
-
-def batch_job(env: Mapping[str, str]) -> str:
-    """Which batch job this is, such as `slurm 4711`; empty outside of one."""
-    return next((f"{kind} {env[name]}" for kind, name in _BATCH if env.get(name)), "")
-
-
 @dataclass(frozen=True)
 class Place:
     """Where a manager runs: its host, the host's boot, and the allocation (empty: none)."""
@@ -42,8 +32,8 @@ class Place:
 
     @classmethod
     def here(cls, allocation: str = "") -> Place:
-        """This place; without `allocation` the environment tells."""
-        return cls(socket.gethostname(), boot_id(), allocation or batch_job(os.environ))
+        """This place, in a batch job such as `slurm 4711`."""
+        return cls(socket.gethostname(), boot_id(), allocation)
 
     def record(self) -> Dict[str, Any]:
         """As journal values."""

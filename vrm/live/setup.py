@@ -12,7 +12,7 @@ from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.config import ConfigError, Problem, Settings
 from vrm.live.agents import Agents, is_local
-from vrm.live.allocation import AllocationError, end_of, find_allocation
+from vrm.live.allocation import AllocationError, batch_job, end_of, find_allocation
 from vrm.live.launchers import Launcher, LaunchError, make_launcher
 from vrm.live.nodewatch import NodeWatch
 from vrm.live.rundir import RunDirectory, RunError
@@ -151,8 +151,7 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
         agents.close()
     watcher = NodeWatch(agents if watched else None, cluster, wished.topologies,
                         getattr(launcher, "kind", ""), here)
-    batch = f"{allocation.kind} {allocation.job}" if allocation.job else ""
-    return Site(cluster, wished.emulated, scheduler, launcher, batch,
+    return Site(cluster, wished.emulated, scheduler, launcher, batch_job(env),
                 (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
                 wished.warnings)
 

@@ -8,19 +8,15 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import Dict, FrozenSet, Mapping, Optional, Sequence
 
 from vrm.live.environment import environment, step_environment, tagged
-from vrm.live.launchers import (LAUNCHERS, MADE_UP, BindingCheck, Launch, LaunchError, NoProgram,
-                                PathLike, Settings, compare_cpus, head, shared_list, slot_cpus,
-                                synthetic, tail)
+from vrm.live.launchers import (LAUNCHERS, MADE_UP, VERSION_SECONDS, BindingCheck, Launch,
+                                LaunchError, NoProgram, PathLike, Settings, ask_version,
+                                compare_cpus, head, shared_list, slot_cpus, synthetic, tail)
 from vrm.live.topology import Topology
 from vrm.model import Node, RankSlot
-
-VERSION_SECONDS = 30.0
-"""Seconds that `srun --version` may take."""
 
 
 @LAUNCHERS.register("srun")
@@ -161,16 +157,7 @@ def find_srun(configured: str, env: Mapping[str, str]) -> str:
 
 def read_version(srun: str, env: Mapping[str, str], seconds: float = VERSION_SECONDS) -> str:
     """What an srun calls itself, such as `Slurm 22.05.8`; LaunchError when it is none."""
-    try:
-        done = subprocess.run([srun, "--version"], env=dict(env), stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds,
-                              check=False)
-    except subprocess.TimeoutExpired:
-        raise LaunchError(f"{srun} --version did not answer within {seconds:g} s; {_MEND}"
-                          ) from None
-    except OSError as error:
-        raise LaunchError(f"{srun} cannot be run: {error.strerror}; {_MEND}") from error
-    text = done.stdout.decode(errors="replace").strip()
+    text = ask_version(srun, env, _MEND, seconds).strip()
     match = re.match(r"slurm(?:-\w+)? (\d[\w.]*)", text)
     if not match:
         raise NoProgram(f"{srun} --version says `{text[:80]}`, which is not Slurm's srun; "

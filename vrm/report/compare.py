@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from vrm.report.jobs import JobFileError, read_jobs
+from vrm.report.plotting import picture
 from vrm.report.metrics import (THRESHOLD, Distribution, bounded_slowdown, distribution, makespan,
                                 ran, utilisation, waiting)
 
@@ -180,34 +181,15 @@ def data(runs: Sequence[Run]) -> Dict[str, Any]:
 def draw(runs: Sequence[Run], path: Path) -> None:
     """Draw the runs into a PNG or SVG file: mean wait, mean bounded slowdown, and the share of
     jobs that waited at most so long. Raises CompareError."""
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise CompareError(f"{path}: the name of a picture ends in .png or .svg")
-    try:
-        import matplotlib
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise CompareError(f"matplotlib is needed for pictures ({error}); install it with "
-                           "`pip install matplotlib` or vrm with `pip install 'vrm[plots]'`, or "
-                           "leave --out away for the table") from error
-    plain = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
-             "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "vrm"}
-    with pyplot.rc_context(plain):
-        # 9 inches are 900 px of a page, 9 points 12 px.
-        shape = pyplot.figure(figsize=(9, max(3.6, 1.6 + 0.44 * len(runs))), layout="constrained")
-        try:
-            grid = shape.add_gridspec(2, 2, width_ratios=(1, 1.1))
-            _bars(shape.add_subplot(grid[0, 0]), runs, [run.mean_wait for run in runs],
-                  "mean waiting time", "s")
-            _bars(shape.add_subplot(grid[1, 0]), runs, [run.slowdown for run in runs],
-                  f"mean bounded slowdown ({THRESHOLD:g} s)", "no unit")
-            _curves(shape.add_subplot(grid[:, 1]), runs)
-            kept = {"Date": None} if path.suffix.lower() == ".svg" else {}
-            shape.savefig(path, dpi=150, metadata=kept)
-        except OSError as error:
-            raise CompareError(f"cannot write {path}: {error.strerror}") from error
-        finally:
-            pyplot.close(shape)
+    # 9 inches are 900 px of a page, 9 points 12 px.
+    with picture(path, CompareError, "leave --out away for the table", 9,
+                 max(3.6, 1.6 + 0.44 * len(runs))) as shape:
+        grid = shape.add_gridspec(2, 2, width_ratios=(1, 1.1))
+        _bars(shape.add_subplot(grid[0, 0]), runs, [run.mean_wait for run in runs],
+              "mean waiting time", "s")
+        _bars(shape.add_subplot(grid[1, 0]), runs, [run.slowdown for run in runs],
+              f"mean bounded slowdown ({THRESHOLD:g} s)", "no unit")
+        _curves(shape.add_subplot(grid[:, 1]), runs)
 
 
 def _look(index: int) -> Tuple[str, str]:

@@ -13,6 +13,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model.heatmap import Heatmap
 from vrm.model.speedups import Speedups
+from vrm.report.plotting import pyplot
 
 FORMATS = (".png", ".svg", ".pdf")
 ALONE = "alone"
@@ -124,27 +125,21 @@ def draw(grid: Grid, path: Path, machine: str = "") -> None:
         raise PictureError(f"{path}: a picture ends in {', '.join(FORMATS)}")
     if not grid.rows:
         raise PictureError("there is nothing to draw: the heatmap has no pairs")
-    try:
-        import matplotlib
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-        from matplotlib.colors import TwoSlopeNorm
-    except ImportError as error:
-        raise PictureError(f"matplotlib is needed for pictures ({error}); install it with "
-                           "`pip install matplotlib` or vrm with `pip install 'vrm[plots]'`, or "
-                           "leave --out away for the table") from error
+    plots = pyplot(PictureError, "leave --out away for the table")
+    from matplotlib import colormaps
+    from matplotlib.colors import TwoSlopeNorm
     known = [value for row in grid.values for value in row if value is not None]
     # As far on both sides of the neutral value, and never so near that noise looks like a result.
     least = 0.1 if grid.better > 0 else 0.5
     reach = max(least, max(abs(value - grid.neutral) for value in known)) if known else least
     norm = TwoSlopeNorm(vmin=grid.neutral - reach, vcenter=grid.neutral, vmax=grid.neutral + reach)
-    colours = matplotlib.colormaps["RdBu" if grid.better > 0 else "RdBu_r"].with_extremes(
+    colours = colormaps["RdBu" if grid.better > 0 else "RdBu_r"].with_extremes(
         bad="0.9")
     numbers = [[math.nan if value is None else value for value in row] for row in grid.values]
     rows, columns = len(grid.rows), len(grid.columns)
     # Text of 8 points needs cells of this size in inches.
     width, height = 0.52 * columns + 2.4, 0.42 * rows + 1.8
-    figure, axes = pyplot.subplots(figsize=(max(width, 5.0), max(height, 3.0)),
+    figure, axes = plots.subplots(figsize=(max(width, 5.0), max(height, 3.0)),
                                    layout="constrained")
     try:
         image = axes.imshow(numbers, cmap=colours, norm=norm, aspect="auto")
@@ -181,4 +176,4 @@ def draw(grid: Grid, path: Path, machine: str = "") -> None:
     except OSError as error:
         raise PictureError(f"cannot write {path}: {error.strerror}") from error
     finally:
-        pyplot.close(figure)
+        plots.close(figure)

@@ -20,6 +20,7 @@ from vrm.report.compare import figure as short
 from vrm.report.compare import TICKS, steps
 from vrm.report.jobs import parse_cores
 from vrm.report.metrics import bounded_slowdown, load, span, waiting
+from vrm.report.plotting import pyplot
 from vrm.report.statistics import CONFIDENCE
 from vrm.report.study import FIGURES, MAIN, RanJob, Run, Scenario, Study, pooled
 
@@ -105,28 +106,20 @@ class Picture:
 
 
 def _pyplot() -> Any:
-    try:
-        import matplotlib
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise PictureError(f"matplotlib is needed for pictures ({error}); install it with `pip "
-                           "install matplotlib` or vrm with `pip install 'vrm[plots]'`, or ask for "
-                           "text, csv, markdown or latex") from error
-    return pyplot
+    return pyplot(PictureError, "ask for text, csv, markdown or latex")
 
 
 @contextmanager
 def _style(more: Optional[Dict[str, Any]] = None) -> Iterator[Any]:
-    pyplot = _pyplot()
+    plots = _pyplot()
     ink = {name: INK for name in ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color",
                                   "ytick.color")}
-    with pyplot.rc_context({"font.size": 9, "axes.titlesize": 9.5, "axes.titlelocation": "left",
-                            "axes.spines.top": False, "axes.spines.right": False,
-                            "axes.linewidth": 0.8, "xtick.labelsize": 8, "ytick.labelsize": 8,
-                            "legend.fontsize": 8, "legend.frameon": False, "svg.hashsalt": "vrm",
-                            "axes.axisbelow": True, "hatch.linewidth": 0.6, **ink, **(more or {})}):
-        yield pyplot
+    with plots.rc_context({"font.size": 9, "axes.titlesize": 9.5, "axes.titlelocation": "left",
+                           "axes.spines.top": False, "axes.spines.right": False,
+                           "axes.linewidth": 0.8, "xtick.labelsize": 8, "ytick.labelsize": 8,
+                           "legend.fontsize": 8, "legend.frameon": False, "svg.hashsalt": "vrm",
+                           "axes.axisbelow": True, "hatch.linewidth": 0.6, **ink, **(more or {})}):
+        yield plots
 
 
 def _plain(text: str) -> str:
@@ -142,10 +135,10 @@ def _grid(axes: Any, axis: str) -> None:
 
 def averages(study: Study, queue: Optional[str] = None) -> Picture:
     """Grouped bars of waiting, running and turnaround beside each other."""
-    with _style() as pyplot:
+    with _style() as plots:
         # Three abreast, or three below each other where there are many bars.
         abreast = _bars_width(study) <= 5
-        figure, axes = pyplot.subplots(
+        figure, axes = plots.subplots(
             *((1, 3) if abreast else (3, 1)), layout="constrained",
             figsize=(max(9.5, 3 * _bars_width(study)), 3.3) if abreast else
             (_bars_width(study), 9))
@@ -164,8 +157,8 @@ def averages(study: Study, queue: Optional[str] = None) -> Picture:
 
 def average(study: Study, name: str) -> Picture:
     """Grouped bars of one figure, narrow enough for a phone."""
-    with _style() as pyplot:
-        figure, axes = pyplot.subplots(figsize=(_bars_width(study), 2.9), layout="constrained")
+    with _style() as plots:
+        figure, axes = plots.subplots(figsize=(_bars_width(study), 2.9), layout="constrained")
         _bars(axes, study, name, None)
     title = FIGURES[name].title.capitalize() + (" time" if name in MAIN else "")
     return Picture(f"average-{name}", title, _said(study, [name], None), figure)
@@ -255,9 +248,9 @@ def _distribution(study: Study, scenarios: Sequence[Scenario], series: str, name
                   least: float) -> Picture:
     value = waiting if name == "waiting" else partial(bounded_slowdown,
                                                       threshold=study.runs[0].threshold)
-    with _style() as pyplot:
+    with _style() as plots:
         rows = math.ceil(len(scenarios) / 2)
-        figure, axes = pyplot.subplots(figsize=(4.6, 2.9 + 0.16 * rows), layout="constrained")
+        figure, axes = plots.subplots(figsize=(4.6, 2.9 + 0.16 * rows), layout="constrained")
         curves = [(one, pooled(study, one.name, value)) for one in scenarios]
         most = max(values[-1] for _, values in curves)
         # Most waits are short and a few long: logarithmic where a linear axis would hide them.
@@ -317,10 +310,10 @@ def timeline(study: Study, run: Run, longest: Optional[float] = None) -> Picture
     length = longest or last - first
     bars, names, lines = _places(run)
     heavy = len(run.jobs) > MANY
-    with _style() as pyplot:
+    with _style() as plots:
         height = min(5.5, max(2.6, 0.08 * lines)) if lines > 8 else 0.32 * lines
         panels = [height, 0.9, 0.9] if bars else [0.9, 0.9]
-        figure, axes = pyplot.subplots(
+        figure, axes = plots.subplots(
             len(panels), 1, figsize=(8.2, sum(panels) + 1.2 + (0.45 if bars else 0)), sharex=True,
             layout="constrained", height_ratios=panels)
         if bars:

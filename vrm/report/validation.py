@@ -8,6 +8,7 @@ from statistics import fmean, median
 from typing import Any, Dict, List, Sequence, Tuple
 
 from vrm.report.compare import COLOURS, CompareError, figure
+from vrm.report.plotting import picture
 
 MARKERS = "os^DvPX<>*"
 SOURCES = {"calibrated": "as calibrated",
@@ -156,27 +157,8 @@ def draw(validation: Validation, path: Path) -> None:
 
     Raises CompareError.
     """
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise CompareError(f"{path}: the name of a picture ends in .png or .svg")
-    try:
-        import matplotlib
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise CompareError(f"matplotlib is needed for pictures ({error}); install vrm with `pip "
-                           "install 'vrm[plots]'`, or leave --out away") from error
-    plain = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
-             "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "vrm"}
-    with pyplot.rc_context(plain):
-        shape, axes = pyplot.subplots(figsize=(6.6, 5), layout="constrained")
-        try:
-            _scatter(axes, validation)
-            kept = {"Date": None} if path.suffix.lower() == ".svg" else {}
-            shape.savefig(path, dpi=150, metadata=kept)
-        except OSError as error:
-            raise CompareError(f"cannot write {path}: {error.strerror}") from error
-        finally:
-            pyplot.close(shape)
+    with picture(path, CompareError, "leave --out away", 6.6, 5) as shape:
+        _scatter(shape.add_subplot(), validation)
 
 
 def _scatter(axes: Any, validation: Validation) -> None:

@@ -10,7 +10,7 @@ import marshal
 import os
 import signal
 import threading
-from typing import Any, Dict, Iterable, List, NoReturn, Optional, Sequence, TextIO, Tuple, Union
+from typing import Any, Dict, Iterable, List, NoReturn, Sequence, TextIO, Tuple, Union
 
 from vrm.model import bits
 from vrm.model.cluster import AnyPlacement, Booking

@@ -1,0 +1,45 @@
+"""Where matplotlib comes in: how it is imported, and how a small picture is drawn and saved."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Iterator, Type
+
+PLAIN = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
+         "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "vrm"}
+"""The look of plain pictures."""
+
+
+def pyplot(error: Type[Exception], otherwise: str) -> Any:
+    """matplotlib's pyplot, for files only; raises `error` where it is not installed, with the mend
+    and what else can be done."""
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        from matplotlib import pyplot as found
+    except ImportError as missing:
+        raise error(f"matplotlib is needed for pictures ({missing}); install it with `pip install "
+                    f"matplotlib` or vrm with `pip install 'vrm[plots]'`, or {otherwise}"
+                    ) from missing
+    return found
+
+
+@contextmanager
+def picture(path: Path, error: Type[Exception], otherwise: str, width: float,
+            height: float) -> Iterator[Any]:
+    """A figure of this size in inches, to be drawn into; it is saved as PNG or SVG when that is
+    done. Raises `error` for another ending, a file that cannot be written, and as `pyplot`."""
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise error(f"{path}: the name of a picture ends in .png or .svg")
+    plots = pyplot(error, otherwise)
+    with plots.rc_context(PLAIN):
+        figure = plots.figure(figsize=(width, height), layout="constrained")
+        try:
+            yield figure
+            kept = {"Date": None} if path.suffix.lower() == ".svg" else {}
+            figure.savefig(path, dpi=150, metadata=kept)
+        except OSError as problem:
+            raise error(f"cannot write {path}: {problem.strerror}") from problem
+        finally:
+            plots.close(figure)
