@@ -150,10 +150,12 @@ def launcher() -> Launcher:
 
 
 class Programs:
-    """Every program in class S; one that does not build fails only its own tests."""
+    """Every program in one class; one that does not build fails only its own tests."""
 
-    def __init__(self, out: pathlib.Path, flags: Sequence[str] = ()) -> None:
-        results = build.build(APPS, ("S",), MPICC, out, extra_flags=flags)
+    def __init__(
+        self, out: pathlib.Path, flags: Sequence[str] = (), problem_class: str = "S"
+    ) -> None:
+        results = build.build(APPS, (problem_class,), MPICC, out, extra_flags=flags)
         self._results = {result.app: result for result in results}
 
     def path(self, app: str) -> pathlib.Path:
@@ -203,6 +205,21 @@ def test_class_s_verifies(
     total = float(block["Mop/s total"])
     assert total > 0.0
     assert float(block["Mop/s/process"]) == pytest.approx(total / ranks, abs=0.01)
+    assert done.status == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def larger_programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    return Programs(tmp_path_factory.mktemp("larger"), problem_class="W")
+
+
+@needs_mpicc
+@pytest.mark.parametrize("app", APPS)
+def test_class_w_verifies(app: str, launcher: Launcher, larger_programs: Programs) -> None:
+    done = launcher.run(1, larger_programs.path(app))
+    block = measure.result_block(done.stdout)
+    assert block["Verification"] == "SUCCESSFUL", done.stdout
+    assert block["Class"] == "W"
     assert done.status == 0, done.stderr
 
 
