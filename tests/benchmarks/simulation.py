@@ -26,7 +26,8 @@ from typing import Any, Dict, List, NamedTuple, Optional
 ROOT = Path(__file__).resolve().parents[2]
 HPC2N, KTH = "HPC2N-2002-2.1-cln.swf.gz", "KTH-SP2-1996-2.1-cln.swf.gz"
 
-# Runs `vrm simulate` as the program does and tells time and memory of its process.
+# Runs `vrm simulate` as the program does and tells time and memory of its process, together with
+# that of the process which writes its lines.
 CHILD = """
 import argparse, json, resource, sys
 from vrm.simulation import command
@@ -34,8 +35,9 @@ parser = argparse.ArgumentParser()
 command.add_parser(parser.add_subparsers())
 args = parser.parse_args(["simulate", *sys.argv[1:]])
 code = args.act(args)
-used = resource.getrusage(resource.RUSAGE_SELF)
-print(json.dumps({"peak": used.ru_maxrss / 1024, "cpu": used.ru_utime + used.ru_stime}))
+used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+print(json.dumps({"peak": sum(one.ru_maxrss for one in used) / 1024,
+                  "cpu": sum(one.ru_utime + one.ru_stime for one in used)}))
 sys.exit(code)
 """
 

@@ -134,8 +134,11 @@ def main() -> None:
                                                        f"(ratio {found[-1][1] / half[1]:.3f})"),
                 ("open files after a half and at the end", f"{half[2]}, {found[-1][2]}")):
             print(f"{name:<42}{value}")
-        if completed < len(rows):
-            print((root / "said").read_text()[-3000:])
+        for row in rows:
+            if row.status != "completed":
+                errors = root / "log" / f"{row.app}.{row.id}.e"
+                print(f"\n#{row.id} {row.status}, {row.reason}, on {row.cores}:\n"
+                      f"{errors.read_text(errors='replace')[:1500]}")
 
 
 if __name__ == "__main__":

@@ -122,7 +122,11 @@ class NodeWatch:
         node = self._index[event.host]
         up = bool(self._cluster.up >> node & 1)
         if isinstance(event, NodeUp):
-            return [] if up else [Up(node)]
+            if up:
+                return []
+            if event.topology != self._topologies.get(event.host):
+                return [Down(node, "it has come back with other cores than before")]
+            return [Up(node)]
         told: List[NodeEvent] = [Down(node, event.reason)] if up else []
         for job_id in [job_id for job_id, question in self._questions.items()
                        if event.host in question.waiting_for]:
