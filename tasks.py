@@ -115,10 +115,7 @@ def test(arguments: List[str]) -> int:
     compiler()
     install("test")
     say("pytest")
-    # Most tests wait for what they have started: two files at a time take little more than half
-    # the time.
-    two = ["-n", "2", "--dist", "loadfile"] if len(os.sched_getaffinity(0)) > 1 else []
-    return run(PYTHON, "-m", "pytest", *two, *arguments, env=root_environment())
+    return run(PYTHON, "-m", "pytest", *arguments, env=root_environment())
 
 
 def main(argv: List[str]) -> int:
