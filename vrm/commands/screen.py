@@ -10,7 +10,6 @@ import json
 import os
 import queue
 import signal
-import sys
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -176,18 +175,6 @@ class Reader(threading.Thread):
 # ------------------------------------------------------------------------------------ the screen
 
 
-def _size_of(window: Any) -> Tuple[int, int]:
-    """Rows and columns of the window, after the terminal was asked: of a change that comes while
-    curses takes in another one, curses hears nothing."""
-    if "LINES" not in os.environ and "COLUMNS" not in os.environ:  # they win over the terminal
-        with contextlib.suppress(OSError):
-            columns, rows = os.get_terminal_size(sys.__stdout__.fileno())
-            if (rows, columns) != window.getmaxyx() and min(rows, columns) > 0:
-                curses.resizeterm(rows, columns)
-                window.clear()
-    return window.getmaxyx()
-
-
 class Screen:
     """The full screen: draws, and takes keys."""
 
@@ -228,7 +215,7 @@ class Screen:
         drawn: Any = None
         while not self._quit and self.reader.is_alive():
             self._take_replies()
-            size = _size_of(window)
+            size = window.getmaxyx()
             picture = (self.reader.seen, self.view, self.status, size, int(time.time()))
             if picture != drawn:
                 self._draw(window, size)
