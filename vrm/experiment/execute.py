@@ -284,7 +284,8 @@ class Experiment:
         for task in tasks:
             scenario = task.run.scenario
             if scenario.name not in found:
-                found[scenario.name] = prepare(scenario.settings).launcher.version_text
+                found[scenario.name] = prepare(scenario.settings,
+                                               watch=False).launcher.version_text
         return ", ".join(dict.fromkeys(found.values()))
 
     def _child(self, task: Task, *options: str) -> int:

@@ -643,7 +643,7 @@ class Manager:
     # Ends.
 
     def end_job(self, running: Running, intent: str, grace: Optional[float] = None,
-             **origin: object) -> None:
+                **origin: object) -> None:
         """End a running job because of `intent`, which is recorded first."""
         if not running.intent:
             running.intent = intent
@@ -672,7 +672,8 @@ class Manager:
         if job.id in self.cluster.bookings:
             self.cluster.release(job.id)
         outcome = Outcome(job, state, reason, running.booking, running.backfilled,
-                          self._exit_code(job, status), self.now, None if running.away else running.session,
+                          self._exit_code(job, status), self.now,
+                          None if running.away else running.session,
                           running.marker.started if running.marker else None,
                           (status.start, status.end) if status else None)
         if state is JobState.COMPLETED and self.watch.beyond(running.booking.placement):

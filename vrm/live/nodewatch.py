@@ -167,8 +167,9 @@ class NodeWatch:
     # What jobs leave behind.
 
     def beyond(self, placement: AnyPlacement) -> bool:
-        """Whether a placement has other nodes than this machine."""
-        return any(self._hosts[node] != self._here for node in placement.nodes)
+        """Whether a placement has other nodes than this machine, which emulated ones are not."""
+        return self._agents is not None and any(
+            self._hosts[node] != self._here for node in placement.nodes)
 
     def sweep(self, job_id: int, placement: AnyPlacement, here: bool = False) -> None:
         """Nothing of a job that is over may stay on its nodes; `here`: on this machine, too, whose

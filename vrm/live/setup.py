@@ -41,11 +41,6 @@ class Site:
     watch: Optional[NodeWatch] = None
     warnings: Tuple[str, ...] = ()
 
-    def close(self) -> None:
-        """End what watches the nodes."""
-        if self.watch is not None:
-            self.watch.close(sweep=False)
-
 
 def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
     """What a run does where, in one line."""
@@ -102,6 +97,7 @@ def distrusted(settings: Settings) -> List[Problem]:
     named = {"Applications.Path": settings.applications.path,
              "Applications.Queue": settings.applications.queue,
              "Applications.Heatmap": settings.applications.heatmap,
+             "Hosts.File": settings.hosts.file,
              "Launcher.Mpirun": settings.launcher.mpirun}
     reasons = {key: distrust(path, settings.trust) for key, path in named.items()
                if path is not None and os.sep in str(path)}
@@ -111,7 +107,7 @@ def distrusted(settings: Settings) -> List[Problem]:
 def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: bool = True
             ) -> Site:
     """Everything a live run needs, of the nodes that the environment (`env`, else this process's)
-    or the configuration names. With `watch` they are watched until the site is closed.
+    or the configuration names. With `watch` their agents stay, for the manager to watch them.
 
     Raises ConfigError, or RunError for what the machine or the allocation lacks.
     """

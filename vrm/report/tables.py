@@ -155,8 +155,8 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
     """The jobs: running ones by their start, then waiting ones in the order of the queue.
 
     Remaining is the estimate less the time it has run; of a waiting job it is the estimate, and
-    `+` marks a job past its estimate. Status is as `status` tells. `now` is in epoch seconds (default: the clock), `width` in
-    columns of the terminal (default: as wide as it gets); no more than `limit` waiting jobs are
+    `+` marks a job past its estimate. Status is as `status` tells. `now` is in epoch seconds
+    (default: the clock), `width` in columns of the terminal (default: as wide as it gets); no more than `limit` waiting jobs are
     shown. ValueError when the snapshot has another format.
     """
     now = time.time() if now is None else now
