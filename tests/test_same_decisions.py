@@ -5,14 +5,16 @@ measured, starts the same jobs in the same order on the same cores.
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 import pytest
 
 from conftest import Site
+from vrm.live import journal
 from vrm.model import Job
-from vrm.report.jobs import JobRow, read_jobs
+from vrm.report.jobs import read_jobs
 from vrm.simulation import Submission, simulate
 
 # app, ranks, seconds it takes, exclusive, seconds until the next line. The estimate is 2 s more.
@@ -25,25 +27,43 @@ HEATMAP = {"ep": "cg ft is lu mg ep", "cg": "ep lu is mg ft cg", "ft": "ep lu cg
            "is": "ep lu cg mg ft is", "lu": "ep cg is lu mg ft", "mg": "ep lu cg is ft mg"}
 
 
-def thousandths(seconds: Any) -> int:
-    """Seconds of jobs.csv as whole milliseconds, which add up exactly."""
-    return round(1000 * seconds)
+def millionths(seconds: float) -> int:
+    """Seconds as whole microseconds."""
+    return round(1e6 * seconds)
 
 
-def replay(rows: List[JobRow], out: Path, **policies: Any) -> Dict[int, Tuple[float, str, str]]:
+@dataclass(frozen=True)
+class Ran:
+    """A job of a live run as the journal tells of it, times in microseconds since the first
+    submission (whole, so that they add up exactly), and its cores as jobs.csv names them."""
+
+    id: int
+    app: str
+    procs: int
+    estimate: int
+    exclusive: bool
+    submit: int
+    start: int
+    end: int
+    nodes: str
+    cores: str
+
+
+def replay(jobs: List[Ran], out: Path, **policies: Any) -> Dict[int, Tuple[int, str, str]]:
     """Start, nodes and cores of every job in virtual time, its estimate and run time given."""
-    begin = thousandths(rows[0].submit)
-    submissions = [
-        Submission(Job(row.id, row.app, row.procs, thousandths(row.walltime),
-                       thousandths(row.submit) - begin, row.exclusive),
-                   thousandths(row.end) - thousandths(row.start)) for row in rows]
+    submissions = [Submission(Job(job.id, job.app, job.procs, job.estimate, job.submit,
+                                  job.exclusive), job.end - job.start) for job in jobs]
     simulate(submissions, nodes=6, sockets=2, cores=2, out=out, places="full", **policies)
-    return {row.id: (row.start + begin, row.nodes, row.cores)
-            for row in read_jobs(out / "jobs.csv")}
+    return {row.id: (int(row.start), row.nodes, row.cores) for row in read_jobs(out / "jobs.csv")}
 
 
-def live_run(site: Site, policy: str, **scheduling: Any) -> Tuple[List[JobRow], Path]:
-    """The jobs run live on an emulated cluster: their rows by id, and the heatmap in use."""
+def decided(jobs: List[Ran]) -> Dict[int, Tuple[int, str, str]]:
+    """Start, nodes and cores of every job in the live run."""
+    return {job.id: (job.start, job.nodes, job.cores) for job in jobs}
+
+
+def live_run(site: Site, policy: str, **scheduling: Any) -> Tuple[List[Ran], Path]:
+    """The jobs run live on an emulated cluster, by id, and the heatmap in use."""
     heatmap = site.root / "heatmap"
     heatmap.write_text("".join(f"{app} {row}\n" for app, row in HEATMAP.items()))
     site.config(Nodes=6, Sockets=2, Cores=2, Emulate=True,
@@ -58,9 +78,13 @@ def live_run(site: Site, policy: str, **scheduling: Any) -> Tuple[List[JobRow], 
     site.lines(*lines)
     done = site.run("--fresh")
     assert done.returncode == 0, done.stdout + done.stderr
-    live = sorted(site.rows().values(), key=lambda row: row.id)
-    assert len(live) == len(JOBS)
-    return live, heatmap
+    past, rows = journal.replay(journal.read(site.log / "journal")), site.rows()
+    assert sorted(past.ended) == sorted(rows) == list(range(len(JOBS)))
+    first = past.jobs[0].submit
+    return [Ran(job.id, job.app, job.procs, millionths(job.estimate), job.exclusive,
+                *(millionths(time - first) for time in (
+                    job.submit, past.started[job.id]["time"], past.ended[job.id]["time"])),
+                rows[job.id].nodes, rows[job.id].cores) for job in past.jobs.values()], heatmap
 
 
 @pytest.mark.parametrize("policy, algorithm, backfill", list(itertools.product(
@@ -68,26 +92,20 @@ def live_run(site: Site, policy: str, **scheduling: Any) -> Tuple[List[JobRow], 
 def test_a_live_run_and_its_replay_decide_alike(site: Site, policy: str, algorithm: str,
                                                 backfill: str) -> None:
     live, heatmap = live_run(site, policy, Algorithm=algorithm, Backfilling=backfill)
-    shown = replay(live, site.root / "replay", algorithm=algorithm, backfill=backfill, policy=policy,
-                   heatmap=str(heatmap))
-    assert {row.id: (thousandths(row.start), row.nodes, row.cores) for row in live} == shown
+    assert decided(live) == replay(live, site.root / "replay", algorithm=algorithm,
+                                   backfill=backfill, policy=policy, heatmap=str(heatmap))
 
 
 INTERVAL = 0.5
 
 
 def test_they_decide_alike_at_ticks_of_an_interval(site: Site) -> None:
-    for _ in range(3):
-        live, heatmap = live_run(site, "strip", Algorithm="WFP3", Backfilling="easy",
-                                 Interval=INTERVAL, StartsPerInterval=1)
-        # In whole milliseconds an event just after a tick cannot be told from one just before.
-        first, tick = thousandths(live[0].submit), thousandths(INTERVAL)
-        if all((thousandths(time) - first) % tick for row in live for time in (row.submit, row.end)
-               if thousandths(time) != first):
-            break
-    shown = replay(live, site.root / "replay", algorithm="WFP3", backfill="easy", policy="strip",
-                   heatmap=str(heatmap), interval=tick, starts_per_interval=1)
-    assert {row.id: (thousandths(row.start), row.nodes, row.cores) for row in live} == shown
-    assert all((thousandths(row.start) - first) % tick == 0 for row in live)
+    live, heatmap = live_run(site, "strip", Algorithm="WFP3", Backfilling="easy",
+                             Interval=INTERVAL, StartsPerInterval=1)
+    tick = millionths(INTERVAL)
+    assert decided(live) == replay(live, site.root / "replay", algorithm="WFP3", backfill="easy",
+                                   policy="strip", heatmap=str(heatmap), interval=tick,
+                                   starts_per_interval=1)
+    assert all(job.start % tick == 0 for job in live)
     rules = site.state()["scheduling"]
     assert (rules["interval"], rules["starts_per_interval"]) == (INTERVAL, 1)

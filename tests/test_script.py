@@ -224,7 +224,8 @@ def test_the_examples_are_what_the_command_writes(name: str, monkeypatch: pytest
 
 
 def test_the_script_for_pbs_runs_where_it_was_submitted(site: Site, tmp_path: Path) -> None:
-    """The shell started as PBS does it, in the home directory with its variables."""
+    """The shell started as PBS does it: in the home directory, with its variables, and in a
+    session of its own, whose age is the job's."""
     site.program("tells.x", 'echo "$PBS_WALLTIME in $PWD"; echo heard > "$0.log"\n')
     site.lines("tells.x 1 10 0")
     made = site.run("script", "--pbs", "-N", "1", "-t", "2h", "--cores", "1", "--name", "study")
@@ -232,6 +233,7 @@ def test_the_script_for_pbs_runs_where_it_was_submitted(site: Site, tmp_path: Pa
     (site.root / "nodes").write_text(f"{os.uname().nodename}\n")
     ran = subprocess.run(
         ["bash"], input=made.stdout, text=True, cwd=tmp_path, timeout=60, check=False,
+        start_new_session=True,
         env={**site.env, "PYTHONPATH": str(ROOT), "PBS_JOBID": "123.server",
              "PBS_O_WORKDIR": str(site.root), "PBS_NODEFILE": str(site.root / "nodes")})
     said = (site.root / "study-123.out").read_text()
