@@ -82,7 +82,7 @@ def test_a_regular_cluster():
     cluster = Cluster.regular(3, 2, 4)
     assert [node.name for node in cluster.nodes] == ["n0", "n1", "n2"]
     assert {node.sockets for node in cluster.nodes} == {(4, 4)}
-    assert cluster.cores == 24 and cluster.up_nodes() == 3
+    assert cluster.cores == 24 and bits.count(cluster.up) == 3
 
 
 @pytest.mark.parametrize("slots, taken, status", [
@@ -200,7 +200,7 @@ def test_a_node_that_goes_down_keeps_its_job_and_takes_no_other(policy):
     cluster, *_ = booked(policy, nodes=1)
     cluster.set_up(0, False)
     cluster.set_up(0, False)
-    assert cluster.jobs_on(0) == [7] and cluster.up_nodes() == 0
+    assert cluster.jobs_on(0) == [7] and cluster.up == 0
     cluster.release(7)
     assert not cluster.empty and not cluster.free_cores
     chosen = make_policy(policy, cluster)

@@ -56,7 +56,7 @@ def plain(jobs: List[Submission], total: int, depth: float, kept: bool,
     waiting: List[Job] = []
     slots: Dict[int, float] = {}
     starts: Dict[int, float] = {}
-    runs = {job.id: run for job, run, _ in jobs}
+    runs = {job.id: run for job, run, *_ in jobs}
     to_come = list(jobs)
     while to_come or running or waiting:
         moments = [submission.job.submit for submission in to_come]

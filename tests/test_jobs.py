@@ -9,9 +9,9 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from vrm.live.jobs import Details, JobBook, LifeError
 from vrm.model import Dependency, Job, JobState
 from vrm.scheduling import make_ordering
+from vrm.scheduling.book import Details, JobBook, LifeError
 from vrm.scheduling.queue import JobQueue
 
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.live import journal as journals
-from vrm.live.jobs import Details
 from vrm.model import Cluster, Dependency, Job, Node
 from vrm.scheduling import make_policy
+from vrm.scheduling.book import Details
 
 JOB = Job(3, "ft.B.x", 8, 60.0, 12.5, True)
 

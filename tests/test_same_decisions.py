@@ -7,13 +7,13 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import pytest
 
 from conftest import Site
 from vrm.live import journal
-from vrm.model import Job
+from vrm.model import Dependency, Job
 from vrm.report.jobs import read_jobs
 from vrm.simulation import Submission, simulate
 
@@ -47,12 +47,14 @@ class Ran:
     end: int
     nodes: str
     cores: str
+    after: Tuple[Dependency, ...]
 
 
 def replay(jobs: List[Ran], out: Path, **policies: Any) -> Dict[int, Tuple[int, str, str]]:
     """Start, nodes and cores of every job in virtual time, its estimate and run time given."""
     submissions = [Submission(Job(job.id, job.app, job.procs, job.estimate, job.submit,
-                                  job.exclusive), job.end - job.start) for job in jobs]
+                                  job.exclusive), job.end - job.start, "", job.after)
+                   for job in jobs]
     simulate(submissions, nodes=6, sockets=2, cores=2, out=out, places="full", **policies)
     return {row.id: (int(row.start), row.nodes, row.cores) for row in read_jobs(out / "jobs.csv")}
 
@@ -62,8 +64,10 @@ def decided(jobs: List[Ran]) -> Dict[int, Tuple[int, str, str]]:
     return {job.id: (job.start, job.nodes, job.cores) for job in jobs}
 
 
-def live_run(site: Site, policy: str, **scheduling: Any) -> Tuple[List[Ran], Path]:
-    """The jobs run live on an emulated cluster, by id, and the heatmap in use."""
+def live_run(site: Site, policy: str, fields: Sequence[str] = (),
+             **scheduling: Any) -> Tuple[List[Ran], Path]:
+    """The jobs run live on an emulated cluster, by id, and the heatmap in use; `fields` are what
+    the first lines of the queue have behind their columns, and no jobs come without."""
     heatmap = site.root / "heatmap"
     heatmap.write_text("".join(f"{app} {row}\n" for app, row in HEATMAP.items()))
     site.config(Nodes=6, Sockets=2, Cores=2, Emulate=True,
@@ -72,19 +76,22 @@ def live_run(site: Site, policy: str, **scheduling: Any) -> Tuple[List[Ran], Pat
                 Scheduling=scheduling,
                 Allocation={"Policy": policy})
     lines = []
-    for number, (app, ranks, seconds, exclusive, delay) in enumerate(JOBS):
+    jobs = JOBS[:len(fields) or None]
+    for number, (app, ranks, seconds, exclusive, delay) in enumerate(jobs):
         site.program(f"{app}.{number}.x", f"exec sleep {seconds}\n")
-        lines.append(f"{app}.{number}.x {ranks} {seconds + 2} {exclusive} {delay}")
+        lines.append(f"{app}.{number}.x {ranks} {seconds + 2} {exclusive} {delay} "
+                     + "".join(fields[number:number + 1]))
     site.lines(*lines)
     done = site.run("--fresh")
     assert done.returncode == 0, done.stdout + done.stderr
     past, rows = journal.replay(journal.read(site.log / "journal")), site.rows()
-    assert sorted(past.ended) == sorted(rows) == list(range(len(JOBS)))
+    assert sorted(past.ended) == sorted(rows) == list(range(len(jobs)))
     first = past.jobs[0].submit
     return [Ran(job.id, job.app, job.procs, millionths(job.estimate), job.exclusive,
                 *(millionths(time - first) for time in (
                     job.submit, past.started[job.id]["time"], past.ended[job.id]["time"])),
-                rows[job.id].nodes, rows[job.id].cores) for job in past.jobs.values()], heatmap
+                rows[job.id].nodes, rows[job.id].cores, past.details[job.id].after)
+            for job in past.jobs.values()], heatmap
 
 
 @pytest.mark.parametrize("policy, algorithm, backfill", list(itertools.product(
@@ -94,6 +101,13 @@ def test_a_live_run_and_its_replay_decide_alike(site: Site, policy: str, algorit
     live, heatmap = live_run(site, policy, Algorithm=algorithm, Backfilling=backfill)
     assert decided(live) == replay(live, site.root / "replay", algorithm=algorithm,
                                    backfill=backfill, policy=policy, heatmap=str(heatmap))
+
+
+def test_dependencies_hold_in_both(site: Site) -> None:
+    fields = ["", "", "", "after=0", "", "after=any:1,3", "after=1,2"]
+    live, _ = live_run(site, "compact", fields, Algorithm="FCFS", Backfilling="easy")
+    assert live[3].start >= live[0].end and live[5].start >= live[3].end
+    assert decided(live) == replay(live, site.root / "replay", backfill="easy")
 
 
 INTERVAL = 0.5

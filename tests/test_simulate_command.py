@@ -9,8 +9,8 @@ from typing import Any, Dict
 
 import pytest
 
+from vrm.commands import simulate as command
 from vrm.report.jobs import read_jobs
-from vrm.simulation import command
 
 ROWS = """; MaxProcs: 4
 ; UnixStartTime: 1000000000
@@ -24,7 +24,7 @@ QUEUE = "ft.B.x 4 10 0 4\nmg.B.x 8 5 1 0\nbad\nmg.B.x 400 5 0 0\n"
 
 def run(*words: Any) -> int:
     parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
+    command.add_parsers(parser.add_subparsers())
     args = parser.parse_args(["simulate", *map(str, words)])
     return args.act(args)
 
@@ -94,6 +94,25 @@ def test_a_queue_file(queue: Path, capsys: Any) -> None:
     assert found["dirt"] == {"lines that name no job": 1}
 
 
+def test_lines_that_depend_on_others_or_are_held(tmp_path: Path, capsys: Any) -> None:
+    queue = tmp_path / "queue"
+    queue.write_text("a 1 10 0\nb 2 5 0 after=0\nc 1 5 0 hold=1\nd 1 5 0 after=2\ne 99 5 0\n"
+                     "f 1 5 0 after=4\ng 1 5 0 after=any:4\nh 1 5 0 after=20\n")
+    shape = ["--nodes", 2, "--out", tmp_path]
+    assert run(queue, *shape, "--json") == 0
+    found = json_of(capsys)
+    assert {name: found[name] for name in ("completed", "cancelled", "refused", "held")} == {
+        "completed": 3, "cancelled": 1, "refused": 2, "held": 2}
+    rows = {row.id: row for row in read_jobs(tmp_path / "jobs.csv")}
+    assert {row.id: row.start for row in rows.values() if row.start is not None} == {
+        0: 0, 1: 10, 6: 0}
+    assert rows[5].reason == "job 4, on which it depends, ended as refused"
+    assert "depends on job 20" in rows[7].reason and set(rows) == {0, 1, 4, 5, 6, 7}
+    assert run(queue, *shape) == 0
+    text = capsys.readouterr().out
+    assert "held" in text and "2 jobs never ran" in text and "cancelled" in text
+
+
 def test_the_jobs_of_a_run_are_a_workload(trace: Path, tmp_path: Path, capsys: Any) -> None:
     for policy in ("strip", "compact", "pack"):
         shape = ["--nodes", 2, "--sockets", 2, "--cores", 2, "--policy", policy,
@@ -148,7 +167,7 @@ def test_a_system_description(trace: Path, tmp_path: Path, capsys: Any, text: st
     (["lublin:256"], "lublin:PROCESSORS:JOBS[:SEED]"),
     (["lublin:256:5:1:1"], "lublin:PROCESSORS:JOBS[:SEED]"),
     (["lublin:1:5"], "2 processors or more"),
-    (["lublin:256:0"], "at least 1 job"),
+    (["lublin:256:0"], "lublin:PROCESSORS:JOBS[:SEED]"),
     (["t.swf", "--algorithm", "wpf3"], "did you mean wfp3"),
     (["t.swf", "--backfill", "esay"], "did you mean easy"),
     (["t.swf", "--policy", "stripe"], "did you mean strip"),
@@ -157,6 +176,11 @@ def test_a_system_description(trace: Path, tmp_path: Path, capsys: Any, text: st
     (["t.swf", "--heatmap", "none"], "none"),
     (["t.swf", "-c", "none.yaml"], "no such file"),
     (["t.swf", "--warm-up", "100"], "warm-up"),
+    (["t.swf", "--nodes", "1000000000"], "too many"),
+    (["t.swf", "--evalys"], "--out DIR"),
+    (["t.swf", "--out", "t.swf/out"], "t.swf/out: Not a directory"),
+    (["t.swf", "--first", "5"], "no job of it is left to run"),
+    (["t.swf", "--nodes", "1", "--last", "2"], "more processors than the machine: 2"),
 ])
 def test_messages(words: Any, message: str, trace: Path, queue: Path, tmp_path: Path, capsys: Any,
                   monkeypatch: Any) -> None:

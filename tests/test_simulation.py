@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vrm.model import Cluster, Job, Node
+from vrm.model import Cluster, Dependency, Job, Node
 from vrm.report import metrics
 from vrm.report.jobs import PlacementText, read_jobs
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
@@ -240,8 +240,85 @@ def test_no_core_is_used_twice_and_no_job_is_lost(backfill: str, machine: Any, a
                                  if job.procs <= 6 or policy != "spare"]
     assert cluster.taken_cores == 0 and not cluster.bookings and not cluster.ends
     for row in watch.rows():
-        job, run, _ = jobs[row.id - 1]
+        job, run, *_ = jobs[row.id - 1]
         assert row.submit == job.submit <= row.start and row.end == row.start + run
+
+
+# ------------------------------------------------------------------- dependencies and holds
+
+
+@st.composite
+def dependent_workloads(draw: Any) -> List[Submission]:
+    """Jobs of ids 0, 2, 4, ... that depend on lower ids: on jobs, and on odd ones that are not in
+    the workload."""
+    time, found = 0, []
+    for job_id in range(0, 2 * draw(st.integers(1, 9)), 2):
+        time += draw(st.sampled_from([0, 0, 1, 4]))
+        after = draw(st.lists(st.builds(Dependency, st.integers(0, job_id - 1), st.booleans()),
+                              max_size=2)) if job_id else []
+        found.append(Submission(
+            Job(job_id, "app", draw(st.integers(1, 4)), draw(st.integers(1, 6)), time),
+            draw(st.integers(1, 8)), "", tuple(after), draw(st.integers(0, 9)) == 9))
+    return found
+
+
+def in_plain_words(jobs: List[Submission], procs: int, overtake: bool) -> Dict[int, Any]:
+    """What becomes of each job, second by second: start and status, or a status alone."""
+    state: Dict[int, str] = {}
+    start: Dict[int, int] = {}
+    ends: Dict[int, int] = {}
+    for now in range(300):
+        for job, run, *_ in jobs:
+            if ends.get(job.id) == now:
+                state[job.id] = "timeout" if run > job.estimate else "completed"
+            if job.submit == now:
+                state[job.id] = "refused" if job.procs > procs else "waiting"
+        ready = []
+        for job, _, _, after, held in jobs:  # lower ids, on which others may depend, come first
+            if state.get(job.id) != "waiting":
+                continue
+            on = [(state.get(other, "completed"), whatever) for other, whatever in after]
+            if any(how in ("timeout", "refused", "cancelled") and not whatever
+                   for how, whatever in on):
+                state[job.id] = "cancelled"
+            elif not held and not any(how in ("waiting", "running") for how, _ in on):
+                ready.append(job)
+        for job in ready:
+            busy = sum(other.procs for other, *_ in jobs if state.get(other.id) == "running")
+            if busy + job.procs <= procs:
+                run = next(one.run for one in jobs if one.job is job)
+                state[job.id], start[job.id] = "running", now
+                ends[job.id] = now + min(run, job.estimate)
+            elif not overtake:
+                break
+    return {job_id: (start.get(job_id), how) for job_id, how in state.items()}
+
+
+@settings(max_examples=300, deadline=None)
+@given(jobs=dependent_workloads(), overtake=st.booleans())
+def test_dependencies_and_holds_as_in_plain_words(jobs: List[Submission], overtake: bool) -> None:
+    found: Dict[int, Any] = {}
+
+    class Record(Results):
+        def ended(self, booking: Any, start: Any, end: float, status: str, user: str) -> None:
+            found[booking.job.id] = booking.start, status
+
+        def refused(self, job: Job, reason: str, user: str) -> None:
+            found[job.id] = None, "refused"
+
+        def cancelled(self, job: Job, reason: str, now: float, user: str) -> None:
+            found[job.id] = None, "cancelled"
+
+    cluster = Cluster.regular(3, 1, 1)
+    simulator = Simulator(
+        Scheduler(make_ordering("FCFS"), make_backfilling("list" if overtake else "none"),
+                  make_policy("compact", cluster)), cluster, Record(cluster.nodes), kill=True)
+    simulator.run(jobs)
+    expected = in_plain_words(jobs, 3, overtake)
+    assert simulator.left == len(jobs) - len(found)
+    for job, *_ in jobs:
+        found.setdefault(job.id, (None, "waiting"))
+    assert found == expected
 
 
 @settings(max_examples=40, deadline=None)
@@ -302,7 +379,7 @@ def nearly(a: Any, b: Any) -> bool:
 @settings(max_examples=50, deadline=None)
 @given(jobs=workloads(), trim=st.sampled_from([(0.0, 0.0), (3.0, 2.0)]))
 def test_metrics_are_those_of_the_report(jobs: List[Submission], trim: Tuple[float, float]) -> None:
-    users = [Submission(job, run, str(job.id % 3 or "")) for job, run, _ in jobs]
+    users = [Submission(job, run, str(job.id % 3 or "")) for job, run, *_ in jobs]
     cluster = Cluster.regular(6, 1, 1)
     results = Results(cluster.nodes)
     Simulator(Scheduler(make_ordering("FCFS"), make_backfilling("easy"),

@@ -30,9 +30,9 @@ HPC2N, KTH = "HPC2N-2002-2.1-cln.swf.gz", "KTH-SP2-1996-2.1-cln.swf.gz"
 # that of the process which writes its lines.
 CHILD = """
 import argparse, json, resource, sys
-from vrm.simulation import command
+from vrm.commands import simulate
 parser = argparse.ArgumentParser()
-command.add_parser(parser.add_subparsers())
+simulate.add_parsers(parser.add_subparsers())
 args = parser.parse_args(["simulate", *sys.argv[1:]])
 code = args.act(args)
 used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

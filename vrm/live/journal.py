@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
-from vrm.live.jobs import PLAIN, Details
 from vrm.model import AnyPlacement, Cluster, CorePlacement, Dependency, Job, Node, Placement
+from vrm.scheduling.book import PLAIN, Details
 from vrm.workload.queue_file import fold, numbers
 
 Record = Dict[str, Any]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Callable, Dict, Iterable, List
 
 from vrm.live import control
-from vrm.live.jobs import Entry, LifeError
 from vrm.live.records import Outcome
 from vrm.model import JobState
+from vrm.scheduling.book import Entry, LifeError
 from vrm.workload.queue_file import fold, parse_line
 
 if TYPE_CHECKING:

@@ -247,7 +247,3 @@ class Cluster(Pool):
     def running(self) -> Iterator[Booking]:
         """The running jobs, earliest expected end first."""
         return (self.bookings[job_id] for _, job_id in self.ends)
-
-    def up_nodes(self) -> int:
-        """How many nodes are in use."""
-        return bits.count(self.up)

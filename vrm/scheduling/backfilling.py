@@ -15,7 +15,7 @@ from typing import Any, Dict, Hashable, Iterator, NamedTuple, Optional, Sequence
 from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.job import Job
 from vrm.scheduling.queue import Waiting
-from vrm.scheduling.registry import Registry
+from vrm.scheduling.registry import PolicyError, Registry
 from vrm.scheduling.reservations import Reserving
 
 BACKFILLINGS = Registry("backfilling")
@@ -147,10 +147,13 @@ class Easy:
             if shadow == math.inf:
                 spare = policy.room(cluster)
             jobs = fitting(waiting, first + 1, cluster, policy, _window(now, shadow), spare)
+        size_of, room = policy.size, policy.room(cluster)
         for job in jobs:
-            size = policy.size(job)
+            size = size_of(job)
+            if size > room:
+                continue
             beyond = now + job.estimate > shadow
-            if size > policy.room(cluster) or (beyond and size > spare):
+            if beyond and size > spare:
                 continue
             placement = policy.place(job, cluster)
             if placement is not None:
@@ -158,6 +161,9 @@ class Easy:
                     spare -= size
                     self.reservation = Reservation(head, shadow, None, spare)
                 yield job, placement
+                room = policy.room(cluster)
+                if room <= 0:
+                    break
         self._left = (cluster, cluster.generation)
 
     def _fill(self, now: float, waiting: Sequence[Job], first: int, cluster: Cluster,
@@ -250,7 +256,11 @@ def make_backfilling(text: str) -> Any:
     """
     depth = _DEPTH.fullmatch(text.strip())
     if depth is None:
-        return BACKFILLINGS.find(text)()
+        made = BACKFILLINGS.make(text)
+        if not (hasattr(made, "fill") or hasattr(made, "plan")):
+            raise PolicyError(f"`{text}` makes no backfilling: wanted is an object with `fill`, as "
+                              "Easy has it, or `plan`")
+        return made
     number, kept = int(depth.group(1)), bool(depth.group(2))
     if number == 0:
         return NoBackfilling()

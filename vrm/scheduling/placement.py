@@ -25,7 +25,7 @@ from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Job
 from vrm.model.node import HALF, WHOLE, lane_of_socket
 from vrm.model.placement import CorePlacement, Placement
-from vrm.scheduling.registry import Registry
+from vrm.scheduling.registry import PolicyError, Registry
 
 POLICIES = Registry("placement policy")
 
@@ -391,4 +391,8 @@ def make_policy(text: str, cluster: Cluster, heatmap: Optional[Heatmap] = None) 
     A user's own is a function or class called as `policy(cluster, heatmap)` (see the module's
     text for what its result must have). Raises PolicyError.
     """
-    return POLICIES.find(text)(cluster, heatmap)
+    made = POLICIES.make(text, cluster, heatmap)
+    if not (hasattr(made, "nodes") and hasattr(made, "place")):
+        raise PolicyError(f"`{text}` makes no placement policy: wanted is an object with `nodes` "
+                          "and `place`")
+    return made

@@ -160,14 +160,18 @@ class CountProfile:
         """Where the job starts now, its reservation having been given back."""
         return self.policy.place(job, cluster)
 
-    def holes(self, size: int) -> Tuple[Any, Any]:
-        """Begins and ends of all times in which `size` units are free, as arrays."""
+    def holes(self, size: int, begin: float, end: float) -> Tuple[Any, Any]:
+        """Begins and ends of all times in which `size` units are free and that reach into the
+        time from begin to end, as arrays."""
         numpy = _numpy()
-        times = numpy.append(numpy.frombuffer(self.times), math.inf)
+        steps = len(self.times)
+        times = numpy.empty(steps + 1)
+        times[:steps], times[steps] = numpy.frombuffer(self.times), math.inf
         blocked = (numpy.frombuffer(self.free, "q") < size).nonzero()[0]
-        begins = times[numpy.concatenate(([0], blocked + 1))]
-        ends = times[numpy.concatenate((blocked, [len(times) - 1]))]
-        some = begins < ends
+        edges = numpy.empty(len(blocked) + 2, numpy.int64)
+        edges[0], edges[1:-1], edges[-1] = -1, blocked, steps
+        begins, ends = times[edges[:-1] + 1], times[edges[1:]]
+        some = (begins < ends) & (ends >= begin) & (begins <= end)
         return begins[some], ends[some]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
+import traceback
 from typing import Any, Callable, Dict, List
 
 _DOTTED = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
@@ -48,11 +49,35 @@ class Registry:
             return load_dotted(text)
         raise PolicyError(self.unknown(text))
 
+    def make(self, text: str, *arguments: Any) -> Any:
+        """What the policy of that name or dotted path gives when it is called; PolicyError."""
+        policy = self.get(text)
+        return (guarded(text, self.find(text)) if policy is None else policy)(*arguments)
+
     def unknown(self, text: str) -> str:
         """The message for a name that is not known."""
         close = difflib.get_close_matches(text.strip().lower(), self._known, 1)
         hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(self._known)}"
         return f"unknown {self.what} `{text}`; {hint} (or module:function for your own)"
+
+
+def guarded(text: str, own: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's own function, named by `text`, such that whatever it raises is told as PolicyError
+    with the place in the user's file."""
+    def call(*arguments: Any) -> Any:
+        try:
+            return own(*arguments)
+        except PolicyError:
+            raise
+        except Exception as error:
+            lines = [(frame.f_code.co_filename, line)
+                     for frame, line in traceback.walk_tb(error.__traceback__)
+                     if not str(frame.f_globals.get("__name__")).startswith("vrm.")]
+            place = next((f" at {file}:{line}" for file, line in reversed(lines)
+                          if file == lines[0][0]), "")
+            raise PolicyError(f"`{text.strip()}` failed{place}: {type(error).__name__}: "
+                              f"{error}") from error
+    return call
 
 
 def is_dotted(text: str) -> bool:

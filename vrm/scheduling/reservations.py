@@ -315,8 +315,8 @@ def _compress(now: float, table: _Table, profile: CountProfile, regions: List[Re
 
     Only what was given back can let a job move: `regions` are the times in which that happened
     since each job was last looked at. `key_of` tells a job's place in the queue where that
-    changes with time, else it is the key that the table has. Returns the regions that moves have made for jobs that had
-    had their turn.
+    changes with time, else it is the key that the table has. Returns the regions that moves have
+    made for jobs that had had their turn.
     """
     keys, jobs, size, duration, time = (table.keys, table.jobs, table.size, table.duration,
                                         table.time)
@@ -366,28 +366,26 @@ def _movable(now: float, table: _Table, profile: CountProfile, region: Region) -
     """The rows that may move to an earlier time by what is free in the region; perhaps more.
 
     A job can start at t before its time s if its units are free from t until it ends or until s,
-    where its own reservation begins.
+    where its own reservation begins: what is free from s on is of no use to it.
     """
     begin, end = region
     most = profile.most(begin, end)
     if most <= 0:
         return []
     if len(table) <= _FEW:
-        return [row for row, size in enumerate(table.size)
-                if size <= most and now < table.time[row] > begin - table.duration[row]]
+        return [row for row, (size, time) in enumerate(zip(table.size, table.time))
+                if size <= most and time > begin]
     numpy = _numpy()
     sizes, durations, times = (numpy.frombuffer(table.size, "q"), numpy.frombuffer(table.duration),
                                numpy.frombuffer(table.time))
-    rows = ((sizes <= most) & (times > now) & (times > begin - durations)).nonzero()[0]
+    rows = ((sizes <= most) & (times > begin)).nonzero()[0]
     if len(rows) <= _FEW // 4:
         return rows.tolist()
     found: List[int] = []
     wanted = sizes[rows]
     for level in set(wanted.tolist()):
         chosen = rows[wanted == level]
-        begins, ends = profile.holes(level)
-        touch = (ends >= begin) & (begins <= end)
-        begins, ends = begins[touch], ends[touch]
+        begins, ends = profile.holes(level, begin, end)
         if not len(begins):
             continue
         before = begins.searchsorted(times[chosen]) - 1  # the last hole that begins before it

@@ -13,7 +13,8 @@ import math
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Tuple
 
 from vrm.model.cluster import Booking, Cluster
-from vrm.model.job import Infeasible, Job
+from vrm.model.job import Dependency, Infeasible, Job, JobState
+from vrm.scheduling.book import PLAIN, Details, Dropped, JobBook, LifeError
 from vrm.scheduling.queue import JobQueue
 from vrm.scheduling.scheduler import Scheduler, Start
 from vrm.workload.submission import Submission
@@ -34,6 +35,9 @@ class Recorder(Protocol):
 
     def refused(self, job: Job, reason: str, user: str) -> None:
         """A job can never run on this machine."""
+
+    def cancelled(self, job: Job, reason: str, now: float, user: str) -> None:
+        """A job will never run since one that it depends on did not end as it wants."""
 
     def moment(self, state: Moment) -> None:
         """The state after everything that happened at one time."""
@@ -73,11 +77,14 @@ class Simulator:
         self.now = 0.0
         self.events = 0
         self.ended = 0
+        self.left = 0  # jobs that nobody released, and those that depend on them
         self._events: List[Tuple[float, int, int, int]] = []  # time, what, job, version
         self._hidden: Dict[int, Tuple[float, str]] = {}  # run time and user of jobs not ended
         self._started: Dict[int, Start] = {}
         self._versions: Dict[int, int] = {}  # of the ends of running jobs; old ones are void
         self._may_be_void = False
+        self._book: Optional[JobBook] = None  # of the jobs that depend on others, and of these
+        self._failed: Dict[int, Tuple[Job, JobState]] = {}  # ended, but not completed
 
     def run(self, submissions: Iterable[Submission]) -> None:
         """Run all submissions (in order of time) to their ends."""
@@ -93,7 +100,6 @@ class Simulator:
         waiting = queue.jobs
         interval = self.scheduler.interval
         wakes = interval or hasattr(self.scheduler.backfilling, "wake")
-        queued_procs = 0
         busy_procs = 0
         wake = math.inf
         while True:
@@ -113,12 +119,10 @@ class Simulator:
                 if not self._may_be_void or event[1] == _END and not self._is_void(event):
                     busy_procs -= self._end(event[2], now)
             while following is not None and following.job.submit <= now:
-                if self._submit(following):
-                    queued_procs += following.job.procs
+                self._submit(following)
                 following = next(source, None)
             for start in step(now, queue, cluster):
                 procs = start[0][0].procs  # of its booking's job
-                queued_procs -= procs
                 busy_procs += procs
                 self._start(start, now)
             if wakes:
@@ -127,7 +131,7 @@ class Simulator:
                 if interval and (not len(queue) or (tick and following is None
                                                     and not cluster.bookings)):
                     wake = math.inf  # nothing waits, or none of it fits on an empty machine
-            moment((now, len(waiting), queued_procs, busy_procs))
+            moment((now, len(waiting), queue.wanted, busy_procs))
             self.events += 1
             if progress is not None and self.events % 1000 == 0:
                 progress(now, self.ended, len(queue))
@@ -135,26 +139,58 @@ class Simulator:
         if len(queue):
             raise RuntimeError(f"{len(queue)} job(s) wait for ever on an empty machine; the "
                                "placement policy promised that they fit")
+        self.left = len(self._book.parked) if self._book is not None else 0
 
     def _is_void(self, event: Tuple[float, int, int, int]) -> bool:
         """Whether the end has been put elsewhere, or the job has ended before its estimate."""
         version = self._versions.get(event[2])
         return version != event[3] if event[1] == _END else version is None
 
-    def _submit(self, submission: Submission) -> bool:
-        job, run, user = submission
-        try:
-            self.queue.add(job)
-        except Infeasible as reason:
-            self.recorder.refused(job, str(reason), user)
-            return False
+    def _submit(self, submission: Submission) -> None:
+        job, run, user, after, held = submission
         self._hidden[job.id] = run, user
-        return True
+        try:
+            if after or held:
+                self._cancel(self._enter(job, after, held))
+            else:
+                self.queue.add(job)
+        except (Infeasible, LifeError) as reason:
+            del self._hidden[job.id]
+            self._failed[job.id] = job, JobState.REFUSED
+            self.recorder.refused(job, str(reason), user)
+
+    def _enter(self, job: Job, after: Iterable[Dependency], held: bool) -> List[Dropped]:
+        """Enter a job in the book, with those it depends on unless they have completed."""
+        self.scheduler.check(job)
+        if self._book is None:
+            self._book = JobBook(self.queue)
+        book, waits = self._book, []
+        for dependency in after:
+            other = dependency.id
+            if other not in book.entries:
+                if other in self._started:
+                    book.know(self._started[other].job, PLAIN, JobState.RUNNING)
+                elif other in self.queue:
+                    book.know(self.queue.get(other), PLAIN, JobState.QUEUED)
+                elif other in self._failed:
+                    book.know(self._failed[other][0], PLAIN, self._failed[other][1])
+                elif other < job.id:
+                    continue
+            waits.append(dependency)
+        return book.enter(job, Details(tuple(waits), held=held))
+
+    def _cancel(self, dropped: Iterable[Dropped]) -> None:
+        """Record the ends of jobs that will never run."""
+        for job, reason in dropped:
+            self._failed[job.id] = job, JobState.CANCELLED
+            self.recorder.cancelled(job, reason, self.now, self._hidden.pop(job.id)[1])
 
     def _start(self, start: Start, now: float) -> None:
         booking = start[0]
         job_id = booking[0].id
         self._started[job_id] = start
+        if self._book is not None and job_id in self._book.entries:
+            self._book.started(job_id)
         run = self._hidden[job_id][0]
         if self.speeds is not None:
             for changed, end in self.speeds.started(booking, run, now):
@@ -187,6 +223,12 @@ class Simulator:
         self.recorder.ended(booking, self._started.pop(job_id), now,
                             "timeout" if killed else "completed", user)
         self.ended += 1
+        state = JobState.COMPLETED
+        if killed:
+            state = JobState.TIMEOUT
+            self._failed[job_id] = booking.job, state
+        if self._book is not None and job_id in self._book.entries:
+            self._cancel(self._book.ended(job_id, state))
         return booking.job.procs
 
     def _unfinished(self, booking: Booking, run: float, now: float) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Tuple, Union
@@ -29,7 +31,8 @@ class QueueWorkload:
 
     A job runs for its compact time where `speedups` know it, else for its estimate; lines that
     are wrong are counted in `dirt`. Recorded delays are divided by `load`. Of the fields, cores,
-    priority and array count here; dependencies, holds and retries are those of live runs.
+    priority, array, after and hold count here; retries are for live runs, since whatever a job
+    does here it would do again.
     """
 
     header: Dict[str, str] = {}
@@ -68,7 +71,9 @@ class QueueWorkload:
                 job = Job(job_id, wanted.app, wanted.procs, wanted.seconds, offset,
                           wanted.exclusive, wanted.fields.get("cores", 1),
                           priority=wanted.fields.get("priority", 0))
-                yield Submission(job, wanted.seconds if run is None else run)
+                yield Submission(job, wanted.seconds if run is None else run, "",
+                                 wanted.fields.get("after", ()),
+                                 wanted.fields.get("hold", False))
 
 
 class RecordedRun:
@@ -124,15 +129,15 @@ class SyntheticWorkload:
     unix_start: Optional[int] = None
 
     def __init__(self, text: str, rules: Rules = Rules()) -> None:
+        found = re.fullmatch(SYNTHETIC + r"([0-9]+):([1-9][0-9]*)(?::([0-9]+))?", text)
+        if not found:
+            raise WorkloadError(f"`{text}` is not of the form lublin:PROCESSORS:JOBS[:SEED], as "
+                                "lublin:256:5000")
+        processors, jobs, seed = (int(number or 0) for number in found.groups())
         try:
-            parts = text[len(SYNTHETIC):].split(":")
-            processors, jobs, seed = map(int, parts if len(parts) != 2 else [*parts, "0"])
-            if jobs < 1:
-                raise ValueError(f"at least 1 job is drawn, not {jobs}")
             self._model = Lublin(processors)
         except ValueError as error:
-            raise WorkloadError(f"`{text}` is not of the form lublin:PROCESSORS:JOBS[:SEED], as "
-                                f"lublin:256:5000 ({error})") from error
+            raise WorkloadError(f"`{text}`: {error}") from error
         self._jobs, self._seed = jobs, seed
         self.processors: Optional[int] = processors
         self.rules = rules
@@ -179,8 +184,11 @@ def open_workload(path: Union[str, Path], rules: Rules = Rules(), keep_estimates
                             "(SWF, also .gz), a queue file, the jobs.csv of a run, or "
                             "lublin:PROCESSORS:JOBS[:SEED]") from error
     if start[:2] == b"\x1f\x8b":
-        with gzip.open(path) as packed:
-            start = packed.read(1 << 16)
+        try:
+            with gzip.open(path) as packed:
+                start = packed.read(1 << 16)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise WorkloadError(f"{path}: damaged gzip file ({error}); fetch it anew") from error
     text = start.decode("utf-8", "replace")
     if text.startswith("id,app,"):
         return RecordedRun(path, rules)
@@ -234,7 +242,8 @@ def read_system(path: Union[str, Path]) -> List[Node]:
     except OSError as error:
         raise WorkloadError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WorkloadError(f"{path}: not a system description ({error!r}); for example "
+        reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else repr(error)
+        raise WorkloadError(f"{path}: not a system description ({reason}); for example "
                             '{"nodes": [{"count": 4, "sockets": 2, "cores": 8}]}') from error
     return nodes
 

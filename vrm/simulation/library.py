@@ -29,6 +29,9 @@ from vrm.workload.swf import Rules
 
 Progress = Callable[[float, int, int], None]
 
+MOST_SOCKETS = 1_000_000
+"""Of a machine; each costs memory, and a wrong number would take all of it."""
+
 
 @dataclass
 class Outcome:
@@ -146,6 +149,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
            else {}),
         **results.summary(warm_up, cool_down, threshold),
         "backfilled": results.backfilled,
+        "held": simulator.left,
         "start_hash": results.start_hash(),
         "refusals": dict(results.refusals),
         "events": simulator.events,
@@ -205,12 +209,15 @@ def _cluster(source: Any, nodes: Union[int, Iterable[Node], None], sockets: int,
         if processors is None:
             raise WorkloadError("the workload does not tell the size of the machine; give nodes, "
                                 "sockets and cores (--nodes N --sockets S --cores C)")
-        return Cluster.regular(processors, 1, 1)
-    if isinstance(nodes, int):
-        if min(nodes, sockets, cores) < 1:
-            raise WorkloadError("a machine has at least 1 node, 1 socket and 1 core")
-        return Cluster.regular(nodes, sockets, cores)
-    return Cluster(nodes)
+        nodes, sockets, cores = processors, 1, 1
+    if not isinstance(nodes, int):
+        return Cluster(nodes)
+    if min(nodes, sockets, cores) < 1:
+        raise WorkloadError("a machine has at least 1 node, 1 socket and 1 core")
+    if nodes * sockets > MOST_SOCKETS:
+        raise WorkloadError(f"{nodes} nodes of {sockets} socket(s) are too many; a machine has at "
+                            f"most {MOST_SOCKETS} sockets")
+    return Cluster.regular(nodes, sockets, cores)
 
 
 def _limited(rules: Rules, cluster: Cluster) -> Rules:

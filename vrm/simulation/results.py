@@ -100,11 +100,18 @@ class Results:
 
     def refused(self, job: Job, reason: str, user: str) -> None:
         """A job can never run on this machine."""
-        self.counts["refused"] += 1
         self.refusals[reason] = self.refusals.get(reason, 0) + 1
+        self._never_ran(job, "refused", None, reason)
+
+    def cancelled(self, job: Job, reason: str, now: float, user: str) -> None:
+        """A job will never run since one that it depends on did not end as it wants."""
+        self._never_ran(job, "cancelled", now, reason)
+
+    def _never_ran(self, job: Job, status: str, end: Optional[float], reason: str) -> None:
+        self.counts[status] += 1
         if self._writer is not None:
-            self._rows.append(job_line(job.id, job.app, job.procs, job.submit, None, None,
-                                       job.estimate, "refused", exclusive=job.exclusive,
+            self._rows.append(job_line(job.id, job.app, job.procs, job.submit, None, end,
+                                       job.estimate, status, exclusive=job.exclusive,
                                        reason=reason))
 
     def moment(self, state: Moment) -> None:
@@ -140,6 +147,11 @@ class Results:
             self._writer.close()
 
     # The run as a whole.
+
+    @property
+    def seen(self) -> int:
+        """Jobs that ended in whatever way, or never could run."""
+        return sum(self.counts.values())
 
     def rows(self) -> Iterator["Row"]:
         """The jobs that ran, in the order of their ends."""

@@ -6,10 +6,12 @@ second processor (`Aside`).
 
 from __future__ import annotations
 
+import fcntl
 import marshal
 import os
 import signal
 import threading
+from contextlib import suppress
 from typing import Any, Dict, Iterable, List, NoReturn, Sequence, TextIO, Tuple, Union
 
 from vrm.model import bits
@@ -21,6 +23,8 @@ from vrm.report.jobs import HEADER, PlacementText, fold_nodes, job_line, seconds
 JobTuple = Tuple[Any, ...]
 """A job that ran: id, application, ranks, submission, start, end, estimate, status, whether it
 was exclusive and whether backfilled, and its placement as `plain` gives it."""
+
+_SET_PIPE_SIZE = 1031  # Linux; `fcntl` has its name from Python 3.10 on
 
 PLACES = ("full", "nodes", "none")
 
@@ -109,6 +113,8 @@ class Aside:
     def __init__(self, lines: JobLines) -> None:
         lines.flush()  # what is in a buffer now must not be written twice
         rows, self._rows = os.pipe()
+        with suppress(OSError):  # where the system allows no more, the pipe stays as it was
+            fcntl.fcntl(self._rows, _SET_PIPE_SIZE, 1 << 20)
         self._complaint, complaint = os.pipe()
         self._child = os.fork()
         if not self._child:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Tuple
 
-from vrm.model.job import Job
+from vrm.model.job import Dependency, Job
 
 
 class Submission(NamedTuple):
-    """A job, its real run time in seconds, which no scheduler may see, and its user."""
+    """A job, its real run time in seconds, which no scheduler may see, and its user.
+
+    It starts only after the jobs of `after`, which have lower ids, have ended as it wants (those
+    that are not in the workload count as completed), and never if it is `held`.
+    """
 
     job: Job
     run: float
     user: str = ""
+    after: Tuple[Dependency, ...] = ()
+    held: bool = False

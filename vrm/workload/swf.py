@@ -65,7 +65,8 @@ class Trace:
     A row is taken when its run time is above 0, its processors (requested, else allocated) are
     at least 1 and its submission time is not negative. The estimate is the requested time,
     else the run time, and never less than the run time unless `keep_estimates`. Times are the
-    trace's own seconds.
+    trace's own seconds. Preceding jobs and think times (fields 17 and 18) are not followed: jobs
+    come when the trace says that they came.
     """
 
     path: Path
@@ -294,7 +295,7 @@ def write(path: Union[str, Path], submissions: Iterable[Submission], header: Dic
         for key, value in {"Version": "2.2", **header}.items():
             for line in str(value).splitlines():
                 out.write(f"; {key}: {line}\n")
-        for job, run, user in submissions:
+        for job, run, user, *_ in submissions:
             wait = "-1"
             if starts is not None:
                 wait = text_of(starts(job.id)[0] - job.submit)

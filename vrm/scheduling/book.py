@@ -1,4 +1,5 @@
-"""The jobs of a run, from submission to end: which may start, and why others must wait.
+"""The jobs of a run, from submission to end: which may start, and why others must wait. Live runs
+have all their jobs in it, simulations those that depend on others or are held.
 
 A job is eligible when nobody holds it, the jobs it depends on have ended as it wants, and it can
 end before the allocation does. Only eligible jobs are in the scheduler's queue: the others are

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
+from vrm.commands.shared import count, factor
 from vrm.report.metrics import THRESHOLD
 
 INTERRUPTED = 130
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    """Add the command to the program's; `run` is its action."""
-    parser = subparsers.add_parser(
+def add_parsers(commands: Any) -> None:
+    """Add the command to the program's; it has a `-c` of its own kind."""
+    parser = commands.add_parser(
         "simulate", help="run a workload in virtual time",
         description="Run a workload through the live manager's scheduler in virtual time. "
                     "WORKLOAD is a trace in the Standard Workload Format (also .gz), a queue file, "
@@ -45,14 +47,14 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="under strip, with measured speed-ups: pairs whose combined throughput is below X "
              "share no node (1, the default: that of running them one after the other; 0: all may)")
     add("--kill", action="store_true", help="end jobs at their wall time")
-    add("--interval", metavar="SECONDS", type=_positive,
+    add("--interval", metavar="SECONDS", type=factor,
         help="decide only every so many seconds (default: at every event)")
-    add("--starts-per-interval", metavar="N", type=_count,
+    add("--starts-per-interval", metavar="N", type=count,
         help="with --interval: start at most N heads of the queue each time")
     machine = parser.add_argument_group("machine")
     for name, text in (("nodes", "nodes"), ("sockets", "sockets per node"),
                        ("cores", "cores per socket")):
-        machine.add_argument(f"--{name}", metavar="N", type=_count, help=text)
+        machine.add_argument(f"--{name}", metavar="N", type=count, help=text)
     machine.add_argument("--system", metavar="FILE",
                          help="a system description (JSON), for nodes that differ")
     workload = parser.add_argument_group("workload")
@@ -61,8 +63,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     add("--last", metavar="ID", type=int, help="the last job number taken")
     add("--begin", metavar="SECONDS", type=float, help="submissions from this time on")
     add("--end", metavar="SECONDS", type=float, help="submissions before this time")
-    add("--jobs", metavar="N", type=_count, help="at most so many jobs")
-    add("--load", metavar="FACTOR", type=_positive, default=1.0,
+    add("--jobs", metavar="N", type=count, help="at most so many jobs")
+    add("--load", metavar="FACTOR", type=factor, default=1.0,
         help="divide the times between submissions (2: twice the load)")
     add("--clean", action="store_true",
         help="drop cancelled jobs (status 5) and parts of checkpointed ones (2 to 4)")
@@ -75,14 +77,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="how much of a job's place jobs.csv has (default: full up to 1024 nodes)")
     add("--evalys", action="store_true", help="with --out: also evalys.csv, as Batsim writes it")
     add("--json", action="store_true", help="print one JSON object")
-    add("--threshold", metavar="SECONDS", type=_positive, default=THRESHOLD,
+    add("--threshold", metavar="SECONDS", type=factor, default=THRESHOLD,
         help="of the bounded slowdown (default: 10)")
     add("--warm-up", metavar="SECONDS", type=float, default=0.0,
         help="leave out of the averages what is submitted in the first seconds")
     add("--cool-down", metavar="SECONDS", type=float, default=0.0,
         help="and in the last seconds")
     parser.set_defaults(act=run)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,26 +94,36 @@ def run(args: argparse.Namespace) -> int:
     from vrm.simulation.library import described, simulate, write_summary
     from vrm.workload.swf import Rules
     begun = time.perf_counter()
+    bar = _Bar() if sys.stderr.isatty() else None
     try:
         choices = _choices(args)
         rules = Rules(args.first, args.last, args.begin, args.end, args.load, args.clean,
                       jobs=args.jobs)
-        bar = _Bar(args.workload) if sys.stderr.isatty() else None
-        outcome = simulate(
-            args.workload, **choices, rows_are=args.heatmap_rows, kill=args.kill, rules=rules,
-            keep_estimates=args.keep_estimates, threshold=args.threshold, warm_up=args.warm_up,
-            cool_down=args.cool_down, out=args.out, places=args.places, evalys=args.evalys,
-            progress=bar)
-        if bar:
-            bar.clear()
+        try:
+            outcome = simulate(
+                args.workload, **choices, rows_are=args.heatmap_rows, kill=args.kill, rules=rules,
+                keep_estimates=args.keep_estimates, threshold=args.threshold,
+                warm_up=args.warm_up, cool_down=args.cool_down, out=args.out, places=args.places,
+                evalys=args.evalys, progress=bar)
+        finally:
+            if bar:
+                bar.clear()
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    except (PolicyError, ValueError, OSError, *ERRORS) as error:
+    except OSError as error:
+        print(f"vrm simulate: {error.filename or args.out}: {error.strerror}", file=sys.stderr)
+        return 2
+    except (PolicyError, ValueError, *ERRORS) as error:
         print(f"vrm simulate: {error}", file=sys.stderr)
         return 2
     seconds = time.perf_counter() - begun
     report = {**described(args.workload, outcome), "seconds": seconds}
+    if not (outcome.interrupted or outcome.results.seen or outcome.summary["held"]):
+        reasons = "".join(f"; {reason}: {number}" for reason, number in outcome.dirt.items())
+        print(f"vrm simulate: {args.workload}: no job of it is left to run; look at the limits "
+              f"(--first, --last, --begin, --end) and at the file{reasons}", file=sys.stderr)
+        return 2
     report["jobs_per_second"] = report["jobs"] / seconds
     if args.out:
         write_summary(Path(args.out), args.workload, outcome)
@@ -125,6 +136,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _choices(args: argparse.Namespace) -> Dict[str, Any]:
     """Geometry and policies from the options, else the configuration, else the defaults."""
+    if args.out is None and (args.evalys or args.places):
+        raise ValueError("--evalys and --places are about files; say where (--out DIR)")
     chosen: Dict[str, Any] = {}
     config = getattr(args, "config", None)
     if config is not None:
@@ -145,26 +158,12 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
     return chosen
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return number
-
-
-def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return number
-
-
 class _Bar:
     """The progress bar on a terminal: simulated date, jobs done, jobs per second, time left."""
 
     WIDTH = 24
 
-    def __init__(self, workload: str) -> None:
+    def __init__(self) -> None:
         self._begun = self._shown = time.perf_counter()
         self._source: Any = None
 
@@ -181,7 +180,8 @@ class _Bar:
             filled = int(share * self.WIDTH)
             parts.insert(0, f"[{'#' * filled}{'.' * (self.WIDTH - filled)}]")
             parts.append(f"{passed / share - passed:.0f} s left")
-        print("\r\x1b[K" + "  ".join(parts), end="", file=sys.stderr, flush=True)
+        room = os.get_terminal_size(sys.stderr.fileno()).columns - 1  # a line that wraps would stay
+        print("\r\x1b[K" + "  ".join(parts)[:room or None], end="", file=sys.stderr, flush=True)
 
     def watch(self, source: Any) -> None:
         """Take share and date from the workload."""
@@ -211,8 +211,14 @@ def _table(report: Dict[str, Any]) -> str:
                    f"{report['policy']}{every}"),
         ("jobs", f"{report['jobs']} ({report['backfilled']} backfilled, {report['timeout']} "
                  f"killed, {report['refused']} refused)")]
+    if report["cancelled"]:
+        lines.append(("cancelled", f"{report['cancelled']} jobs, which depend on others that were "
+                                   "killed, refused or cancelled"))
+    if report["held"]:
+        lines.append(("held", f"{report['held']} jobs never ran: they, or jobs they depend on, are "
+                              "held"))
     lines += [(f"{reason}", f"{number} rows") for reason, number in report["dirt"].items()]
-    lines += [(f"refused: {reason}", f"{number} jobs")
+    lines += [("refused", f"{number} jobs: {reason}")
               for reason, number in list(report["refusals"].items())[:5]]
     lines += [
         ("makespan", f"{report['makespan']:.0f} s"),
