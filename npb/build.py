@@ -221,7 +221,11 @@ def _compile(
 ) -> _Object:
     path = scratch / f"{source.stem}.{problem_class}.o"
     done = _run([*tools.compile_command(source, problem_class), "-o", str(path)])
-    error = "" if done.returncode == 0 else _first_error(done.stdout, done.returncode)
+    error = ""
+    if done.returncode != 0:
+        error = _first_error(done.stdout, done.returncode)
+    elif not path.is_file():
+        error = f"{tools.mpicc} ended without an error and made nothing; is it an MPI C compiler?"
     return _Object(path, error)
 
 
@@ -363,6 +367,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             file=sys.stderr,
         )
         return 2
+    except KeyboardInterrupt:
+        print("build.py: interrupted; what was built is there", file=sys.stderr)
+        return 130
     failed = [result.path.name for result in results if result.status == FAILED]
     print(f"{len(results) - len(failed)} of {len(results)} executables are in {options.out}")
     if failed:

@@ -130,20 +130,26 @@ static void sorter_free(sorter *s)
     npb_free(s->not_above);
 }
 
-/* Step 1: groups the local keys by bucket and counts the buckets everywhere. */
+/* Step 1: groups the local keys by bucket and counts the buckets everywhere.  What the
+ * loops over the keys read is kept in local variables: the compiler has to expect that
+ * a write to an array of int changes the fields of `s`. */
 static void fill_buckets(sorter *s)
 {
+    const key *restrict keys = s->keys;
+    key *restrict bucketed = s->bucketed;
+    int *restrict count = s->bucket_count, *restrict next = s->bucket_place;
+    const int n = s->local_keys, shift = s->shift;
     int place = 0;
 
-    memset(s->bucket_count, 0, (size_t)s->buckets * sizeof *s->bucket_count);
-    for (int i = 0; i < s->local_keys; i++)
-        s->bucket_count[s->keys[i] >> s->shift]++;
+    memset(count, 0, (size_t)s->buckets * sizeof *count);
+    for (int i = 0; i < n; i++)
+        count[keys[i] >> shift]++;
     for (int b = 0; b < s->buckets; b++) {
-        s->bucket_place[b] = place;
-        place += s->bucket_count[b];
+        next[b] = place;
+        place += count[b];
     }
-    for (int i = 0; i < s->local_keys; i++)
-        s->bucketed[s->bucket_place[s->keys[i] >> s->shift]++] = s->keys[i];
+    for (int i = 0; i < n; i++)
+        bucketed[next[keys[i] >> shift]++] = keys[i];
     MPI_Allreduce(s->bucket_count, s->bucket_total, s->buckets, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
 }
 
@@ -213,10 +219,18 @@ static void count_keys(sorter *s)
     reserve(s->key_range, &s->range_capacity, &memory, sizeof *s->not_above);
     s->not_above = memory;
     memset(s->not_above, 0, (size_t)s->key_range * sizeof *s->not_above);
-    for (int i = 0; i < s->received_keys; i++)
-        s->not_above[s->received[i] - s->first_key]++;
-    for (int k = 1; k < s->key_range; k++)
-        s->not_above[k] += s->not_above[k - 1];
+
+    const key *restrict keys = s->received;
+    int *restrict not_above = s->not_above;
+    const int n = s->received_keys, range = s->key_range;
+    const key first = s->first_key;
+    int sum = 0;
+    for (int i = 0; i < n; i++)
+        not_above[keys[i] - first]++;
+    for (int k = 0; k < range; k++) {
+        sum += not_above[k];
+        not_above[k] = sum;
+    }
 }
 
 /* The two keys every iteration changes, so that no ranking repeats the last. */

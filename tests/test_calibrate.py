@@ -45,7 +45,9 @@ def test_every_program_is_run_at_each_rank_count_it_allows(site: Site) -> None:
     for line in found.values():
         assert len(line.times) == 2 and line.app_seconds == 0.25
         assert line.seconds == pytest.approx(sum(line.times) / 2, abs=0.001) and line.seconds > 0
-    assert "[6/6]" in done.stderr and "left" in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("[")]
+    assert [line.split()[0] for line in lines] == [f"[{number}/6]" for number in range(1, 7)]
+    assert [line.endswith("left") for line in lines] == [True] * 5 + [False]
     made = site.run("generate", "--estimates", "estimates.csv", "--jobs", "5", "queue")
     assert made.returncode == 0, made.stderr
     assert site.processes() == []
@@ -111,11 +113,13 @@ def test_programs_that_fail_are_named_and_the_others_measured(site: Site) -> Non
     site.program("wrong.x", "echo ' Verification = UNSUCCESSFUL'\necho ' Time in seconds = 1'\n")
     site.program("long.x", "exec sleep 100\n")
     site.program("good.x", RUN)
-    done = site.run("calibrate", "--repetitions", "2", "--limit", "6")
+    done = site.run("calibrate", "--apps", "long.x", "--limit", "1")
+    assert done.returncode == 1 and not (site.root / "estimates.csv").exists()
+    assert "long.x on 1 rank(s): ran longer than the limit" in done.stderr
+    done = site.run("calibrate", "--apps", "bad.x,wrong.x,good.x", "--repetitions", "2")
     assert done.returncode == 1
     assert "not in the table: bad.x on 1 rank(s): exit 3: wants a square" in done.stderr
     assert "not in the table: wrong.x on 1 rank(s): its verification failed" in done.stderr
-    assert "long.x on 1 rank(s): ran longer than the limit" in done.stderr
     assert list(table(site)) == ["good.x 1"] and runs(site, "good.x") == 2
     assert site.processes() == []
 

@@ -212,6 +212,7 @@ def test_the_first_line_of_a_file_makes_it_again(tmp_path: Path) -> None:
 
 
 def test_a_manager_runs_what_a_live_generator_writes(site: Site) -> None:
+    site.config(Replay={"Speed": 50})  # else it waits as the record says
     for name in ("cg.S.x", "ep.S.x"):
         site.program(name, "echo ' Time in seconds = 0.01'\n")
     manager = site.start()
@@ -232,6 +233,7 @@ def test_a_manager_runs_what_a_live_generator_writes(site: Site) -> None:
     (["q", "--estimates", "class-b", "--exclusive", "2"], "from 0 to 1"),
     (["q", "--estimates", "class-b", "--jobs", "0"], "no whole number from 1 up"),
     (["q", "--estimates", "class-b", "--live", "--resume"], "--seed"),
+    (["q", "--estimates", "class-b", "--speed", "3"], "--speed is how fast a --live mix"),
     (["q", "--estimates", "class-b", "--live", "--force"], "for --live name a new one"),
     (["there/q", "--estimates", "class-b"], "cannot write there/q"),
     (["--estimates", "class-b", "-c", "nix.yaml"], "nix.yaml: no such file")])

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -16,7 +17,7 @@ from typing import Dict, List
 
 import pytest
 
-from conftest import mpirun_environment
+from conftest import mpirun_environment, wait_until
 from vrm.live import npb_build
 from vrm.live.npb_build import BuildError, first_error, make_def, suite_def
 
@@ -221,7 +222,8 @@ def test_the_archive_and_a_class_the_suite_does_not_know(tmp_path: Path) -> None
                cwd=tmp_path)
     assert done.returncode == 1
     assert os.listdir(tmp_path / "bin") == ["cg.S.x"]
-    assert "cg.F.x: failed (cg, class F)" in done.stderr and "Traceback" not in done.stderr
+    assert ("cg.F.x: failed (cg, class F): setparams: class F is not one of S W A B C\n"
+            in done.stderr)
 
 
 @needs_c
@@ -252,6 +254,35 @@ def test_without_fortran_the_program_in_c_is_built(tmp_path: Path) -> None:
 
 
 @needs_c
+@pytest.mark.parametrize("command, made", [
+    (["-m", "vrm.cli", "npb", "build", "--source", "NPB3.4"], ["is.S.x"]),
+    (["-m", "vrm.cli", "npb", "build"], []),
+    ([str(Path(npb_build.bundled().__file__))], [])], ids=["official", "bundled", "build.py"])
+def test_interrupted_it_reports_no_failures(tmp_path: Path, command: List[str],
+                                            made: List[str]) -> None:
+    """Ctrl-C goes to the compilers, too, and the official suite's make: these are let go on."""
+    suite(tmp_path)
+    compiler = tmp_path / "slow-mpicc"
+    compiler.write_text(f"""#!/bin/sh
+        case $* in *is.c*) : >> {tmp_path}/compiling
+            while [ ! -e {tmp_path}/go ]; do sleep 0.02; done;; esac
+        exec mpicc "$@"
+    """)
+    compiler.chmod(0o755)
+    process = subprocess.Popen(
+        [sys.executable, *command, "--apps", "is", "--classes", "S,W", "--out", "bin", "-j", "1",
+         "--mpicc", str(compiler)], cwd=tmp_path, env=mpirun_environment(), text=True,
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    wait_until((tmp_path / "compiling").exists, "the compiler runs")
+    os.killpg(process.pid, signal.SIGINT)
+    (tmp_path / "go").touch()
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "interrupted" in said, said
+    assert "failed" not in said and "Traceback" not in said, said
+    assert set(made) <= set(os.listdir(tmp_path / "bin"))
+
+
+@needs_c
 def test_the_bundled_programs_are_built_without_a_source(tmp_path: Path) -> None:
     done = vrm("--apps", "ep", "--classes", "S", "--out", "bin", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -263,7 +294,10 @@ def test_the_bundled_programs_are_built_without_a_source(tmp_path: Path) -> None
 @needs_c
 @pytest.mark.parametrize("arguments, message", [
     (["--source", "nix.tar.gz"], "no such file"),
-    (["--source", "text"], "cannot be unpacked"),
+    (["--source", "text"], "text: no archive, or not all of it (expected is a .tar"),
+    (["--source", "cut.tar.gz"], "cut.tar.gz: no archive, or not all of it"),
+    (["--source", "NPB3.4", "--apps", "ep", "--work", "text"], "another place with --work"),
+    (["--source", "NPB3.4", "--apps", "ep", "--work", "mine"], "mine/ep is there and was not made"),
     (["--source", "empty"], "no NPB-MPI in it"),
     (["--source", "serial"], "NPB3.4-SER, which do not use MPI"),
     (["--source", "NPB3.4", "--apps", "ft"], "no source of ft; there are bt, cg, ep, is"),
@@ -277,6 +311,11 @@ def test_what_cannot_be_built_is_said_with_the_mend(tmp_path: Path, arguments: L
     suite(tmp_path)
     (tmp_path / "text").write_text("no archive")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "mine/ep").mkdir(parents=True)
+    with tarfile.open(tmp_path / "whole.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "NPB3.4", "NPB3.4")
+    whole = (tmp_path / "whole.tar.gz").read_bytes()
+    (tmp_path / "cut.tar.gz").write_bytes(whole[:len(whole) // 2])
     serial = tmp_path / "serial/NPB3.4-SER/sys"
     serial.mkdir(parents=True)
     (serial / "setparams.c").touch()
@@ -285,7 +324,9 @@ def test_what_cannot_be_built_is_said_with_the_mend(tmp_path: Path, arguments: L
     done = vrm(*arguments, "--out", "bin", cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert message in done.stderr and "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
     assert not (tmp_path / "bin").exists() or not os.listdir(tmp_path / "bin")
+    assert (tmp_path / "mine/ep").is_dir()
 
 
 def test_without_an_mpi_compiler_it_says_how_to_get_one(tmp_path: Path) -> None:
@@ -319,6 +360,8 @@ def test_the_files_for_the_suite() -> None:
     ("x.f:1:2:\n\nWarning: old\ny.f:7:1:\n\nError: new\n", "y.f:7: Error: new"),
     ("make: *** No rule to make target 'ft'.  Stop.\n",
      "make: *** No rule to make target 'ft'.  Stop."),
+    (" no class F\nmake[1]: *** [Makefile:9: config] Error 1\nmake: *** [cg] Error 2\n",
+     "no class F"),
     ("just this\n", "just this"), ("", "make ended with status 2 and said nothing")])
 def test_the_first_error_of_a_compiler(output: str, error: str) -> None:
     assert first_error(output, 2) == error

@@ -45,7 +45,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--resume", action="store_true", help="with --live: go on with a file that was begun with "
         "the same options and seed")
     add("--speed", metavar="FACTOR", type=factor, default=1.0,
-        help="with --live: so many times faster (the record stays as it is)")
+        help="with --live: so many times faster. The record stays as it is, so that a manager "
+             "follows as fast only with the same Replay.Speed")
     add("--force", action="store_true", help="replace a file that is there")
 
 
@@ -60,6 +61,8 @@ def generate(arguments: argparse.Namespace) -> int:
     if arguments.live and arguments.force:
         raise CannotRun("--force replaces a file, which a manager may follow; for --live name a "
                         "new one")
+    if arguments.speed != 1.0 and not arguments.live:
+        raise CannotRun("--speed is how fast a --live mix is written; give both")
     seed = random.SystemRandom().randrange(1 << 31) if arguments.seed is None else arguments.seed
     try:
         arrival = generator.parse_arrival(arguments.arrival)

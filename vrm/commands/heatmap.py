@@ -130,7 +130,8 @@ def convert(arguments: argparse.Namespace) -> int:
     try:
         found = read(arguments.source, arguments.rows)
         comments = list(found.comments) or [f"from {Path(arguments.source).name}"]
-        text = (csv_text(found.figures, comments) if arguments.target.lower().endswith(".csv")
+        to_csv = arguments.target.lower().endswith(".csv")
+        text = (csv_text(found.figures, comments) if to_csv
                 else rank_text(found.heatmap, comments))
         with open(arguments.target, "w" if arguments.force else "x", encoding="utf-8") as file:
             file.write(text)
@@ -141,6 +142,6 @@ def convert(arguments: argparse.Namespace) -> int:
                         "with --force") from error
     except OSError as error:
         raise CannotRun(f"cannot write {arguments.target}: {error.strerror}") from error
-    print(f"{arguments.target}: {len(found.figures)} figure(s)" if arguments.target.endswith(".csv")
-          else f"{arguments.target}: {len(found.heatmap.ranks)} application(s)")
+    print(f"{arguments.target}: " + (f"{len(found.figures)} figure(s)" if to_csv
+                                     else f"{len(found.heatmap.ranks)} application(s)"))
     return 0

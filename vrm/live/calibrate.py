@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Sequence, Tuple
 
 from vrm.config import Settings
 from vrm.live.bench import Bench, MeasureError, duration, machine_text
@@ -89,7 +89,6 @@ def calibrate(settings: Settings, site: Site, plan: Plan, tell: Tell, fresh: boo
         # Round by round: a disturbance of some minutes then meets every program once at most.
         for round_ in range(plan.repetitions):
             for key in missing(round_):
-                left = _time_left(keys, known, failed, plan.repetitions)
                 app, ranks = key
                 placement = site.scheduler.policy.place(Job(0, app, ranks, 1.0),
                                                         site.cluster)
@@ -104,8 +103,9 @@ def calibrate(settings: Settings, site: Site, plan: Plan, tell: Tell, fresh: boo
                 old = known.get(key) or Estimate(app, ranks)
                 known[key] = old.with_run(run.whole, run.seconds)
                 _write(plan.table, known, comments)
+                left = _time_left(keys, known, failed, plan.repetitions)
                 tell(f"{head}: {run.whole:.2f} s" + (f", about {duration(left)} left"
-                                                     if left is not None else ""))
+                                                     if left else ""))
     for (app, ranks), fault in failed.items():
         tell(f"not in the table: {app} on {ranks} rank(s): {fault}")
     return not failed
@@ -116,12 +116,10 @@ def _count(known: Dict[Key, Estimate], key: Key) -> int:
 
 
 def _time_left(keys: Sequence[Key], known: Dict[Key, Estimate], failed: Dict[Key, str],
-               repetitions: int) -> Optional[float]:
+               repetitions: int) -> float:
     """Seconds that the missing runs will take; a program not seen yet counts as the mean of the
-    others. None while nothing is known."""
+    others, of which there is one at least."""
     seen = [known[key].seconds for key in keys if key in known]
-    if not seen:
-        return None
     mean = sum(seen) / len(seen)
     return sum(max(0, repetitions - _count(known, key))
                * (known[key].seconds if key in known else mean)

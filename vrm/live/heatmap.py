@@ -15,7 +15,7 @@ from statistics import median
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from vrm.config import Settings
-from vrm.live.bench import Bench, MeasureError, Run, duration, machine_text
+from vrm.live.bench import Bench, MeasureError, duration, machine_text
 from vrm.live.rundir import write_atomically
 from vrm.live.setup import Site
 from vrm.model import Cluster, Infeasible, Job, Placement, RankSlot
@@ -32,6 +32,8 @@ Key = Tuple[str, str, str]
 
 LOW_SHARE = 0.9
 """A rank that had its core for less than this part of its time was disturbed from outside."""
+
+TOO_SHORT = "it says that it took 0 s, with which nothing compares; take a larger class"
 
 LOW_OVERLAP = 0.5
 """Below this part of the time spent computing a partner hardly disturbs: its runs are too short."""
@@ -200,9 +202,7 @@ class Measurement:
         heatmap = read(self.out).heatmap if self.out.exists() else None
         if heatmap is None or not heatmap.ranks:
             raise MeasureError("no pair was measured, so there is nothing to write")
-        comments = ["an application, then all from its best to its worst partner",
-                    f"machine: {self.machine}"]
-        _write(path, rank_text(heatmap, comments))
+        _write(path, rank_text(heatmap, [f"machine: {self.machine}"]))
 
     # Figures.
 
@@ -210,9 +210,7 @@ class Measurement:
         return (STRIP, one, other) in self.known and (STRIP, other, one) in self.known
 
     def _save(self) -> None:
-        comments = ["measured by vrm heatmap measure; seconds = median, spread = the middle half "
-                    "of the runs by the median", f"machine: {self.machine}",
-                    f"method: {self.method}"]
+        comments = [f"machine: {self.machine}", f"method: {self.method}"]
         order = {COMPACT: 0, SPARE: 1, STRIP: 2}
         apps = list(dict.fromkeys([*self.procs, *(figure.app for figure in self.known.values())]))
         for key, figure in self.known.items():  # what they are compared with may be newer
@@ -291,8 +289,9 @@ class Measurement:
             while True:
                 for run in self.bench.wait():
                     place = running.pop(run.trial)
-                    if run.fault:
-                        self._fail(apps[place], run)
+                    fault = run.fault or ("" if run.seconds > 0 else TOO_SHORT)
+                    if fault:
+                        self._fail(apps[place], fault)
                         return None
                     found[place].seconds.append(run.seconds)
                     found[place].whole.append(run.whole)
@@ -309,9 +308,9 @@ class Measurement:
             return True
         return time.monotonic() >= end and all(times.seconds for times in found)
 
-    def _fail(self, app: str, run: Run) -> None:
-        self.failed[app] = run.fault
-        self.tell(f"{app} on {self.procs[app]} rank(s): {run.fault}")
+    def _fail(self, app: str, fault: str) -> None:
+        self.failed[app] = fault
+        self.tell(f"{app} on {self.procs[app]} rank(s): {fault}")
 
     def _warn_of_others(self, apps: Sequence[str], found: Sequence[_Times]) -> None:
         """Tell when something else had the cores: ranks compute, or wait for messages busily.

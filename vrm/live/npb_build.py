@@ -17,6 +17,7 @@ import sys
 import tarfile
 import tempfile
 import threading
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -207,8 +208,11 @@ def _unpack(archive: Path, into: Path) -> None:
                     os.chmod(into / target, 0o755 if member.mode & 0o100 else 0o644)
                     os.utime(into / target, (member.mtime, member.mtime))
                 # The suite has neither links nor devices: anything else is passed over.
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise BuildError(f"{archive}: cannot be unpacked ({error}); is the download complete?"
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise BuildError(f"{archive}: no archive, or not all of it (expected is a .tar, packed or "
+                         "not); download it again") from error
+    except OSError as error:
+        raise BuildError(f"{archive}: cannot be unpacked in {into}: {error.strerror or error}"
                          ) from error
 
 
@@ -277,8 +281,7 @@ def build_official(path: Path, order: Order, tools: Tools, report: Report,
     try:
         source = open_source(path, scratch)
         _check(source, order, path)
-        place = scratch if work is None else work
-        place.mkdir(parents=True, exist_ok=True)
+        place = scratch if work is None else _work_directory(work, order)
         halt = threading.Event()
         with ThreadPoolExecutor(max_workers=order.jobs) as pool:
             tasks = [pool.submit(_build_app, app, source, order, tools, place, report, halt)
@@ -290,6 +293,23 @@ def build_official(path: Path, order: Order, tools: Tools, report: Report,
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _work_directory(work: Path, order: Order) -> Path:
+    """Make the directory to build in. What lies there under a program's name is replaced, unless
+    somebody else has put it there."""
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        for tree in (work / app for app in order.apps):
+            if tree.exists():
+                if not (tree / "config/suite.def").is_file():
+                    raise BuildError(f"{tree} is there and was not made by vrm npb build; name "
+                                     "another directory with --work")
+                shutil.rmtree(tree)
+    except OSError as error:
+        raise BuildError(f"cannot write to {work}: {error.strerror}; choose another place with "
+                         "--work DIR") from error
+    return work
 
 
 def _check(source: Source, order: Order, path: Path) -> None:
@@ -307,8 +327,6 @@ def _build_app(app: str, source: Source, order: Order, tools: Tools, place: Path
                halt: threading.Event) -> List[Built]:
     """Build a program in all its classes in a copy of the tree."""
     tree = place / app
-    if tree.exists():
-        shutil.rmtree(tree)
     # Only what this program needs; old objects and executables of the user stay where they are.
     others = {name.upper() for name in source.apps()} - {app.upper()}
     shutil.copytree(source.directory, tree, symlinks=True, ignore=lambda folder, names: [
@@ -375,11 +393,16 @@ def _build_one(built: Built, tree: Path, order: Order, tools: Tools, ranks: int,
 
 
 def _run(command: Sequence[str], directory: Path) -> "subprocess.CompletedProcess[str]":
-    """Run to the end, in English, with all output in one text; cannot be started: status 127."""
+    """Run to the end, in English, with all output in one text; cannot be started: status 127.
+
+    In a session of its own: Ctrl-C, which vrm obeys after the program being built, is not to look
+    like an error of its compiler.
+    """
     try:
         return subprocess.run(command, cwd=directory, stdin=subprocess.DEVNULL, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
-                              env={**os.environ, "LC_ALL": "C"}, check=False)
+                              env={**os.environ, "LC_ALL": "C"}, start_new_session=True,
+                              check=False)
     except OSError as error:
         return subprocess.CompletedProcess(command, 127, f"{command[0]}: {error.strerror}", None)
 
@@ -387,6 +410,7 @@ def _run(command: Sequence[str], directory: Path) -> "subprocess.CompletedProces
 _PLACE = re.compile(r"^(\S+?):(\d+):(?:\d+:)?\s*$")
 _ERROR = re.compile(r"(?:^|\s)(?:fatal )?error:|undefined reference|multiple definition|"
                     r"No rule to make target|command not found", re.IGNORECASE)
+_MAKE = re.compile(r"g?make(?:\[\d+\])?: ")
 
 
 def first_error(output: str, status: int) -> str:
@@ -402,7 +426,8 @@ def first_error(output: str, status: int) -> str:
             place = f"{found[1]}:{found[2]}: "
         elif _ERROR.search(line):
             return f"{place}{line.strip()}" if line.startswith("Error:") else line.strip()
-    last = [line.strip() for line in lines if line.strip()]
+    # Else the last words before make's own.
+    last = [line.strip() for line in lines if line.strip() and not _MAKE.match(line)]
     return last[-1] if last else f"make ended with status {status} and said nothing"
 
 

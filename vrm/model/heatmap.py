@@ -3,9 +3,13 @@ which should not do so at all."""
 
 from __future__ import annotations
 
+import re
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence
 
 from vrm.model.job import application_kind
+
+_NO_NAME = re.compile(r"""[][{}()<>"'`,;:=]""")
+"""What no line of the rank form has: it is another kind of file."""
 
 
 class Heatmap:
@@ -38,6 +42,11 @@ class Heatmap:
             words = line.partition("#")[0].split()
             if not words:
                 continue
+            odd = next((word for word in words if _NO_NAME.search(word)), None)
+            if odd:
+                raise ValueError(f"line {number}: `{odd}` is no application; a line is an "
+                                 "application and then all from its best to its worst partner: "
+                                 "`ep cg bt ep`")
             row = application_kind(words[0]).lower()
             partners = [application_kind(word).lower() for word in words[1:]]
             if not partners:

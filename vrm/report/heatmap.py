@@ -128,6 +128,7 @@ def draw(grid: Grid, path: Path, machine: str = "") -> None:
     plots = pyplot(PictureError, "leave --out away for the table")
     from matplotlib import colormaps
     from matplotlib.colors import TwoSlopeNorm
+    from matplotlib.ticker import MaxNLocator
     known = [value for row in grid.values for value in row if value is not None]
     # As far on both sides of the neutral value, and never so near that noise looks like a result.
     least = 0.1 if grid.better > 0 else 0.5
@@ -165,7 +166,8 @@ def draw(grid: Grid, path: Path, machine: str = "") -> None:
                 strong = abs(value - grid.neutral) > 0.6 * reach
                 axes.text(column, row, f"{value:.{grid.digits}f}", ha="center", va="center",
                           fontsize=8, color="white" if strong else "black")
-        bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
+        bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02,
+                              ticks=MaxNLocator(integer=grid.digits == 0))
         bar.ax.tick_params(labelsize=8)
         bar.outline.set_visible(False)
         if grid.better < 0:
