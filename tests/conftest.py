@@ -21,6 +21,9 @@ import pytest
 import yaml
 from testbed import Testbed, missing
 
+from vrm.live.hydra import find_mpiexec
+from vrm.live.launchers import LaunchError
+from vrm.live.topology import read_topology
 from vrm.report.jobs import JobRow, read_jobs
 
 LIMIT = 60.0
@@ -40,9 +43,12 @@ def wait_until(condition: Callable[[], Any], what: str, limit: float = LIMIT) ->
 
 
 def mpirun_environment() -> Dict[str, str]:
-    """The environment of a user who may run mpirun, also as root."""
+    """The environment of a user who may run mpirun, also as root: of no batch job, no other
+    MPI's, and with tables as wide as they want to be."""
     env = {name: value for name, value in os.environ.items()
-           if not name.startswith(("VRM_", "SLURM_", "PBS_"))}
+           if not name.startswith(("VRM_", "SLURM_", "PBS_", "LSB_", "PE_", "OMPI_", "PRTE_",
+                                   "PMIX_", "PMI_", "HYDRA_", "I_MPI_", "HWLOC_"))
+           and name not in ("COLUMNS", "LINES")}
     env["PYTHONUNBUFFERED"] = "1"
     if os.geteuid() == 0:
         env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
@@ -60,6 +66,16 @@ def mpiruns() -> List[str]:
     """The mpiruns to test with: those of VRM_TEST_MPIRUNS (a list as PATH is), else vrm's choice."""
     listed = os.environ.get("VRM_TEST_MPIRUNS", "").split(os.pathsep)
     return [path for path in listed if path] or ["auto"]
+
+
+def mpiexecs() -> List[str]:
+    """The mpiexecs of MPICH and Intel MPI to test with: those of VRM_TEST_MPICH (a list as PATH
+    is), else the one that vrm finds, if any."""
+    listed = [path for path in os.environ.get("VRM_TEST_MPICH", "").split(os.pathsep) if path]
+    try:
+        return listed or [find_mpiexec()[0]]
+    except LaunchError:
+        return []
 
 
 class Site:
@@ -166,7 +182,7 @@ class Site:
         """Fail unless no marker stands and no process of a job is there, killed ones being given
         the time to die."""
         assert self.running() == []
-        wait_until(lambda: not self.processes(), "no process of a job is left", limit=5)
+        wait_until(lambda: not self.processes(), "no process of a job is left")
 
     def close(self) -> None:
         """End what the test has left running, and fail it if a job outlived everything."""
@@ -204,4 +220,17 @@ def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     if reason:
         pytest.skip(reason)
     with Testbed(8, directory=tmp_path_factory.mktemp("testbed") / "cluster") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+    """A cluster of 3 nodes that see this machine's own cores, at least two on a socket, so that
+    binding is real. Not for tests that kill a node."""
+    sockets = read_topology().sockets
+    reason = missing() or ("" if len(sockets[0]) > 1 else "needs two cores")
+    if reason:
+        pytest.skip(reason)
+    with Testbed(3, len(sockets), len(sockets[0]), synthetic=False,
+                 directory=tmp_path_factory.mktemp("real") / "cluster") as cluster:
         yield cluster

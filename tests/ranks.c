@@ -1,4 +1,5 @@
-/* An MPI program for tests of launchers: every rank tells where it is and when it began and ended.
+/* An MPI program for tests of launchers: every rank tells where it is, on which CPUs, and
+ * when it began and ended.
  *
  *   ranks FOLDER NAME [OTHER [LIMIT [ENDING]]]
  *
@@ -14,6 +15,16 @@
 #include <time.h>
 #include <unistd.h>
 
+/* The CPUs that this process may use, as the kernel lists them. */
+static void cpus(char *list) {
+  char line[4096];
+  FILE *file = fopen("/proc/self/status", "r");
+  strcpy(list, "-");
+  while (file && fgets(line, sizeof line, file))
+    sscanf(line, "Cpus_allowed_list: %255s", list);
+  if (file) fclose(file);
+}
+
 static double now(void) {
   struct timespec time;
   clock_gettime(CLOCK_REALTIME, &time);
@@ -22,7 +33,7 @@ static double now(void) {
 
 int main(int argc, char **argv) {
   int rank, size, number, met = 1;
-  char host[256], path[4096];
+  char host[256], list[256], path[4096];
   const char *folder = argv[1], *name = argv[2], *other = argc > 3 ? argv[3] : "";
   const double limit = argc > 4 ? atof(argv[4]) : 20;
   const char *ending = argc > 5 ? argv[5] : "";
@@ -33,9 +44,10 @@ int main(int argc, char **argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   gethostname(host, sizeof host);
+  cpus(list);
   const double start = now();
-  printf("rank %d of %d on %s pid %d job %s start %.6f\n", rank, size, host, (int)getpid(),
-         getenv("VRM_JOB_ID") ? getenv("VRM_JOB_ID") : "-", start);
+  printf("rank %d of %d on %s pid %d cpus %s job %s start %.6f\n", rank, size, host, (int)getpid(),
+         list, getenv("VRM_JOB_ID") ? getenv("VRM_JOB_ID") : "-", start);
   fflush(stdout);
   snprintf(path, sizeof path, "%s/%s.%d", folder, name, rank);
   fclose(fopen(path, "w"));

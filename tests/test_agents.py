@@ -33,6 +33,8 @@ from vrm.live.topology import Topology, host_name, node_facts, parse_topology, r
 from vrm.model import Node, RankSlot
 
 OPEN_MPI = RANK_VARIABLES["openmpi"]
+RUN = f"r1.{os.getpid()}"
+"""The mark of these tests' jobs; others may be tested on this machine at the same time."""
 
 STAND_IN = r"""#!/bin/sh
 # ssh as far as agents know it: what a host does stands in a file of its name.
@@ -64,7 +66,7 @@ class StandIn:
     def make(self, *hosts: str, **options: Any) -> "Loop":
         """The agents of these hosts, with short times."""
         settings: Dict[str, Any] = {"timeout": 10.0, "ping": 0.05, "pauses": (0.02, 0.1),
-                                    "run": "r1", "command": (str(self.ssh),)}
+                                    "run": RUN, "command": (str(self.ssh),)}
         settings.update(options)
         agents = Agents(hosts, **settings)
         self.agents.append(agents)
@@ -478,7 +480,7 @@ class Jobs:
     def __init__(self) -> None:
         self.started: List["subprocess.Popen[bytes]"] = []
 
-    def start(self, code: str, run: str = "r1", job: int = 1, **env: str) -> psutil.Process:
+    def start(self, code: str, run: str = RUN, job: int = 1, **env: str) -> psutil.Process:
         """A Python program that has begun; `code` may use os, sys, time and `wait()`."""
         program = ("import os, sys, time, signal\n"
                    "def wait():\n    print(flush=True); time.sleep(600)\n" + code)
@@ -619,7 +621,7 @@ def test_a_sweep_outruns_forks(nodes: StandIn, jobs: Jobs) -> None:
     loop.agents.sweep(1)
     swept = loop.next(Swept)
     assert swept.processes >= 1 and swept.left == 0
-    assert not [env for _, env in agent.marked() if b"VRM_RUN=r1" in env]
+    assert not [env for _, env in agent.marked() if os.fsencode(f"VRM_RUN={RUN}") in env]
 
 
 def test_a_run_without_a_mark_is_not_swept(nodes: StandIn) -> None:
@@ -634,7 +636,7 @@ def test_the_ranks_of_open_mpi(nodes: StandIn) -> None:
     mpirun = shutil.which("mpirun")
     if not mpirun:
         pytest.skip("no mpirun")
-    env = {**mpirun_environment(), "VRM_RUN": "r1", "VRM_JOB_ID": "1"}
+    env = {**mpirun_environment(), "VRM_RUN": RUN, "VRM_JOB_ID": "1"}
     process = subprocess.Popen([mpirun, "-np", "2", "--bind-to", "core", "sleep", "600"],
                                env=env, start_new_session=True, stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)

@@ -24,6 +24,9 @@ from vrm.live.launchers import BindingCheck
 from vrm.live.topology import read_topology
 from vrm.model import RankSlot
 
+RUN = f"r1.{os.getpid()}"
+"""The mark of these tests' jobs; others may be tested on this machine at the same time."""
+
 # Runs on a node: prints what happens as lines of JSON, and does what it is told on its input.
 DRIVER = r"""
 import json, os, select, sys, time
@@ -34,7 +37,7 @@ def say(kind, **values): print(json.dumps({"kind": kind, **values}), flush=True)
 allocation = find_allocation(os.environ)
 say("allocation", of=allocation.kind, hosts=allocation.hosts, cores=dict(allocation.cores),
     job=allocation.job, end=allocation.end)
-agents = Agents(options.pop("hosts", allocation.hosts), run="r1", **options)
+agents = Agents(options.pop("hosts", allocation.hosts), **options)
 say("reach", reach=agents.reach)
 start = time.monotonic()
 found, failed = agents.settle()
@@ -70,8 +73,9 @@ class Driver:
 
     def __init__(self, testbed: Testbed, node: str, env: Optional[Mapping[str, str]] = None,
                  **options: Any) -> None:
-        self.process = testbed.popen(node, [sys.executable, "-c", DRIVER, json.dumps(options)],
-                                     env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = testbed.popen(
+            node, [sys.executable, "-c", DRIVER, json.dumps({"run": RUN, **options})], env=env,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         os.set_blocking(self.process.stdout.fileno(), False)
         self.text = b""
         self.seen: List[Dict[str, Any]] = []
@@ -147,10 +151,10 @@ def test_a_node_off_the_network_is_left_out(testbed: Testbed, driver: Callable[.
                                             ) -> None:
     testbed.cut("n2")
     try:
-        found = driver(hosts=["n1", "n2"], timeout=2.0).next("found")
+        found = driver(hosts=["n1", "n2"], timeout=3.0).next("found")
         assert list(found["nodes"]) == ["n1"] and list(found["failed"]) == ["n2"]
         assert any(words in found["failed"]["n2"] for words in
-                   ("no answer within 2 s", "No route to host", "timed out"))
+                   ("no answer within 3 s", "No route to host", "timed out"))
     finally:
         testbed.join("n2")
 
@@ -175,6 +179,8 @@ def test_inside_slurm_by_srun(testbed: Testbed, driver: Callable[..., Driver]) -
         assert sorted(said.stdout.split()) == sorted([*batch.nodes] * 8), said.stderr
         run.tell("sweep", job_id=3)
         assert {run.next("Swept")["host"] for _ in batch.nodes} == set(batch.nodes)
+        run.tell("drop", hosts=batch.nodes[2:])
+        wait_until(lambda: agents_on(testbed) == sorted(batch.nodes[:2]), "two have ended")
         run.end()
         wait_until(lambda: not agents_on(testbed), "the agents have ended")
 
@@ -187,7 +193,7 @@ def test_a_job_over_several_nodes_is_found_and_swept(testbed: Testbed,
     assert run.next("found")["failed"] == {}
     job = testbed.popen("login", [
         "mpirun", "-np", "3", "-H", "n0:2,n1:1", "-x", "VRM_RUN", "-x", "VRM_JOB_ID", "sh", "-c",
-        "setsid sleep 600 & sleep 600"], env={"VRM_RUN": "r1", "VRM_JOB_ID": "5"},
+        "setsid sleep 600 & sleep 600"], env={"VRM_RUN": RUN, "VRM_JOB_ID": "5"},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     run.tell("ask_affinity", job_id=5, hosts={"n0": 2, "n1": 1},
              variables=["OMPI_COMM_WORLD_RANK"])
@@ -284,40 +290,38 @@ def test_the_probe_without_emulation(testbed: Testbed) -> None:
     assert said.stdout == f"False {read_topology().node.sockets}\n", said.stderr
 
 
-@pytest.mark.skipif(read_topology().cores < 2, reason="needs 2 usable cores")
-def test_real_bindings_on_two_nodes(testbed: Testbed, tmp_path: Path) -> None:
+def test_real_bindings_on_two_nodes(real: Testbed, tmp_path: Path) -> None:
     """Two ranks on cores of real nodes, as wished and exchanged."""
     here = read_topology()
-    with Testbed(2, slurm=False, synthetic=False, directory=tmp_path / "real") as real:
-        run = Driver(real, "n0", hosts=["n0", "n1"])
-        assert run.next("found")["failed"] == {}
-        slots = [RankSlot(0, 0, 0, (0,)), RankSlot(1, 1, 0, (1,))]
-        nodes = [replace(here.node, name=name) for name in ("n0", "n1")]
-        rankfile = tmp_path / "rankfile"
-        rankfile.write_text("rank 0=n0 slot=0:0\nrank 1=n1 slot=0:1\n")
-        job = real.popen("n0", ["mpirun", "-np", "2", "-H", "n0:1,n1:1", "-x", "VRM_RUN", "-x",
-                                "VRM_JOB_ID", "-rf", rankfile, "sleep", "600"],
-                         env={"VRM_RUN": "r1", "VRM_JOB_ID": "1"}, stdout=subprocess.DEVNULL,
-                         stderr=subprocess.DEVNULL)
-        run.tell("ask_affinity", job_id=1, hosts={"n0": 1, "n1": 1},
-                 variables=["OMPI_COMM_WORLD_RANK"])
-        found = {host: {int(rank): frozenset(cpus) for rank, cpus in
-                        run.next("Affinity", host)["ranks"].items()} for host in ("n0", "n1")}
-        topologies = {name: replace(here, host=name) for name in ("n0", "n1")}
-        assert compare_affinity(slots, nodes, topologies, found) == BindingCheck("ok")
-        wrong = [replace(slots[0], cores=(1,)), slots[1]]
-        check = compare_affinity(wrong, nodes, topologies, found)
-        assert check.state == "mismatch" and len(check.differences) == 1
-        assert check.differences[0].startswith("rank 0 of n0: may use CPU ")
-        run.tell("sweep", job_id=None)
-        assert {run.next("Swept")["host"], run.next("Swept")["host"]} == {"n0", "n1"}
-        assert job.wait(LIMIT) != 0
-        run.end()
-        run.process.stdout.close()
+    run = Driver(real, "n0", hosts=["n0", "n1"])
+    assert run.next("found")["failed"] == {}
+    slots = [RankSlot(0, 0, 0, (0,)), RankSlot(1, 1, 0, (1,))]
+    nodes = [replace(here.node, name=name) for name in ("n0", "n1")]
+    rankfile = tmp_path / "rankfile"
+    rankfile.write_text("rank 0=n0 slot=0:0\nrank 1=n1 slot=0:1\n")
+    job = real.popen("n0", ["mpirun", "-np", "2", "-H", "n0:1,n1:1", "-x", "VRM_RUN", "-x",
+                            "VRM_JOB_ID", "-rf", rankfile, "sleep", "600"],
+                     env={"VRM_RUN": RUN, "VRM_JOB_ID": "1"}, stdout=subprocess.DEVNULL,
+                     stderr=subprocess.DEVNULL)
+    run.tell("ask_affinity", job_id=1, hosts={"n0": 1, "n1": 1},
+             variables=["OMPI_COMM_WORLD_RANK"])
+    found = {host: {int(rank): frozenset(cpus) for rank, cpus in
+                    run.next("Affinity", host)["ranks"].items()} for host in ("n0", "n1")}
+    topologies = {name: replace(here, host=name) for name in ("n0", "n1")}
+    assert compare_affinity(slots, nodes, topologies, found) == BindingCheck("ok")
+    wrong = [replace(slots[0], cores=(1,)), slots[1]]
+    check = compare_affinity(wrong, nodes, topologies, found)
+    assert check.state == "mismatch" and len(check.differences) == 1
+    assert check.differences[0].startswith("rank 0 of n0: may use CPU ")
+    run.tell("sweep", job_id=None)
+    assert {run.next("Swept")["host"], run.next("Swept")["host"]} == {"n0", "n1"}
+    assert job.wait(LIMIT) != 0
+    run.end()
+    run.process.stdout.close()
 
 
 def test_the_doctor_lists_the_nodes_of_a_batch_job(testbed: Testbed, tmp_path: Path) -> None:
-    (tmp_path / "vrm.yaml").write_text("Hosts: {Timeout: 2}\n")
+    (tmp_path / "vrm.yaml").write_text("Hosts: {Timeout: 3}\n")
     with testbed.allocation(3, "-t", "10") as batch:
         testbed.cut(batch.nodes[2])
         try:
@@ -353,23 +357,16 @@ def test_agents_take_no_memory_from_the_job(tmp_path: Path, monkeypatch: pytest.
                 run.process.stdout.close()
 
 
-@pytest.mark.skipif(read_topology().cores < 2, reason="needs 2 usable cores")
-def test_slurm_that_binds_its_steps_hides_no_core_from_agents(tmp_path: Path) -> None:
+def test_slurm_that_binds_its_steps_hides_no_core_from_agents(real: Testbed) -> None:
     """The agent is one task on one core, and tells of all that the job has there."""
-    skip = missing()
-    if skip:
-        pytest.skip(skip)
-    here = read_topology()
-    with Testbed(2, len(here.sockets), len(here.sockets[0]), synthetic=False,
-                 directory=tmp_path / "real") as real:
-        with real.allocation(2) as batch:
-            for more in ({}, {"SLURM_CPUS_PER_TASK": "1", "SRUN_CPUS_PER_TASK": "1",
-                              "SLURM_CPU_BIND": "cores"}):
-                run = Driver(real, batch.host, {**batch.env, **more})
-                assert run.next("reach")["reach"] == "srun"
-                found = run.next("found")
-                assert found["failed"] == {}
-                assert {host: tuple(facts["sockets"]) for host, facts in found["nodes"].items()
-                        } == dict.fromkeys(batch.nodes, here.node.sockets)
-                run.end()
-                run.process.stdout.close()
+    with real.allocation(2) as batch:
+        for more in ({}, {"SLURM_CPUS_PER_TASK": "1", "SRUN_CPUS_PER_TASK": "1",
+                          "SLURM_CPU_BIND": "cores"}):
+            run = Driver(real, batch.host, {**batch.env, **more})
+            assert run.next("reach")["reach"] == "srun"
+            found = run.next("found")
+            assert found["failed"] == {}
+            assert {host: tuple(facts["sockets"]) for host, facts in found["nodes"].items()
+                    } == dict.fromkeys(batch.nodes, read_topology().node.sockets)
+            run.end()
+            run.process.stdout.close()

@@ -157,7 +157,7 @@ until [ -e "$0.0.there" ] && [ -e "$0.1.there" ]; do sleep 0.01; done
 @pytest.fixture
 def serial(tmp_path: Path) -> Iterator[Site]:
     """A site of two cores without MPI: no mpirun is on its PATH."""
-    if len(os.sched_getaffinity(0)) < 2:
+    if len(read_topology().sockets[0]) < 2:
         pytest.skip("needs two cores")
     site = Site(tmp_path / "site")
     tools = tmp_path / "tools"
@@ -212,8 +212,9 @@ def test_a_failing_serial_job_is_told_and_a_hanging_one_ended(serial: Site) -> N
     serial.finish(process)
     assert process.returncode == 1
     rows = serial.rows()
-    assert [(rows[i].status, rows[i].exit_code) for i in range(3)] == [
-        ("failed", 3), ("failed", 137), ("timeout", 137)]
+    assert [(rows[i].status, rows[i].exit_code) for i in range(2)] == [
+        ("failed", 3), ("failed", 137)]
+    assert rows[2].status == "timeout"  # by SIGKILL, if it was quick enough to be deaf to SIGTERM
     serial.nothing_left()
 
 

@@ -13,7 +13,7 @@ from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import pytest
 import yaml
-from conftest import Site
+from conftest import Site, mpiexecs
 from test_openmpi import INTEL as INTEL_TEXT, MPICH as MPICH_TEXT, OPEN_MPI, fake, only
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
 
@@ -122,6 +122,16 @@ def test_environment() -> None:
     assert environment(base) == {"PATH": "/bin", "HYDRA_IFACE": "ib0", "I_MPI_FABRICS": "shm:ofi"}
     assert hydra_settings(base) == {}
     assert hydra_settings({"SLURM_JOB_ID": "5"}) == {"SLURM_CPU_BIND": "none"}
+
+
+def test_what_slurm_says_of_other_tasks_is_not_for_the_proxies(tmp_path: Path) -> None:
+    """As an srun around vrm has bound it to a core."""
+    mpiexec = fake(tmp_path, MPICH_TEXT)
+    base = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "5", "SLURM_CPU_BIND": "quiet,mask_cpu:0x1",
+            "SLURM_NTASKS_PER_NODE": "2", "SLURM_CONF": "/c"}
+    made = Hydra.detect(Settings(Kind="hydra", Mpirun=mpiexec), False, {}, base)
+    assert made.env == {"PATH": base["PATH"], "SLURM_JOB_ID": "5", "SLURM_CONF": "/c",
+                        "SLURM_OVERLAP": "1", "SLURM_CPU_BIND": "none"}
 
 
 # -------------------------------------------------------------------------------- exit codes
@@ -245,15 +255,6 @@ def test_auto_takes_what_is_there(tmp_path: Path, beside: Path,
 # -------------------------------------------------------------------------- the real programs
 
 
-def real_ones() -> List[str]:
-    """The mpiexecs to test with."""
-    listed = os.environ.get("VRM_TEST_MPICH", "").split(os.pathsep)
-    try:
-        return [path for path in listed if path] or [find_mpiexec()[0]]
-    except LaunchError:
-        return [""]
-
-
 ASK = """
 while read -r key value; do
   [ "$key" = Cpus_allowed_list: ] && cpus=$value
@@ -266,12 +267,12 @@ until [ -e "$0.0.there" ] && [ -e "$0.1.there" ]; do sleep 0.01; done
 """
 
 
-@pytest.fixture(params=real_ones())
+@pytest.fixture(params=mpiexecs() or [""])
 def mpich(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     """A site of two cores with a real MPICH or Intel MPI."""
     if not request.param:
         pytest.skip("no mpiexec of MPICH or Intel MPI (set VRM_TEST_MPICH to its path)")
-    if len(os.sched_getaffinity(0)) < 2:
+    if len(read_topology().sockets[0]) < 2:
         pytest.skip("needs two cores")
     site = Site(tmp_path / "site")
     site.config(Cores=2, Launcher={"Kind": "hydra", "Mpirun": request.param},

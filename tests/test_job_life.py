@@ -173,7 +173,7 @@ def test_a_failed_job_is_tried_again(site: Site) -> None:
 def test_a_job_that_ran_too_long_is_tried_again(site: Site) -> None:
     site.config(Launcher={"Kind": "direct"}, Walltime="kill", Grace=0)
     site.program("long.x", WAIT)
-    site.lines("long.x 1 0.3 0 retries=1")
+    site.lines("long.x 1 1 0 retries=1")
     site.finish(site.start())
     assert site.statuses() == {0: "timeout"} and started(site) == [0, 0]
     site.nothing_left()

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from conftest import LIMIT, Site, mpiruns, wait_until
+from vrm.live.topology import read_topology
 from vrm.workload.queue_file import WriterMarker
 
 OK = "echo ran >> \"$0.log\"\n"
@@ -56,7 +57,7 @@ def test_jobs_run_in_order_and_are_recorded(site: Site) -> None:
 
 @pytest.mark.parametrize("mpirun", mpiruns())
 def test_every_rank_is_on_its_core_and_the_check_says_so(site: Site, mpirun: str) -> None:
-    if len(os.sched_getaffinity(0)) < 2:
+    if len(read_topology().sockets[0]) < 2:
         pytest.skip("needs two cores")
     site.config(Cores=2, Launcher={"CheckBindings": "fail", "Mpirun": mpirun})
     site.program("where.x", "grep Cpus_allowed_list /proc/self/status\n")
@@ -73,7 +74,7 @@ def test_every_rank_is_on_its_core_and_the_check_says_so(site: Site, mpirun: str
 
 def test_a_mismatch_of_bindings_is_loud(site: Site) -> None:
     """An mpirun that is given another rankfile than the manager wrote: two ranks swapped."""
-    if len(os.sched_getaffinity(0)) < 2:
+    if len(read_topology().sockets[0]) < 2:
         pytest.skip("needs two cores")
     real = shutil.which("mpirun", path=site.env["PATH"]) or str(
         Path(sys.executable).with_name("mpirun"))
@@ -97,15 +98,15 @@ exec {real} "$@"
 @pytest.mark.parametrize("wrong", [True, False])
 def test_where_ranks_really_run_is_read_from_proc(site: Site, wrong: bool) -> None:
     """The rankfile is as it should be and mpirun reports nothing of where it binds the rank."""
-    cpus = sorted(os.sched_getaffinity(0))
-    if len(cpus) < 2:
+    cores = read_topology().sockets[0]
+    if len(cores) < 2:
         pytest.skip("needs two cores")
     real = shutil.which("mpirun", path=site.env["PATH"]) or str(
         Path(sys.executable).with_name("mpirun"))
     wrapper = site.root / "mpirun"
     wrapper.write_text(f"""#!/bin/sh
 [ "$1" = --version ] && exec {real} --version
-OMPI_COMM_WORLD_RANK=0 exec taskset -c {cpus[wrong]} {site.bin}/wait.x
+OMPI_COMM_WORLD_RANK=0 exec taskset -c {cores[wrong].cpus[0]} {site.bin}/wait.x
 """)
     wrapper.chmod(0o755)
     site.config(Launcher={"Mpirun": str(wrapper), "CheckBindings": "fail"})
@@ -117,8 +118,7 @@ OMPI_COMM_WORLD_RANK=0 exec taskset -c {cpus[wrong]} {site.bin}/wait.x
         agent = psutil.Process(manager.pid)
         wait_until(lambda: any("agent.py" in " ".join(child.cmdline())
                                for child in agent.children()), "its node is asked")
-        wait_until(lambda: site.state()["time"] > site.state()["jobs"][0]["start"] + 2,
-                   "the answer is there")
+        wait_until(lambda: site.state()["jobs"][0]["binding"] == "ok", "the answer is there")
         let_go(program)
     said = site.finish(manager)
     assert ("RANKS ARE NOT WHERE THEY SHOULD BE" in said) == wrong
@@ -127,7 +127,7 @@ OMPI_COMM_WORLD_RANK=0 exec taskset -c {cpus[wrong]} {site.bin}/wait.x
 
 
 def test_strip_runs_two_jobs_side_by_side(site: Site) -> None:
-    if len(os.sched_getaffinity(0)) < 2:
+    if len(read_topology().sockets[0]) < 2:
         pytest.skip("needs two cores")
     site.config(Cores=2, Allocation={"Policy": "strip"})
     a, b = site.program("ep.S.x", WAIT), site.program("cg.S.x", WAIT)
@@ -192,18 +192,17 @@ def test_a_job_that_goes_wrong_leaves_the_others_alone(site: Site) -> None:
     assert ran(ok) == 1
 
 
-def test_a_job_that_prints_a_gigabyte(site: Site) -> None:
-    """Lines of a megabyte: the time stamp of each line must not multiply the text."""
+def test_a_job_that_prints_long_lines(site: Site) -> None:
+    """A hundred of a megabyte: the time stamp of each line must not multiply the text."""
     site.program("talks.x", "line=$(head -c 1000000 /dev/zero | tr '\\0' x)\n"
-                            "i=0; while [ $i -lt 1000 ]; do echo $line; i=$((i+1)); done\n"
+                            "i=0; while [ $i -lt 100 ]; do echo $line; i=$((i+1)); done\n"
                             "echo ' Time in seconds = 1.5'\n")
     site.program("ok.x", OK)
-    site.lines("talks.x 1 120 0", "ok.x 1 10 0")
-    done = site.run(limit=240)
+    site.lines("talks.x 1 60 0", "ok.x 1 10 0")
+    done = site.run()
     assert done.returncode == 0, done.stdout
     assert site.rows()[0].app_time == 1.5
-    assert (site.log / "talks.x.0.o").stat().st_size > 1e9
-    (site.log / "talks.x.0.o").unlink()
+    assert 1.0e8 < (site.log / "talks.x.0.o").stat().st_size < 1.1e8
 
 
 def test_a_job_that_ignores_sigterm_is_killed_after_the_grace_time(site: Site) -> None:
@@ -233,12 +232,17 @@ def test_a_job_that_outruns_its_estimate(site: Site, walltime: str, status: str)
 
 def test_what_a_job_leaves_behind_is_ended(site: Site) -> None:
     """A process that outlives its mpirun would disturb the next job on its cores."""
-    site.program("forks.x", f"setsid {site.bin}/stays.x & {site.bin}/stays.x & exit 0\n")
-    site.program("stays.x", "trap '' TERM HUP\nexec > /dev/null 2>&1\nwhile :; do sleep 1; done\n")
-    site.lines("forks.x 1 10 0")
-    site.finish(site.start())
-    assert site.statuses() == {0: "completed"}
+    site.program("forks.x", f"setsid {site.bin}/stays.x a & {site.bin}/stays.x b &\n"
+                            'until [ -e "$0.a" ] && [ -e "$0.b" ]; do sleep 0.02; done\n')
+    site.program("stays.x", "trap '' TERM HUP\nexec > /dev/null 2>&1\n"
+                            f": > {site.bin}/forks.x.$1\nwhile :; do sleep 1; done\n")
+    site.lines("forks.x 1 10 0", end=False)
+    manager = site.start()
+    wait_until(lambda: "process(es) outlived it" in site.said(manager), "that was told")
     site.nothing_left()
+    site.append("end\n")
+    site.finish(manager)
+    assert site.statuses() == {0: "completed"}
 
 
 # What the manager needs, and what it refuses.
@@ -522,8 +526,8 @@ def test_a_recorded_queue_is_replayed_with_its_delays(site: Site) -> None:
     done = site.run()
     assert done.returncode == 0
     submits = [row.submit for row in site.rows().values()]
-    assert submits[1] - submits[0] == pytest.approx(2.0, abs=0.9)
-    assert submits[2] - submits[1] < 0.9
+    assert 0.9 < submits[1] - submits[0] < 15  # 20 s, ten times as fast
+    assert submits[2] == submits[1]
 
 
 def test_once_takes_a_last_line_without_its_newline(site: Site) -> None:

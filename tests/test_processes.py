@@ -9,15 +9,15 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable, Iterator, List
+from typing import Callable, Iterator, List, Optional
 
 import psutil
 import pytest
 
 from conftest import wait_until
-from vrm.live.processes import (Ending, Pid, SessionEnd, TagEnd, boot_id, pids_with_environment,
-                                read_stat, session_members, sessions, signal_process,
-                                signal_session)
+from vrm.live.processes import (Ending, Pid, SessionEnd, Strays, TagEnd, boot_id,
+                                pids_with_environment, read_stat, session_members, sessions,
+                                signal_process, signal_session)
 
 READY = "print('ready', flush=True)\n"
 SLEEP = "import time; time.sleep(600)\n"
@@ -78,11 +78,19 @@ def family(count: int, body: str = SLEEP) -> str:
 
 # Finding.
 
+def session_of(pid: int) -> Optional[int]:
+    """The session of a process; None when it has ended meanwhile."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
 def test_session_members_are_those_that_psutil_sees(start: Start) -> None:
     one, two = start(family(3)), start(family(2))
     for process, count in ((one, 7), (two, 5)):
         members = session_members(process.pid)
-        expected = [p.pid for p in psutil.process_iter() if os.getsid(p.pid) == process.pid]
+        expected = [p.pid for p in psutil.process_iter() if session_of(p.pid) == process.pid]
         assert sorted(members) == sorted(expected)
         assert len(members) == count
         assert sorted(session_members(process.pid, table=sessions())) == sorted(members)
@@ -313,3 +321,19 @@ def test_many_sessions_end_with_one_look(start: Start) -> None:
 
 def test_boot_id_is_the_kernels() -> None:
     assert boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def test_the_sessions_of_each_job_are_found(start: Start) -> None:
+    strays, run = Strays(), f"r1.{os.getpid()}"
+    env = {**os.environ, "VRM_RUN": run, "VRM_JOB_ID": "7"}
+    first, second = (start(READY + SLEEP, env=env) for _ in range(2))
+    start(READY + SLEEP, env={**env, "VRM_RUN": run + "2"})
+    start(READY + SLEEP, env={**env, "VRM_JOB_ID": "x"})
+    other = start(READY + SLEEP, env={**env, "VRM_JOB_ID": "77"})
+    found = strays.find(run, sessions())
+    assert {job: sorted(sids) for job, sids in found.items()} == {
+        7: sorted([first.pid, second.pid]), 77: [other.pid]}
+    first.kill()
+    first.wait()
+    late = start(READY + SLEEP, env=env)
+    assert sorted(strays.find(run, sessions())[7]) == sorted([second.pid, late.pid])

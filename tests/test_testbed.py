@@ -43,7 +43,7 @@ def test_nodes_that_go_and_return(testbed: Testbed) -> None:
     def answers() -> bool:
         return testbed.exec("n0", ["ssh", "-o", "ConnectTimeout=1", "n7", "true"]).returncode == 0
 
-    assert answers()
+    wait_until(answers, "n7 answers")
     testbed.cut("n7")
     assert not answers()
     testbed.join("n7")
@@ -53,7 +53,7 @@ def test_nodes_that_go_and_return(testbed: Testbed) -> None:
     assert process.wait(10) == -signal.SIGKILL
     assert not testbed.alive("n7") and not answers()
     testbed.restart("n7")
-    assert answers()
+    wait_until(answers, "n7 answers anew")
     assert testbed.exec("login", ["srun", "-N8", "hostname"]).stdout.split().count("n7") == 1
 
 

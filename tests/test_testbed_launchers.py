@@ -5,19 +5,19 @@ The nodes are those of the test cluster with this machine's own cores, so that b
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import pytest
 import yaml
-from testbed import Batch, Testbed, missing
+from conftest import mpiexecs
+from testbed import Batch, Testbed
 
 from vrm.config import Launcher as Settings
 from vrm.live.environment import environment, hydra_settings
 from vrm.live.hydra import MPICH, Hydra, find_mpiexec
-from vrm.live.launchers import Launch, LaunchError, Launcher, make_launcher
+from vrm.live.launchers import Launch, Launcher, make_launcher
 from vrm.live.topology import Topology, parse_cpu_list, read_topology
 from vrm.model import RankSlot
 from vrm.report.jobs import JobRow, read_jobs
@@ -34,22 +34,9 @@ until [ -e "$1.1" ] && [ -e "$1.2" ]; do sleep 0.02; done
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
-    """Two nodes that see two of this machine's own cores."""
-    reason = missing()
-    if reason:
-        pytest.skip(reason)
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("needs two cores")
-    with Testbed(2, sockets=1, cores=2, synthetic=False,
-                 directory=tmp_path_factory.mktemp("real") / "cluster") as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
 def batch(real: Testbed) -> Iterator[Batch]:
-    """A batch job on both nodes."""
-    with real.allocation(2, "--exclusive") as batch:
+    """A batch job on two nodes."""
+    with real.allocation(2, "--exclusive", "-w", "n[0-1]") as batch:
         yield batch
 
 
@@ -67,15 +54,6 @@ def topologies() -> Dict[str, Topology]:
     """The machine of each node."""
     here = read_topology()
     return {f"n{i}": Topology(f"n{i}", here.all_cores, here.sockets) for i in range(2)}
-
-
-def mpiexecs() -> List[str]:
-    """The real mpiexecs of MPICH and Intel MPI, as in test_hydra.py."""
-    listed = [path for path in os.environ.get("VRM_TEST_MPICH", "").split(os.pathsep) if path]
-    try:
-        return listed or [find_mpiexec()[0]]
-    except LaunchError:
-        return []
 
 
 def _family(program: str) -> str:

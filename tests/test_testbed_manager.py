@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import pytest
 import yaml
-from conftest import mpiruns, wait_until
+from conftest import LIMIT, mpiexecs, mpiruns, wait_until
 from testbed import LOGIN, Batch, Testbed
 
+from vrm.live.hydra import find_mpiexec
 from vrm.live.openmpi import find_mpirun, strip_prefix
+from vrm.live.topology import parse_cpu_list, read_topology
 from vrm.report.jobs import JobRow, parse_cores, read_jobs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +34,7 @@ class Seen(NamedTuple):
     """What a rank printed."""
 
     host: str
+    cpus: FrozenSet[int]
     start: float
     end: float
 
@@ -38,20 +42,31 @@ class Seen(NamedTuple):
 class Cluster:
     """A directory with programs and a configuration, and vrm on the cluster."""
 
-    def __init__(self, testbed: Testbed, root: Path, mpirun: str = "auto") -> None:
+    def __init__(self, testbed: Testbed, root: Path, mpirun: str = "auto",
+                 kind: str = "openmpi") -> None:
+        """With `kind` srun, `mpirun` is an MPICH's, whose programs srun starts."""
         self.testbed = testbed
         self.root = root
         self.log = root / "log"
         self.marks = root / "marks"
         self.config_file = root / "vrm.yaml"
         self.managers: List["subprocess.Popen[str]"] = []
-        self.mpirun = find_mpirun(mpirun)[0]
+        found = (find_mpirun if kind == "openmpi" else find_mpiexec)(mpirun)[0]
+        self.launcher: Dict[str, Any] = {"Kind": kind, "CheckBindings": "fail", **{
+            "openmpi": {"Mpirun": found, "AllowRoot": True, "Transport": "tcp",
+                        "Environment": {"OMPI_MCA_mpi_yield_when_idle": 1}},
+            # UCX takes nodes for one machine whose memory they share.
+            "hydra": {"Mpirun": found, "Environment": {"UCX_TLS": "tcp,self"}},
+            "srun": {"Options": ["--mpi=pmi2"], "Environment": {"UCX_TLS": "tcp,self"}}}[kind]}
         (root / "bin").mkdir(parents=True)
         self.marks.mkdir()
         program = root / "bin" / PROGRAMS[0]
-        mpicc = Path(self.mpirun).with_name("mpicc")
-        subprocess.run([mpicc if mpicc.exists() else "mpicc", "-o", program,
-                        ROOT / "tests" / "ranks.c"], check=True)
+        name = re.sub("mpi(exec|run)(.hydra)?", "mpicc", Path(found).name)
+        mpicc = shutil.which(Path(found).with_name(name)) or (
+            shutil.which(name) if kind == "openmpi" else None)
+        if not mpicc:
+            pytest.skip(f"no {name} beside {found}")
+        subprocess.run([mpicc, "-o", program, ROOT / "tests" / "ranks.c"], check=True)
         for name in PROGRAMS[1:]:
             shutil.copy(program, root / "bin" / name)
         (root / "heatmap").write_text(HEATMAP)
@@ -63,9 +78,7 @@ class Cluster:
             "Applications": {"Path": "bin", "Queue": "queue", "Heatmap": "heatmap"},
             "Scheduling": {"Algorithm": "WFP3", "Backfilling": "easy"},
             "Allocation": {"Policy": "strip"}, "Log": "log", "Grace": 2,
-            "Launcher": {"Mpirun": self.mpirun, "AllowRoot": True, "Transport": "tcp",
-                         "CheckBindings": "fail",
-                         "Environment": {"OMPI_MCA_mpi_yield_when_idle": 1}}}
+            "Launcher": self.launcher}
         settings.update(keys)
         self.config_file.write_text(yaml.safe_dump(settings))
 
@@ -87,6 +100,25 @@ class Cluster:
                  "PYTHONPATH": str(ROOT)}, cwd=self.root, text=True,
             stdout=open(self.root / "said", "w"), stderr=subprocess.STDOUT))
         return self.managers[-1]
+
+    def submit(self, nodes: int) -> str:
+        """Submit the script that vrm writes for so many nodes; the batch job's number."""
+        made = self.vrm("script", "--slurm", "-N", str(nodes), "-t", "10m", "--exclusive", "-o",
+                        str(self.root / "vrm.slurm"))
+        assert made.returncode == 0, made.stderr
+        return self.testbed.exec(LOGIN, [
+            "sbatch", "--parsable", "-o", self.root / "said", self.root / "vrm.slurm"],
+            cwd=self.root, env={"PYTHONPATH": str(ROOT)}, check=True).stdout.strip()
+
+    def wait_for_batch(self, job: str, limit: float = LIMIT) -> None:
+        """Until a batch job has ended by itself."""
+        wait_until(lambda: not self.testbed.exec(LOGIN, ["squeue", "-h", "-j", job]).stdout.strip(),
+                   f"the batch job has ended; vrm said:\n{self.said()}", limit)
+
+    def left(self) -> List[str]:
+        """The processes of this directory's programs on all nodes."""
+        return [f"{node}: {line}" for node in self.testbed.nodes
+                for line in self.testbed.pids(node).values() if f"{self.root}/bin/" in line]
 
     def finish(self, process: "subprocess.Popen[str]", limit: float = 90) -> str:
         """Wait for vrm to end and return what it printed."""
@@ -115,31 +147,40 @@ class Cluster:
 
     def seen(self, row: JobRow) -> Dict[int, Seen]:
         """What every rank of a job printed."""
-        begun: Dict[int, Tuple[str, float]] = {}
+        begun: Dict[int, Tuple[str, FrozenSet[int], float]] = {}
         found: Dict[int, Seen] = {}
         for line in (self.log / f"{row.app}.{row.id}.o").read_text().splitlines():
             words = strip_prefix(line).split()
             if words[:1] == ["rank"] and "start" in words:
-                begun[int(words[1])] = words[5], float(words[-1])
-                assert words[words.index("job") + 1] == str(row.id)
+                said = dict(zip(words[::2], words[1::2]))
+                begun[int(said["rank"])] = (said["on"], parse_cpu_list(said["cpus"]),
+                                            float(said["start"]))
+                assert said["job"] == str(row.id)
             elif words[:1] == ["rank"]:
                 found[int(words[1])] = Seen(*begun[int(words[1])], float(words[3]))
         return found
 
-    def check_jobs(self, number: int) -> int:
-        """Every job completed with all of its ranks on the nodes and cores that were planned, and
-        no core was used by two at a time. The number of pairs that shared a socket meanwhile."""
-        rows = self.rows()
-        assert sorted(rows) == list(range(number))
+    def check_jobs(self, jobs: Iterable[int]) -> int:
+        """These jobs completed with all of their ranks on the nodes and cores that were planned,
+        and no core was used by two at a time. The number of pairs that shared a socket meanwhile.
+        """
+        known = self.rows()
+        rows = {job_id: known[job_id] for job_id in jobs}
+        # Hydra reports none: they are read on the nodes when a job has run for a second.
+        bindings = ("ok", "unchecked") if self.launcher["Kind"] == "hydra" else ("ok",)
         where: Dict[int, Dict[Tuple[str, int], Set[int]]] = {}
         when: Dict[int, Dict[str, Tuple[float, float]]] = {}
         for job_id, row in rows.items():
-            assert (row.status, row.binding) == ("completed", "ok"), (row, self.said())
+            assert row.status == "completed" and row.binding in bindings, (row, self.said())
             ranks = self.seen(row)
             assert sorted(ranks) == list(range(row.procs))
-            planned = [host for host, places in parse_cores(row.cores) for place in places
-                       for _ in range(place.first, place.last + 1)]
-            assert [ranks[rank].host for rank in sorted(ranks)] == planned
+            planned = [(host, place.socket, core) for host, places in parse_cores(row.cores)
+                       for place in places for core in range(place.first, place.last + 1)]
+            assert [ranks[rank].host for rank in sorted(ranks)] == [host for host, _, _ in planned]
+            if not self.testbed.synthetic:
+                assert [ranks[rank].cpus for rank in sorted(ranks)] == [
+                    frozenset(read_topology().core(socket, core).cpus)
+                    for _, socket, core in planned]
             for host, places in parse_cores(row.cores):
                 for place in places:
                     where.setdefault(job_id, {}).setdefault((host, place.socket), set()).update(
@@ -183,12 +224,7 @@ def test_sbatch_runs_a_recorded_queue_of_fifty_jobs_under_strip(cluster: Cluster
         f"{int(draw.random() < 0.05)} {draw.choice(['0', '0.1', '0.2'])} "
         f"args='{cluster.marks} j{number} never {draw.choice([0.2, 0.5, 0.8])}'\n"
         for number in range(50)) + "end\n")
-    made = cluster.vrm("script", "--slurm", "-N", "8", "-t", "10m", "--exclusive", "-o",
-                       str(cluster.root / "vrm.slurm"))
-    assert made.returncode == 0, made.stderr
-    job = cluster.testbed.exec(LOGIN, ["sbatch", "--parsable", "-o", cluster.root / "said",
-                                       cluster.root / "vrm.slurm"], cwd=cluster.root,
-                               env={"PYTHONPATH": str(ROOT)}, check=True).stdout.strip()
+    job = cluster.submit(8)
     try:
         wait_until(lambda: (cluster.log / "state").exists() and len(
             [job for job in cluster.state()["jobs"] if job["state"] == "running"]) >= 2,
@@ -196,15 +232,13 @@ def test_sbatch_runs_a_recorded_queue_of_fifty_jobs_under_strip(cluster: Cluster
         queue, state = cluster.vrm("-i", "queue"), cluster.vrm("-i", "state")
         assert "WFP3, backfilling easy, strip" in queue.stdout and " R " in queue.stdout
         assert all(f"| {node} " in state.stdout for node in cluster.testbed.nodes)
-        wait_until(lambda: cluster.state()["manager"]["phase"] == "ended", "the run has ended",
-                   limit=150)
+        cluster.wait_for_batch(job, limit=150)
     finally:
         cluster.testbed.exec(LOGIN, ["scancel", job])
     assert "50 completed" in cluster.said(), cluster.said()
-    assert cluster.check_jobs(50) >= 10
+    assert sorted(cluster.rows()) == [*range(50)] and cluster.check_jobs(range(50)) >= 10
     cluster.testbed.wait_for_slurm(cluster.testbed.nodes)
-    for node in cluster.testbed.nodes:
-        assert not [line for line in cluster.testbed.pids(node).values() if str(cluster.root) in line]
+    assert not cluster.left()
 
 
 @pytest.mark.parametrize("mpirun", mpiruns())
@@ -220,20 +254,97 @@ def test_over_ssh_with_a_host_file(testbed: Testbed, tmp_path: Path, mpirun: str
         cluster.close()
     assert "n9 is left out" in said
     assert "8 completed" in said
-    assert cluster.check_jobs(8) >= 2
+    assert sorted(cluster.rows()) == [*range(8)] and cluster.check_jobs(range(8)) >= 2
+
+
+STAYS = f"""#!/bin/sh
+trap '' TERM INT HUP
+[ "$1" ] || while :; do sleep 0.1; done
+setsid "$0" &
+"$(dirname "$0")/{PROGRAMS[0]}" "$@"
+"""
+"""Ranks that are deaf to signals, and leave something in a session of its own."""
+
+
+@pytest.mark.parametrize("how, kind, mpiexec", [
+    (how, kind, mpiexec) for mpiexec in mpiexecs()
+    for how, kind in (("sbatch", "hydra"), ("sbatch", "srun"), ("ssh", "hydra"))])
+def test_the_other_launchers_on_several_nodes(real: Testbed, tmp_path: Path, how: str, kind: str,
+                                              mpiexec: str) -> None:
+    """Two jobs at a time on all nodes, each on cores of its own; one of them is cancelled."""
+    cluster = Cluster(real, tmp_path / "site", mpiexec, kind)
+    (cluster.root / "bin" / "stays").write_text(STAYS)
+    (cluster.root / "bin" / "stays").chmod(0o755)
+    (cluster.root / "hosts").write_text("n[0-2]\n")
+    cluster.config(Sockets=1, Cores=2, Grace=0.5,
+                   **({"Hosts": {"File": "hosts"}} if how == "ssh" else {}))
+    cluster.queue(cluster.line("bt.S.x", 3, 60, "a", "b.2"),
+                  cluster.line("cg.S.x", 3, 60, "b", "a.2"),
+                  cluster.line("stays", 3, 60, "c", "never"),
+                  cluster.line("ep.S.x", 3, 60, "d", "go"))
+    job = cluster.submit(3) if how == "sbatch" else ""
+    process = None if job else cluster.start()
+    try:
+        wait_until(lambda: len(list(cluster.marks.glob("[cd].?"))) == 6,
+                   "the ranks of the last two jobs have started")
+        assert len([line for line in cluster.left() if "stays" in line]) >= 6
+        assert cluster.vrm("cancel", "2").returncode == 0
+        wait_until(lambda: 2 in cluster.rows(), "the job has ended")
+        wait_until(lambda: not [line for line in cluster.left() if "stays" in line],
+                   "nothing is left of it")
+        assert cluster.rows()[2].status == "cancelled" and 3 not in cluster.rows()
+        wait_until(lambda: cluster.state()["jobs"][0]["binding"] == "ok", "the other is bound")
+        (cluster.marks / "go").touch()
+        cluster.finish(process) if process else cluster.wait_for_batch(job)
+    finally:
+        cluster.testbed.exec(LOGIN, ["scancel", job]) if job else cluster.close()
+    assert cluster.check_jobs([0, 1, 3]) >= 3, "the first two met on each node"
+    assert all(rank.end - rank.start < 60 for rank in cluster.seen(cluster.rows()[3]).values())
+    assert not cluster.left()
+    for job_id, app in ((0, "bt.S.x"), (1, "cg.S.x"), (3, "ep.S.x")):
+        # What sbatch was told of tasks is not for the srun of a step.
+        assert "--ntasks-per-node" not in (cluster.log / f"{app}.{job_id}.e").read_text()
+
+
+@pytest.mark.parametrize("kind, mpiexec", [
+    (kind, mpiexec) for mpiexec in mpiexecs() for kind in ("hydra", "srun")])
+def test_ranks_that_are_not_bound_are_found_on_their_nodes(real: Testbed, tmp_path: Path,
+                                                           kind: str, mpiexec: str) -> None:
+    """A launcher that binds nothing, as one that its site has wrapped."""
+    cluster = Cluster(real, tmp_path / "site", mpiexec, kind)
+    if kind == "srun":
+        cluster.launcher["Options"].append("--cpu-bind=none")
+    else:
+        wrapped = cluster.root / "mpiexec"
+        wrapped.write_text("#!/bin/sh\nfor word; do\n  shift\n"
+                           "  case $word in user:*) word=none;; esac\n"
+                           '  set -- "$@" "$word"\ndone\n'
+                           f'exec {cluster.launcher["Mpirun"]} "$@"\n')
+        wrapped.chmod(0o755)
+        cluster.launcher["Mpirun"] = str(wrapped)
+    cluster.config(Sockets=1, Cores=2)
+    cluster.queue(cluster.line("bt.S.x", 2, 60, "a"))
+    with real.allocation(2, "--exclusive") as batch:
+        said = cluster.finish(cluster.start(batch))
+    row = cluster.rows()[0]
+    assert (row.status, row.binding) == ("failed", "mismatch"), said
+    assert "its ranks were not where they should be" in row.reason
+    for rank, node in enumerate(batch.nodes):
+        assert f"rank {rank} of {node}: may use CPU " in said
+    assert not cluster.left()
 
 
 def test_a_node_that_is_powered_off_takes_its_job_alone_and_is_used_again(
         cluster: Cluster) -> None:
     """The lost job is repeated elsewhere, its neighbour goes on, and the node comes back."""
-    cluster.config(Allocation={"Policy": "compact"}, Hosts={"Timeout": 2})
-    cluster.queue(cluster.line("bt.S.x", 8, 60, "keeps", "go"),
-                  cluster.line("cg.S.x", 16, 60, "lost", "go", more="retries=1"),
-                  cluster.line("ep.S.x", 16, 60, "gone", "never"),
-                  cluster.line("mg.S.x", 48, 0.1, "all", more="after=any:2"))
+    cluster.config(Allocation={"Policy": "compact"}, Cores=1, Grace=0.5, Hosts={"Timeout": 2})
+    cluster.queue(cluster.line("bt.S.x", 2, 60, "keeps", "go"),
+                  cluster.line("cg.S.x", 4, 60, "lost", "go", more="retries=1"),
+                  cluster.line("ep.S.x", 4, 60, "gone", "never"),
+                  cluster.line("mg.S.x", 12, 0.1, "all", more="after=any:2"))
     with cluster.testbed.allocation(6, "--exclusive") as batch:
         process = cluster.start(batch)
-        wait_until(lambda: len(list(cluster.marks.iterdir())) == 40, "all ranks have started")
+        wait_until(lambda: len(list(cluster.marks.iterdir())) == 10, "all ranks have started")
         first = {job["id"]: job["nodes"] for job in cluster.state()["jobs"] if "nodes" in job}
         assert first[0] == [batch.host] and len(set(first[1]) | set(first[2])) == 4
         cluster.testbed.kill(first[1][1])
@@ -260,9 +371,9 @@ def test_a_node_that_is_powered_off_takes_its_job_alone_and_is_used_again(
 
 
 def test_what_runs_on_a_node_that_was_cut_off_is_ended_when_it_is_back(cluster: Cluster) -> None:
-    cluster.config(Allocation={"Policy": "compact"}, Hosts={"Timeout": 2})
-    cluster.queue(cluster.line("bt.S.x", 24, 300, "cut", "never"),
-                  cluster.line("cg.S.x", 8, 300, "waits", "go"))
+    cluster.config(Allocation={"Policy": "compact"}, Cores=1, Grace=0.5, Hosts={"Timeout": 2})
+    cluster.queue(cluster.line("bt.S.x", 6, 300, "cut", "never"),
+                  cluster.line("cg.S.x", 2, 300, "waits", "go"))
 
     def ranks(node: str) -> List[str]:
         return [line for line in cluster.testbed.pids(node).values()
@@ -270,7 +381,7 @@ def test_what_runs_on_a_node_that_was_cut_off_is_ended_when_it_is_back(cluster: 
 
     with cluster.testbed.allocation(4, "--exclusive") as batch:
         process = cluster.start(batch)
-        wait_until(lambda: len(list(cluster.marks.iterdir())) == 32, "all ranks have started")
+        wait_until(lambda: len(list(cluster.marks.iterdir())) == 8, "all ranks have started")
         lost = next(job["nodes"] for job in cluster.state()["jobs"] if job["id"] == 0)[-1]
         cluster.testbed.cut(lost)
         try:

@@ -138,18 +138,27 @@ class Place:
                 job.process.wait()
 
 
+@pytest.fixture(scope="module")
+def all_compiled(tmp_path_factory: pytest.TempPathFactory) -> Dict[str, List[Any]]:
+    """Every mpirun and ranks.c compiled for it."""
+    found: Dict[str, List[Any]] = {}
+    for wanted in mpiruns():
+        mpirun = find_mpirun(wanted)[0]
+        mpicc = Path(mpirun).with_name("mpicc")
+        compiler = str(mpicc) if mpicc.exists() else shutil.which("mpicc")
+        if not compiler:
+            pytest.skip(f"no mpicc beside {mpirun}")
+        program = tmp_path_factory.mktemp("program") / "ranks"
+        subprocess.run([compiler, "-O", str(Path(__file__).with_name("ranks.c")), "-o",
+                        str(program)], check=True)
+        found[wanted] = [mpirun, program]
+    return found
+
+
 @pytest.fixture(scope="module", params=[*mpiruns()])
-def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> List[Any]:
+def compiled(request: pytest.FixtureRequest, all_compiled: Dict[str, List[Any]]) -> List[Any]:
     """An mpirun and ranks.c compiled for it."""
-    mpirun = find_mpirun(request.param)[0]
-    mpicc = Path(mpirun).with_name("mpicc")
-    compiler = str(mpicc) if mpicc.exists() else shutil.which("mpicc")
-    if not compiler:
-        pytest.skip(f"no mpicc beside {mpirun}")
-    program = tmp_path_factory.mktemp("program") / "ranks"
-    subprocess.run([compiler, "-O", str(Path(__file__).with_name("ranks.c")), "-o", str(program)],
-                   check=True)
-    return [mpirun, program]
+    return all_compiled[request.param]
 
 
 @pytest.fixture(scope="module", params=["slurm", "ssh"])
@@ -168,6 +177,19 @@ def place(outside: List[Any], compiled: List[Any], testbed: Testbed, tmp_path: P
     made = Place(testbed, *outside, *compiled, tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def places(outside: List[Any], all_compiled: Dict[str, List[Any]], testbed: Testbed,
+           tmp_path: Path) -> Iterator[List[Place]]:
+    """One for each mpirun."""
+    made = []
+    for number, compiled in enumerate(all_compiled.values()):
+        (tmp_path / str(number)).mkdir()
+        made.append(Place(testbed, *outside, *compiled, tmp_path / str(number)))
+    yield made
+    for place in made:
+        place.close()
 
 
 def on(*places: Any) -> List[RankSlot]:
@@ -348,41 +370,45 @@ def test_a_daemon_dies(place: Place) -> None:
     wait_until(lambda: not place.ranks("n3", job), "no rank is left on the node")
 
 
-def test_a_node_is_switched_off_and_another_unplugged(place: Place) -> None:
+def test_a_node_is_switched_off_and_another_unplugged(places: List[Place], testbed: Testbed
+                                                      ) -> None:
     """mpirun learns of it only because the recipe makes it ask; so does the daemon cut off.
 
     Both ask only on connections on which nothing is under way: else it takes TCP a quarter of an
     hour. So nodes need to be watched as well.
     """
-    off = place.start(1, on((1, 0, 0), (2, 0, 0)), "go", 60)
-    cut = place.start(2, on((1, 1, 0), (3, 1, 0)), "go", 60)
-    place.wait_for_start(off, cut)
-    wait_until(lambda: len(off.said()) == len(cut.said()) == 2 and not any(
-        int(line.split()[2]) for node in NAMES for line in place.testbed.exec(
+    jobs = [(place, place.start(1, on((1, 0, 0), (2, 0, 0)), "go", 60),
+             place.start(2, on((1, 1, 0), (3, 1, 0)), "go", 60)) for place in places]
+    for place, off, cut in jobs:
+        place.wait_for_start(off, cut)
+    wait_until(lambda: all(len(job.said()) == 2 for _, *both in jobs for job in both) and not any(
+        int(line.split()[2]) for node in NAMES for line in testbed.exec(
             node, ["ss", "-Htn"]).stdout.splitlines()), "all that was said has arrived")
     try:
-        place.testbed.cut("n3")
-        place.testbed.kill("n2")
-        for job, node in ((off, "n2"), (cut, "n3")):
-            assert job.process.wait(30) == (0 if place.five else 205)
-            assert lost_nodes(job.errors) == (node,)
-            wait_until(lambda: not place.ranks("n1", job), "the ranks on the node that is up end")
-        wait_until(lambda: not place.ranks("n3", cut), "the rank that is cut off ends")
-        place.testbed.exec("n0", ["ip", "neigh", "flush", "all"])  # or TCP tries for minutes
-        late = place.start(3, on((1, 0, 0), (2, 0, 0)))  # before anybody knows of it
-        assert late.process.wait(60) != 0
-        lost = lost_nodes(late.errors, late.output)
-        # Slurm ends the other daemon as well, and mpirun blames that one, if it had reported.
-        assert lost in ([("n2",)] if place.how == "ssh" else [("n1",), (UNNAMED,)]), (
-            late.errors.read_text() + late.output.read_text())
+        testbed.cut("n3")
+        testbed.kill("n2")
+        for place, off, cut in jobs:
+            for job, node in ((off, "n2"), (cut, "n3")):
+                assert job.process.wait(30) == (0 if place.five else 205)
+                assert lost_nodes(job.errors) == (node,)
+                wait_until(lambda: not place.ranks("n1", job), "the ranks where all is well end")
+            wait_until(lambda: not place.ranks("n3", cut), "the rank that is cut off ends")
+        testbed.exec("n0", ["ip", "neigh", "flush", "all"])  # or TCP tries for minutes
+        late = [place.start(3, on((1, 0, 0), (2, 0, 0))) for place in places]  # nobody knows of it
+        for place, job in zip(places, late):
+            assert job.process.wait(60) != 0
+            lost = lost_nodes(job.errors, job.output)
+            # Slurm ends the other daemon as well, and mpirun blames that one, if it had reported.
+            assert lost in ([("n2",)] if place.how == "ssh" else [("n1",), (UNNAMED,)]), (
+                job.errors.read_text() + job.output.read_text())
     finally:
-        place.testbed.join("n3")
-        place.testbed.restart("n2")
+        testbed.join("n3")
+        testbed.restart("n2")
     for node in ("n2", "n3"):  # the kernel may have to forget first that they were away
-        wait_until(lambda: place.testbed.exec("n0", ["ssh", node, "true"]).returncode == 0,
+        wait_until(lambda: testbed.exec("n0", ["ssh", node, "true"]).returncode == 0,
                    f"{node} answers again")
-    again = place.start(4, on((2, 0, 0), (3, 0, 0)), "go")
-    place.let_end(again)
+    for place in places:
+        place.let_end(place.start(4, on((2, 0, 0), (3, 0, 0)), "go"))
 
 
 def test_the_longest_slot_text(compiled: List[Any], testbed: Testbed, tmp_path: Path) -> None:

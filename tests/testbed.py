@@ -100,7 +100,7 @@ MpiDefault=none
 ReturnToService=2
 SlurmdTimeout=20
 InactiveLimit=0
-KillWait=5
+KillWait=1
 MinJobAge=60
 SchedulerParameters=sched_min_interval=0,batch_sched_delay=0
 NodeName=n[0-{last}] Sockets={sockets} CoresPerSocket={cores} ThreadsPerCore=1 RealMemory=2000

@@ -23,6 +23,7 @@ other questions are forgotten.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -35,8 +36,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from itertools import count
-from typing import (Any, Deque, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set,
-                    Tuple, Union)
+from typing import (Any, Collection, Deque, Dict, FrozenSet, Iterable, List, Mapping, Optional,
+                    Sequence, Set, Tuple, Union)
 
 from vrm.live import agent
 from vrm.live.launchers import BindingCheck
@@ -45,7 +46,7 @@ from vrm.live.topology import (NodeFacts, Topology, TopologyError, fold, host_na
 from vrm.model import Node, RankSlot
 
 PING_EVERY = 5.0
-"""Seconds from an agent's answer to the next ping."""
+"""Seconds from an agent's answer to the next ping; less where a node must answer in less."""
 
 SILENCE = 120
 """Seconds after which an agent that hears nothing ends."""
@@ -238,10 +239,10 @@ class _Node:
 
 @dataclass
 class _Timing:
-    ping: float = PING_EVERY
-    first_pause: float = FIRST_PAUSE
-    longest_pause: float = LONGEST_PAUSE
-    fan_out: int = FAN_OUT
+    ping: float
+    first_pause: float
+    longest_pause: float
+    fan_out: int
 
 
 class Agents:
@@ -255,7 +256,7 @@ class Agents:
 
     def __init__(self, hosts: Iterable[str], reach: str = "auto",
                  env: Optional[Mapping[str, str]] = None, timeout: float = 10.0,
-                 command: Sequence[str] = (), run: str = "", ping: float = PING_EVERY,
+                 command: Sequence[str] = (), run: str = "", ping: Optional[float] = None,
                  pauses: Tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE),
                  fan_out: int = FAN_OUT) -> None:
         env = dict(os.environ if env is None else env)
@@ -264,7 +265,7 @@ class Agents:
         self.timeout = timeout
         self._command = tuple(command)
         self._env = agent_environment(env, self.reach)
-        self._timing = _Timing(ping, *pauses, fan_out)
+        self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping, *pauses, fan_out)
         self._nodes = {host: _Node(host, "local" if is_local(host, env) else self.reach)
                        for host in hosts}
         self._ready: List[AgentEvent] = []
@@ -371,10 +372,7 @@ class Agents:
 
     def drop(self, hosts: Iterable[str]) -> None:
         """Have nothing to do with these nodes any more."""
-        for host in hosts:
-            node = self._nodes.pop(host, None)
-            if node is not None:
-                self._disconnect(node)
+        self._end([node for node in [self._nodes.pop(host, None) for host in hosts] if node])
 
     def settle(self) -> Tuple[Dict[str, NodeFacts], Dict[str, str]]:
         """Start, and wait until every node has answered or counts as down: the facts of the
@@ -398,27 +396,31 @@ class Agents:
             poll.poll(1000 * min(max(0.0, due - now), 1.0))
 
     def close(self) -> None:
-        """End all agents: by the end of their input, and by force what has not ended in
-        `CLOSE_SECONDS`. Jobs are not touched."""
-        processes = [node.process for node in self._nodes.values() if node.process is not None]
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.close()
-        end = time.monotonic() + CLOSE_SECONDS
-        for process in processes:
-            try:
-                process.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                _kill(process)
-        for node in self._nodes.values():
-            self._disconnect(node)
+        """End all agents. Jobs are not touched."""
+        self._end(self._nodes.values())
         for process in self._dying:
             try:
-                process.wait(max(0.1, end - time.monotonic()))
+                process.wait(0.1)
             except subprocess.TimeoutExpired:
                 continue  # it hangs in the kernel, and has its SIGKILL
         self._nodes.clear()
         self._poll.close()
+
+    def _end(self, nodes: Collection[_Node]) -> None:
+        """End agents by the end of their input, and by force what has not ended in
+        CLOSE_SECONDS, or has never answered. (An srun that is killed leaves its agent alone.)"""
+        processes = [node.process for node in nodes
+                     if node.process is not None and node.state == _ANSWERS]
+        for process in processes:
+            assert process.stdin is not None
+            self._forget(process.stdin.fileno())
+            process.stdin.close()
+        end = time.monotonic() + CLOSE_SECONDS
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, end - time.monotonic()))
+        for node in nodes:
+            self._disconnect(node)
 
     # Connecting and losing.
 

@@ -55,12 +55,11 @@ def examine(config: Optional[str]) -> List[Finding]:
     """Look at everything a run needs, in the order in which it needs it."""
     findings = [Finding("ok", "python", f"{platform.python_version()} on Linux "
                                         f"{platform.release()}")]
-    settings = load(None)
     try:
         settings = load(config)
-        findings.append(Finding("ok", "config", config or "none; every key has its default"))
-    except ConfigError as error:
-        findings += [Finding("wrong", "config", str(problem)) for problem in error.problems]
+    except ConfigError as error:  # all else depends on what it says
+        return findings + [Finding("wrong", "config", str(problem)) for problem in error.problems]
+    findings.append(Finding("ok", "config", config or "none; every key has its default"))
     findings += _machine(settings)
     findings += _mpirun(settings)
     findings += _programs(settings)
@@ -196,11 +195,11 @@ def _programs(settings: Settings) -> List[Finding]:
     except OSError as error:
         return [compiler, Finding("wrong", "programs", f"{path}: {error.strerror}",
                                   "set Applications.Path to the directory of your programs, or "
-                                  "build the bundled ones: python3 npb/build.py")]
+                                  "build the bundled ones: vrm npb build")]
     usable = [name for name in names if not application_fault(path, name)]
     if not usable:
         return [compiler, Finding("wrong", "programs", f"no executable file in {path}",
-                                  "build the bundled ones: python3 npb/build.py")]
+                                  "build the bundled ones: vrm npb build")]
     shown = ", ".join(usable[:6]) + (f" and {len(usable) - 6} more" if len(usable) > 6 else "")
     return [compiler, Finding("ok", "programs", f"{len(usable)} in {path}: {shown}")]
 

@@ -22,7 +22,7 @@ import sys
 from itertools import groupby
 from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from vrm.live.environment import environment, hydra_settings, tagged
+from vrm.live.environment import environment, hydra_settings, step_environment, tagged
 from vrm.live.launchers import (LAUNCHERS, MADE_UP, VERSION_SECONDS, BindingCheck, Launch,
                                 LaunchError, NoProgram, PathLike, Settings, ask_version,
                                 shared_list, slot_cpus, synthetic, tail)
@@ -61,7 +61,7 @@ class Hydra:
                base: Mapping[str, str]) -> "Hydra":
         """Find mpiexec as the settings say; LaunchError when there is none of these two."""
         mpiexec, family, version = find_mpiexec(settings.mpirun, base)
-        env = environment(base, settings.environment, hydra_settings(base))
+        env = environment(step_environment(base, {}), settings.environment, hydra_settings(base))
         return cls(mpiexec, family, version, env, topologies, emulated, settings.options)
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],

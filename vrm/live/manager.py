@@ -22,7 +22,6 @@ from typing import Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from vrm.config import Settings
 from vrm.live import control, journal as journals, recovery
-from vrm.live.jobs import Details, Dropped, JobBook
 from vrm.live.launchers import LaunchError
 from vrm.live.nodewatch import Bound, Down, Left, NodeWatch, Up
 from vrm.live.orders import Orders
@@ -37,6 +36,7 @@ from vrm.live.trust import distrust
 from vrm.live.walltime import AllocationEnd
 from vrm.model import Booking, Infeasible, Job, JobState
 from vrm.scheduling import Start
+from vrm.scheduling.book import Details, Dropped, JobBook
 from vrm.workload.queue_file import (Line, LineError, Position, QueueFollower, QueueLine, Replay,
                                      fold, writer_of)
 
@@ -95,6 +95,7 @@ class Running:
     warned: bool = False
     why: str = ""                        # more about the intent: which node was lost
     bindings_due: float = math.inf
+    binding: str = "unchecked"           # whether its ranks are where they should be
 
     @property
     def job(self) -> Job:
@@ -129,6 +130,7 @@ class Manager:
                                  self.start_time, site.end)
         self.running: Dict[int, Running] = {}
         self.counts = {state.value: 0 for state in JobState if state.ended}
+        self.bad_lines = 0  # that this manager has read in the queue file
         self.run_id = uuid.uuid4().hex[:12]
         self.phase = "running"
         self._next_id = 0
@@ -176,7 +178,7 @@ class Manager:
                     self.records.close()
                     self.watch.close(sweep=False)
         failed = sum(self.counts.values()) - self.counts[JobState.COMPLETED.value]
-        return not failed and not self.book.waiting
+        return not (failed or self.bad_lines or self.book.waiting)
 
     def _check_queue_file(self) -> None:
         """What is to be read once must be there now."""
@@ -455,6 +457,7 @@ class Manager:
 
     def _take_line(self, line: Line) -> None:
         if isinstance(line.parsed, LineError):
+            self.bad_lines += 1
             self.tell("warning", f"{self.settings.applications.queue}:{line.number}: {line.parsed}")
             return
         self.enter(line.parsed, position=line.position)
@@ -790,6 +793,8 @@ class Manager:
     def _judge_bindings(self, job_id: int, state: str) -> None:
         """End a job whose ranks are on the cores of others, where that is wished."""
         running = self.running.get(job_id)
+        if running is not None and state != "unchecked":
+            running.binding, self._dirty = state, True
         if (state == "mismatch" and running is not None and not running.intent
                 and self.settings.launcher.check_bindings == "fail"):
             self.end_job(running, "binding")
@@ -800,7 +805,7 @@ class Manager:
         try:
             write_json(self.run_directory.state, snapshot(
                 self.clock(), self.settings, self.cluster, self.scheduler, self.book,
-                [running.booking for running in self.running.values()], self.counts,
+                [(each.booking, each.binding) for each in self.running.values()], self.counts,
                 emulated=self.emulated, started=self.start_time, phase=self.phase,
                 end=self.end.end))
             self._snapshot_failed = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Collection, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 Sessions = Dict[int, List[int]]
 """Process numbers by session, see `sessions`."""
@@ -135,6 +135,47 @@ def pids_with_environment(name: str, value: str) -> List[Pid]:
         if after is not None and after.pid.started == before.pid.started:
             found.append(after.pid)
     return found
+
+
+class Strays:
+    """Finds the sessions that jobs of a run have made for themselves, as daemons do.
+
+    By the environment of a process in each; a session is asked once as long as it is there. (Ask
+    `job_of` again before you act: its number may meanwhile be another's.)
+    """
+
+    def __init__(self) -> None:
+        self._job: Dict[int, Optional[int]] = {}  # by session; None: not a job's
+
+    def find(self, run: str, table: Sessions) -> Dict[int, List[int]]:
+        """The sessions of each job of the run (its `VRM_RUN`) in a table just made, the one in
+        which it was started among them."""
+        known, self._job = self._job, {}
+        found: Dict[int, List[int]] = {}
+        for sid, pids in table.items():
+            if sid == 0:
+                continue  # the kernel's own, or begun outside of this container
+            job = self._job[sid] = known[sid] if sid in known else job_of(pids, run)
+            if job is not None:
+                found.setdefault(job, []).append(sid)
+        return found
+
+
+def job_of(pids: Sequence[int], run: str) -> Optional[int]:
+    """The job of a run to which the first of these processes that tells belongs."""
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/environ", "rb", 0) as file:
+                environment = file.read()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        if environment:  # a zombie has none
+            entries = environment.split(b"\0") if b"VRM_RUN=" in environment else []
+            if os.fsencode(f"VRM_RUN={run}") not in entries:
+                return None
+            return next((int(entry[11:]) for entry in entries
+                         if entry.startswith(b"VRM_JOB_ID=") and entry[11:].isdigit()), None)
+    return None
 
 
 def signal_process(pid: int, signum: int) -> bool:

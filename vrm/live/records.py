@@ -13,7 +13,7 @@ from typing import Callable, Collection, Deque, Dict, List, Optional, Set, Tuple
 
 from vrm.live import journal as journals
 from vrm.live.launchers import BindingCheck, Launcher, Result, read_result
-from vrm.live.processes import Sessions, sessions, signal_session
+from vrm.live.processes import Strays, job_of, sessions, signal_session
 from vrm.live.rundir import RunDirectory, write_atomically
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.report.jobs import HEADER, JobRow, JobWriter, PlacementText, read_jobs
@@ -58,6 +58,7 @@ class Records:
         self.sweep_at = math.inf             # when processes of written jobs are to be looked for
         self._unswept: List[Outcome] = []
         self._swept = 0.0
+        self._strays = Strays()
         self.text = PlacementText(cluster.nodes)
         self._mismatched: Set[int] = set()
         self._found: Dict[int, str] = {}  # what the nodes said of where ranks are, by job
@@ -135,6 +136,7 @@ class Records:
     def forget(self, job_ids: Collection[int]) -> None:
         """Take jobs that wait again out of `jobs.csv`."""
         gone = set(job_ids)
+        self.sweep_all(self._swept)  # later it would be their next run
         self.rows = [row for row in self.rows if row.id not in gone]
         self.close()
         try:
@@ -150,20 +152,25 @@ class Records:
     def sweep_all(self, now: float) -> None:
         """End what outlived the jobs written of late, by one look at all processes."""
         unswept, self._unswept = self._unswept, []
-        table = sessions()
-        for outcome in unswept:
-            self.sweep(outcome, table)
+        self.sweep(*unswept)
         self._swept, self.sweep_at = now, math.inf
 
-    def sweep(self, outcome: Outcome, table: Optional[Sessions] = None) -> None:
-        """End processes of a job that outlived its mpirun; `table` as in `session_members`."""
-        if outcome.session is None:
-            return
-        left = signal_session(outcome.session, signal.SIGKILL, spare={outcome.session},
-                              started=outcome.leader, table=table)
-        if left:
-            self.tell("warning", f"#{outcome.job.id} {outcome.job.app}: {len(left)} process(es) "
-                                 "outlived it and were killed")
+    def sweep(self, *outcomes: Outcome) -> None:
+        """End processes of jobs that outlived their mpirun, on this machine."""
+        table, run = sessions(), self.launcher.run_id
+        strays = self._strays.find(run, table)
+        for outcome in outcomes:
+            job, session = outcome.job, outcome.session
+            if session is None:
+                continue
+            left = signal_session(session, signal.SIGKILL, spare={session},
+                                  started=outcome.leader, table=table)
+            for sid in strays.get(job.id, []):
+                if sid != session and job_of(table[sid], run) == job.id:
+                    left += signal_session(sid, signal.SIGKILL, table=table)
+            if left:
+                self.tell("warning", f"#{job.id} {job.app}: {len(left)} process(es) outlived it "
+                                     "and were killed")
 
     def check_bindings(self, booking: Booking, cluster: Optional[Cluster] = None) -> str:
         """Compare what mpirun reported with the rankfile, and add what the nodes said.

@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 import os
 import socket
-from typing import Any, Dict, Iterable, List, Mapping
+from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
 from vrm.config import Settings
-from vrm.live.jobs import Entry, JobBook
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.scheduling import Scheduler
+from vrm.scheduling.book import Entry, JobBook
 
 FORMAT = 1
 
 
 def snapshot(now: float, settings: Settings, cluster: Cluster, scheduler: Scheduler, book: JobBook,
-             running: Iterable[Booking], ended: Mapping[str, int], *, emulated: bool,
+             running: Iterable[Tuple[Booking, str]], ended: Mapping[str, int], *, emulated: bool,
              started: float, phase: str, end: float = math.inf) -> Dict[str, Any]:
     """Nodes, cores, running and waiting jobs, and how many ended how; see `vrm.report.tables`.
 
+    `running` are the jobs that run, and whether their ranks are where they should be, as in the
+    column `binding` of jobs.csv.
     `started` is the manager's own start and `end` that of its allocation's end, all in
     epoch seconds.
     """
@@ -43,12 +45,14 @@ def snapshot(now: float, settings: Settings, cluster: Cluster, scheduler: Schedu
     }
 
 
-def _running(bookings: Iterable[Booking], cluster: Cluster) -> List[Dict[str, Any]]:
+def _running(running: Iterable[Tuple[Booking, str]], cluster: Cluster) -> List[Dict[str, Any]]:
     names = [node.name for node in cluster.nodes]
     return [{**_facts(booking.job), "state": JobState.RUNNING.value,
              "start": booking.start, "expected_end": booking.expected_end,
-             "nodes": [names[number] for number in booking.placement.nodes]}
-            for booking in sorted(bookings, key=lambda each: (each.start, each.job.id))]
+             "nodes": [names[number] for number in booking.placement.nodes],
+             "binding": binding}
+            for booking, binding in sorted(running, key=lambda each: (each[0].start,
+                                                                      each[0].job.id))]
 
 
 def _waiting(now: float, cluster: Cluster, scheduler: Scheduler,
