@@ -21,7 +21,7 @@ Times = Tuple[float, Optional[float], Optional[float]]  # submission, start, end
 
 def make_run(directory: Path, *jobs: Times, procs: int = 2) -> Path:
     directory.mkdir(parents=True)
-    with JobWriter(directory / "jobs.csv", append=False) as writer:
+    with JobWriter(directory / "jobs.csv") as writer:
         for number, (submit, start, end) in enumerate(jobs):
             status = "refused" if start is None else "completed"
             writer.write(JobRow(number, "cg.A.x", procs, submit, start, end, 60, status))
@@ -182,7 +182,7 @@ def test_messages(words: List[str], message: str, tmp_path: Path, capsys: Any,
     (tmp_path / "other" / "jobs.csv").write_text("a,b\n1,2\n")
     assert main(["compare", *words]) == 2
     out, error = capsys.readouterr()
-    assert message in error and error.startswith("vrm compare: ") and error.count("\n") == 1
+    assert message in error and error.startswith("vrm: ") and error.count("\n") == 1
     assert out == ""
 
 

@@ -17,6 +17,7 @@ import yaml
 from conftest import Site, wait_until
 from vrm.cli import main
 from vrm.config import ConfigError
+from vrm.experiment.execute import Experiment, Task
 from vrm.experiment.plan import read_plan
 from vrm.report.jobs import read_jobs
 from vrm.simulation import simulate
@@ -296,11 +297,25 @@ def _owned(directory: Path) -> bool:
 
 def test_failing_jobs_are_told(site: Site, live: Path) -> None:
     site.program("wait.x", "exit 3\n")
+    live.write_text(live.read_text().replace("Repetitions: 2", "Repetitions: 1"))
     process = start(site, live)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "1 of 2 jobs did not succeed; job 1 (wait.x): " in error
-    assert [record["exit_status"] for record in records(site)] == [1] * 4
+    assert [record["exit_status"] for record in records(site)] == [1] * 2
+
+
+def test_a_manager_that_crashed_is_a_failed_run(site: Site, live: Path, capsys: Any,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(self: Experiment, task: Task, *options: str) -> int:
+        (task.directory / "output").write_text("Traceback (most recent call last):\nMemoryError\n")
+        return 1  # as after a run in which jobs failed
+
+    monkeypatch.setattr(Experiment, "_child", crash)
+    monkeypatch.setattr(Experiment, "_checked", staticmethod(lambda tasks: "none"))
+    assert main(["experiment", str(live), "--out", str(site.root / "out")]) == 2
+    assert "4 of 4 runs failed" in (said := capsys.readouterr().err) and "MemoryError" in said
+    assert not any(record["complete"] for record in records(site))
 
 
 def test_examples_can_be_read(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from vrm.report.jobs import JobRow
 from vrm.report.metrics import (
     bounded_slowdown, closing_line, distribution, fairness, jain_index, load, loss_of_capacity,
     makespan, per_processor_bounded_slowdown, percentile, queue_length, running, slowdown, span,
-    summary, throughput, trim, trim_share, turnaround, utilisation, waiting,
+    summary, throughput, trim, turnaround, utilisation, waiting,
 )
 
 # A busy machine is no failure.
@@ -241,12 +241,8 @@ def test_trim():
     rows = [row(t, t, t + 5) for t in range(0, 100, 10)]
     assert [job.submit for job in trim(rows, 20, 30)] == [20, 30, 40, 50, 60]
     assert trim(rows) == rows and trim([], 5, 5) == []
-    assert [job.submit for job in trim_share(rows[::-1], 0.2, 0.15)] == [20, 30, 40, 50, 60, 70, 80]
-    assert trim_share(rows, 1, 1) == []
     with pytest.raises(ValueError, match="from 0 on"):
         trim(rows, -1)
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        trim_share(rows, 0, 20)
 
 
 # ------------------------------------------------------------------------------------- results

@@ -32,7 +32,7 @@ Job = Tuple[str, float, float, float, str]  # program, submission, start, end, c
 
 def make_run(directory: Path, jobs: Sequence[Job], **record: Any) -> Path:
     directory.mkdir(parents=True)
-    with JobWriter(directory / "jobs.csv", append=False) as writer:
+    with JobWriter(directory / "jobs.csv") as writer:
         for number, (app, submit, begin, end, cores) in enumerate(jobs):
             nodes = fold_nodes(part.partition(":")[0] for part in cores.split(";")) if cores else ""
             writer.write(JobRow(number, app, 2, submit, begin, end, 60, "completed",
@@ -186,10 +186,12 @@ def test_applications_alone_and_side_by_side(tmp_path: Path) -> None:
         return {"Scheduling.Algorithm": "FCFS", "Scheduling.Backfilling": "none",
                 "Allocation.Policy": policy}
     make_run(tmp_path / "s" / "a", [("cg.A.x", 0, 0, 20, "n0:0/0-1"),
-                                    ("ep.A.x", 0, 20, 60, "n0:0/0-1")],
+                                    ("ep.A.x", 0, 20, 60, "n0:0/0-1"),
+                                    ("is.S.x", 0, 60, 60.3, "n0:0/0-1")],
              scenario="a", queue="q", repetition=1, changes=changes("compact"))
     make_run(tmp_path / "s" / "b", [("cg.A.x", 0, 0, 25, "n0:0/0"), ("ep.A.x", 0, 0, 50, "n0:0/1"),
-                                    ("cg.A.x", 0, 30, 46, "n1:0/0")],
+                                    ("cg.A.x", 0, 30, 46, "n1:0/0"),
+                                    ("is.S.x", 0, 50, 50.2, "n0:0/0")],
              scenario="b", queue="q", repetition=1, changes=changes("strip"))
     table = next(one for one in tables(read_study([str(tmp_path / "s")]))
                  if one.name == "applications")
@@ -198,7 +200,26 @@ def test_applications_alone_and_side_by_side(tmp_path: Path) -> None:
         ["cg.A.x", "2", "strip", "alone", "8.00", "1.25"],
         ["cg.A.x", "2", "strip", "beside ep.A.x", "12.50", "0.80"],
         ["ep.A.x", "2", "compact", "alone", "20.00", "1.00"],
-        ["ep.A.x", "2", "strip", "beside cg.A.x", "25.00", "0.80"]]
+        ["ep.A.x", "2", "strip", "beside cg.A.x", "25.00", "0.80"],
+        ["is.S.x", "2", "compact", "alone", "0.15", "-"],  # too short to tell
+        ["is.S.x", "2", "strip", "alone", "0.10", "-"]]
+
+
+def test_a_group_is_named_after_its_order_even_if_all_have_the_same(tmp_path: Path) -> None:
+    for backfilling in ("none", "easy"):
+        changes = {"Scheduling.Algorithm": "SJF", "Scheduling.Backfilling": backfilling,
+                   "Allocation.Policy": "compact"}
+        run = make_run(tmp_path / "s" / backfilling, [("a", 0, 1, 2, "")], scenario=backfilling,
+                       queue="q", repetition=1, changes=changes)
+        record = json.loads((run / "run.json").read_text())
+        record["changes"] = {"Scheduling.Backfilling": backfilling}
+        (run / "run.json").write_text(json.dumps(record))
+    assert sorted(read_study([str(tmp_path / "s")]).groups) == ["SJF", "SJF+BF"]
+
+
+def test_what_a_simulation_without_speeds_cannot_tell_is_said(study: Path) -> None:
+    assert any("running the same, for without measured speed-ups" in said
+               for said in findings(read_study([str(study)])))
 
 
 def test_plain_directories_are_reported_too(tmp_path: Path, capsys: Any) -> None:

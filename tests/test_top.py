@@ -367,7 +367,8 @@ class Terminal:
         line = f"trap : INT; {shlex.join(words)}; echo $? > status"  # Ctrl-C goes to both
         pairs = {"LC_ALL": "C.UTF-8", "LANG": "", **env}
         self._run("new-session", "-d", "-x", str(size[0]), "-y", str(size[1]),
-                  "-c", str(self.site.root), "env", *(f"{k}={v}" for k, v in pairs.items()),
+                  "-c", str(self.site.root), "env", "-u", "COLUMNS", "-u", "LINES",  # they'd win
+                  *(f"{key}={value}" for key, value in pairs.items()),
                   "sh", "-c", f"{line}; exec cat", env=self.site.env)
 
     def _run(self, *words: str, env: Any = None) -> str:
@@ -462,6 +463,9 @@ def test_a_dead_manager_is_told(site: Site, terminal: Terminal) -> None:
     terminal.shows("Running 1")
     manager.kill()
     manager.wait()
+    state = json.loads((site.log / "state").read_text())
+    state["time"] -= 60  # as a minute later
+    (site.log / "state").write_text(json.dumps(state))
     terminal.shows("the manager is dead")
     again = site.start()
     wait_until(lambda: "dead" not in terminal.screen(), "the new manager is seen")

@@ -19,7 +19,7 @@ from vrm.report.jobs import JobRow, read_jobs
 from vrm.report.validation import Error, data, draw, table
 from vrm.simulation import Submission, simulate
 from vrm.simulation.validation import Rules, ValidationError, read_rules, validate
-from vrm.workload.estimates import Estimate
+from vrm.workload.estimates import Estimate, read_estimates
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -81,28 +81,40 @@ def test_a_live_run_is_replayed_and_its_errors_are_told(site: Site) -> None:
 
 def test_the_study_calibrates_runs_and_replays(site: Site) -> None:
     site.config(Sockets=1, Cores=2, Emulate=True)
-    for app, seconds in (("ep.x", 0.3), ("cg.x", 0.1)):
+    for app, seconds in (("ep.x", 0.1), ("cg.x", 0.05)):
         site.program(app, f"exec sleep {seconds}\n")
     heatmap = site.root / "heatmap"
     heatmap.write_text("ep cg ep\ncg ep cg\n")
     out = site.root / "study"
     done = subprocess.run(
         [sys.executable, str(ROOT / "studies" / "validation" / "run.py"), "--out", str(out), "-c",
-         str(site.config_file), "--heatmap", str(heatmap), "--apps", "ep.x,cg.x", "--copies", "1",
+         str(site.config_file), "--heatmap", str(heatmap), "--apps", "ep.x,cg.x", "--jobs", "4",
          "--repetitions", "1"], text=True, capture_output=True, timeout=120, check=False,
         env={**site.env, "PYTHONPATH": str(ROOT)}, cwd=site.root)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((out / "validation.json").read_text())
-    assert [(one["run"], one["known"]) for one in found] == [
-        ("compact-1", "calibrated"), ("compact-1", "actual"), ("strip-1", "calibrated"),
-        ("strip-1", "actual")]
-    for one in found[1::2]:
-        assert abs(one["makespan"]["error"]) < 0.01 and one["turnaround"]["mape"] < 0.01
+    whole = json.loads((out / "validation.json").read_text())
+    found = whole["runs"]
+    assert [one["run"] for one in found] == ["compact-1", "strip-1"]
+    for one in found:
+        assert abs(one["actual"]["makespan"]["error"]) < 0.01
+        assert one["actual"]["turnaround"]["mape"] < 0.01
+        assert one["before"]["known"] == one["beside"]["known"] == "calibrated"
     assert (out / "validation.txt").read_text() in done.stdout
-    # The same queue with two numbers of ranks under compact, one under strip.
-    assert len(list(read_jobs(out / "compact" / "jobs.csv"))) == 4
-    assert len(list(read_jobs(out / "strip" / "jobs.csv"))) == 2
-    assert (out / "strip-1-calibrated.svg").exists()
+    # The same programs with two numbers of ranks under compact, one under strip.
+    for policy, ranks in (("compact", [1, 1, 2, 2]), ("strip", [1, 1, 1, 1])):
+        assert sorted(row.procs for row in read_jobs(out / "runs" / f"{policy}-1" / "jobs.csv")
+                      ) == ranks
+        assert (out / f"{policy}-1-beside.svg").exists()
+
+    # A run is replayed with what was measured before it, or with the rounds on either side.
+    def times(name: str) -> List[float]:
+        return list(read_estimates(out / f"{name}.csv")[0]["ep.x", 1].times)
+
+    rounds = [time for first in (1, 3, 4, 5) for time in times(f"calibrated-{first}")]
+    assert times("compact-1-before") == rounds[:3]
+    assert times("strip-1-before") == rounds[1:4]
+    assert times("compact-1-beside") == rounds[1:5]
+    assert times("strip-1-beside") == rounds[2:6]
 
 
 def recorded(tmp_path: Path, speedups: Speedups) -> Tuple[List[JobRow], Rules]:

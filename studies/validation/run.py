@@ -1,9 +1,14 @@
-"""Live against simulated on the machine at hand: calibrates programs, runs queues of them live, and
-replays each run knowing only what was calibrated.
+"""Live against simulated on the machine at hand: how far off the replay of a live run is that knows
+only what was measured apart from it.
 
     python studies/validation/run.py --out DIR [-c FILE] [--heatmap FILE]
 
-Two scenarios: compact with FCFS and EASY, strip with WFP3 and EASY. About 4 minutes on two cores.
+Two scenarios, in turn: compact with FCFS and EASY, strip with WFP3 and EASY. A machine that others
+use, too, is not as fast now as it was some minutes ago. So rounds of calibration stand between
+the runs, and each run is replayed three times: with the run times of the rounds `before` it, with
+those of the rounds right before and after (`beside`), and with its `actual` ones. What differs
+between the first two is drift of the machine, what is left in the second is the model and chance,
+and what is left in the last are decisions. About 7 minutes on two cores, 5 with a heatmap.
 """
 
 from __future__ import annotations
@@ -11,20 +16,30 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import subprocess
 import sys
 from math import ceil
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from statistics import fmean, median
+from typing import Any, Dict, List, Optional, Sequence
 
 import yaml
 
 from vrm.config import dump, load
 from vrm.problems import ConfigError
-from vrm.workload.estimates import Table, read_estimates
+from vrm.report.compare import CompareError
+from vrm.report.plotting import pyplot
+from vrm.report.validation import data, draw
+from vrm.simulation.inputs import read_heatmap
+from vrm.simulation.validation import ValidationError, read_rows, read_rules, validate
+from vrm.workload.estimates import Estimate, Table, read_estimates, table_text
 
-PROGRAMS = "bt.W.x,cg.A.x,ep.A.x,ft.A.x,is.B.x,lu.W.x,mg.A.x,sp.W.x"
+PROGRAMS = "cg.A.x,ep.A.x,ft.A.x,lu.W.x"
 SCENARIOS = (("compact", "FCFS"), ("strip", "WFP3"))
+KNOWN = ("before", "beside", "actual")
+BEFORE = 3  # rounds of calibration that count as known before a run
+BESIDE = 2  # rounds on either side that count as beside it
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -42,18 +57,29 @@ def vrm(*arguments: Any, succeeds: bool = True) -> str:
     return done.stdout
 
 
-def queue_text(table: Table, programs: Sequence[str], ranks: Sequence[int], copies: int,
+def queue_text(table: Table, programs: Sequence[str], ranks: Sequence[int], jobs: int,
                seed: int) -> str:
-    """A recorded queue: each program on each number of ranks so many times, in random order,
-    0 to 2 s apart, with estimates of twice the calibrated time."""
-    jobs = [(app, procs) for app in programs for procs in ranks if (app, procs) in table] * copies
-    if not jobs:
+    """A recorded queue of so many jobs: the programs on each number of ranks in turn, in random
+    order, 0 or 1 s apart so that they queue up, with estimates of twice the calibrated time."""
+    kinds = [(app, procs) for app in programs for procs in ranks if (app, procs) in table]
+    if not kinds:
         raise StudyError("none of the programs was calibrated; build them with `vrm npb build`")
+    chosen = [kinds[number % len(kinds)] for number in range(jobs)]
     draw = random.Random(seed)
-    draw.shuffle(jobs)
-    lines = [f"{app} {procs} {ceil(2 * table[app, procs].seconds)} 0 {draw.choice((0, 1, 2))}"
-             for app, procs in jobs]
+    draw.shuffle(chosen)
+    lines = [f"{app} {procs} {ceil(2 * table[app, procs].seconds)} 0 {draw.choice((0, 1))}"
+             for app, procs in chosen]
     return "\n".join([*lines, "end"]) + "\n"
+
+
+def merged(rounds: Sequence[Table]) -> Table:
+    """The runs of several calibrations as one: medians over all."""
+    found: Table = {}
+    for table in rounds:
+        for key, one in table.items():
+            for whole, own in zip(one.times, one.app_times):
+                found[key] = found.get(key, Estimate(*key)).with_run(whole, own)
+    return found
 
 
 def write_config(base: Path, out: Path, policy: str, algorithm: str,
@@ -74,57 +100,125 @@ def write_config(base: Path, out: Path, policy: str, algorithm: str,
 Result = Dict[str, Any]
 
 
-def study(base: Path, out: Path, heatmap: Optional[Path], programs: str, ranks: Sequence[int],
-          copies: int, repetitions: int, seed: int) -> List[Result]:
+class Study:
+    """The rounds of calibration and the runs, in the order in which they are made."""
+
+    def __init__(self, base: Path, out: Path, heatmap: Optional[Path], programs: str,
+                 ranks: Sequence[int]) -> None:
+        self.base, self.out, self.programs, self.ranks = base, out, programs, ranks
+        self.rounds: List[Table] = []
+        out.mkdir(parents=True, exist_ok=True)
+        self.heatmap = heatmap or self._measured()
+
+    def _measured(self) -> Path:
+        """The heatmap of the programs, measured before anything else."""
+        path = self.out / "heatmap.csv"
+        vrm("heatmap", "measure", "-c", write_config(self.base, self.out, *SCENARIOS[0], None),
+            "--apps", self.programs, "--ranks", self.ranks[0], "--period", 6, "--fresh", "--out",
+            path)
+        return path
+
+    def calibrate(self, count: int = 1) -> None:
+        """So many rounds: each program once on each number of ranks."""
+        config = write_config(self.base, self.out, *SCENARIOS[0], self.heatmap)
+        path = self.out / f"calibrated-{len(self.rounds) + 1}.csv"
+        vrm("calibrate", "-c", config, "--apps", self.programs, "--ranks",
+            ",".join(map(str, self.ranks)), "--repetitions", count, "--fresh", "--out", path)
+        table = read_estimates(path)[0]
+        for number in range(count):
+            self.rounds.append({key: Estimate(*key).with_run(one.times[number],
+                                                             one.app_times[number])
+                                for key, one in table.items()})
+
+    def run(self, policy: str, algorithm: str, jobs: int, seed: int, name: str) -> int:
+        """Run a queue live and keep its records as `name`; the number of rounds before it."""
+        # Under strip a job has half of a socket, so that two run side by side.
+        ranks = self.ranks if policy == "compact" else self.ranks[:1]
+        (self.out / f"queue-{policy}").write_text(
+            queue_text(merged(self.rounds), self.programs.split(","), ranks, jobs, seed),
+            encoding="utf-8")
+        config = write_config(self.base, self.out, policy, algorithm, self.heatmap)
+        print(vrm("-c", config, "--fresh", succeeds=False).splitlines()[-1], flush=True)
+        kept = self.out / "runs" / name
+        kept.mkdir(parents=True, exist_ok=True)
+        for file in ("jobs.csv", "state"):
+            shutil.copyfile(self.out / policy / file, kept / file)
+        return len(self.rounds)
+
+    def replays(self, name: str, begun: int) -> Result:
+        """The errors of a run that had `begun` rounds before it, by what its replay knows."""
+        tables = {"before": self.rounds[max(0, begun - BEFORE):begun],
+                  "beside": self.rounds[max(0, begun - BESIDE):begun + BESIDE]}
+        directory = self.out / "runs" / name
+        rows, rules = read_rows(directory / "jobs.csv"), read_rules(directory / "state")
+        heatmap, speedups = read_heatmap(
+            self.heatmap, least=load(self.base).allocation.min_throughput)
+        found: Result = {"run": name}
+        for known in KNOWN:
+            table = None
+            if known in tables:
+                table = merged(tables[known])
+                (self.out / f"{name}-{known}.csv").write_text(table_text(table.values()),
+                                                              encoding="utf-8")
+            replay = validate(rows, rules, table, heatmap, speedups)
+            draw(replay, self.out / f"{name}-{known}.svg")
+            found[known] = data(replay)
+            del found[known]["jobs"]
+        return found
+
+    def scatter(self) -> Dict[str, float]:
+        """How far, on the average, the times of the same programs alone are from their medians:
+        single runs, and whole rounds. No replay can be much better than this."""
+        table = merged(self.rounds)
+        sums = [sum(one.seconds for one in each.values()) for each in self.rounds]
+        return {"run": fmean(abs(one.seconds / table[key].seconds - 1)
+                             for each in self.rounds for key, one in each.items()),
+                "round": fmean(abs(one / median(sums) - 1) for one in sums)}
+
+
+def study(whole: Study, jobs: int, repetitions: int, seed: int) -> List[Result]:
     """Calibrate, run and replay; the errors of every run."""
-    out.mkdir(parents=True, exist_ok=True)
-    estimates = out / "estimates.csv"
-    first = write_config(base, out, *SCENARIOS[0], heatmap)
-    vrm("calibrate", "-c", first, "--apps", programs, "--ranks", ",".join(map(str, ranks)), "--out",
-        estimates)
-    table = read_estimates(estimates)[0]
-    found: List[Result] = []
+    begun: Dict[str, int] = {}
+    whole.calibrate(BEFORE - 1)
     for number in range(1, repetitions + 1):
         for policy, algorithm in SCENARIOS:
-            config = write_config(base, out, policy, algorithm, heatmap)
-            # Under strip a job has half of a socket, so that two run side by side.
-            allowed = ranks if policy == "compact" else ranks[:1]
-            (out / f"queue-{policy}").write_text(
-                queue_text(table, programs.split(","), allowed, copies, seed), encoding="utf-8")
-            print(vrm("-c", config, "--fresh", succeeds=False).splitlines()[-1], flush=True)
-            found += _replays(config, estimates, heatmap, out, f"{policy}-{number}")
-    return found
+            whole.calibrate()
+            name = f"{policy}-{number}"
+            begun[name] = whole.run(policy, algorithm, jobs, seed + number, name)
+    whole.calibrate(BESIDE)
+    return [whole.replays(name, rounds) for name, rounds in begun.items()]
 
 
-def _replays(config: Path, estimates: Path, heatmap: Optional[Path], out: Path,
-             name: str) -> List[Result]:
-    """Both replays of a run that has just ended."""
-    known: List[Tuple[str, ...]] = [("--estimates", str(estimates)), ("--known", "actual")]
-    if heatmap:
-        known[0] += ("--heatmap", str(heatmap))
-    found = []
-    for more in known:
-        text = vrm("-c", config, "validate", "--json", *more, "--out",
-                   out / f"{name}-{'actual' if 'actual' in more else 'calibrated'}.svg")
-        result = json.loads(text)
-        del result["jobs"]
-        found.append({"run": name, **result})
-    return found
-
-
-def table_text(found: Sequence[Result]) -> str:
-    """The errors as a table."""
+def report(found: Sequence[Result], scatter: Dict[str, float]) -> str:
+    """The errors as a table, a row per run, and the mean size of those of each scenario."""
     from prettytable import PrettyTable
 
-    out = PrettyTable(["run", "run times", "live makespan", "simulated", "error", "turnaround MAPE",
-                       "median", "bias", "run time MAPE"])
+    figures = [(title, figure, name, known) for title, figure, name in (
+        ("makespan", "makespan", "error"), ("turnaround", "turnaround", "mape"),
+        ("run time", "running", "mape")) for known in KNOWN[:2]]
+    out = PrettyTable(["run", "live", *(f"{title}, {known}" for title, _, _, known in figures),
+                       "run time, bias"])
     out.align = "r"
-    for one in found:
-        span, whole = one["makespan"], one["turnaround"]
-        out.add_row([one["run"], one["known"], f"{span['live']:.2f}", f"{span['simulated']:.2f}",
-                     f"{span['error']:+.1%}", f"{whole['mape']:.1%}", f"{whole['median']:.1%}",
-                     f"{whole['bias']:+.1%}", f"{one['running']['mape']:.1%}"])
-    return str(out.get_string()) + "\n"
+    for policy, _ in SCENARIOS:
+        runs = [one for one in found if one["run"].startswith(policy)]
+        for one in runs:
+            signs = ("+" if name == "error" else "" for _, _, name, _ in figures)
+            out.add_row([one["run"], f"{one['actual']['makespan']['live']:.2f} s",
+                         *(f"{one[known][figure][name]:{sign}.1%}"
+                           for sign, (_, figure, name, known) in zip(signs, figures)),
+                         f"{one['before']['running']['bias']:+.1%}"])
+        means = [fmean(abs(one[known][figure][name]) for one in runs)
+                 for _, figure, name, known in figures]
+        out.add_row(["mean size", "", *(f"{mean:.1%}" for mean in means), ""], divider=True)
+    worst = max(max(abs(one["actual"]["makespan"]["error"]), one["actual"]["turnaround"]["mape"])
+                for one in found)
+    return (f"{out.get_string()}\nlive: the makespan; errors of the replays: of the makespan, and "
+            "MAPE over the jobs of turnaround and run time;\nbefore, beside: with the run times "
+            "calibrated before, or right before and after, the run;\nbias: how much longer those "
+            "calibrated before were, on the average\n"
+            "with the run times of the run itself, the errors of makespan and turnaround are at "
+            f"most {worst:.2%}\nthe machine: calibrated alone, a program differs from its median "
+            f"by {scatter['run']:.1%} on the average, a whole round by {scatter['round']:.1%}\n")
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -135,24 +229,28 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     add("--out", metavar="DIR", type=Path, required=True, help="everything goes there")
     add("-c", "--config", metavar="FILE", type=Path, default=ROOT / "config" / "compact.yaml",
         help="programs, nodes and launcher (default: config/compact.yaml)")
-    add("--heatmap", metavar="FILE", type=Path, default=ROOT / "docs" / "heatmap.csv",
-        help="measured on this machine by `vrm heatmap measure` (default: docs/heatmap.csv)")
+    add("--heatmap", metavar="FILE", type=Path,
+        help="measured on this machine by `vrm heatmap measure` (default: measure one)")
     add("--apps", metavar="LIST", default=PROGRAMS, help=f"programs (default: {PROGRAMS})")
     add("--ranks", metavar="LIST", default="1,2", help="the first for strip (default: 1,2)")
-    add("--copies", metavar="N", type=int, default=2, help="of each in a queue (default: 2)")
+    add("--jobs", metavar="N", type=int, default=24, help="in a queue (default: 24)")
     add("--repetitions", metavar="N", type=int, default=3, help="runs of each (default: 3)")
     add("--seed", metavar="N", type=int, default=1, help="of the queues' order (default: 1)")
     chosen = parser.parse_args(arguments)
     try:
-        found = study(chosen.config, chosen.out.resolve(), chosen.heatmap.resolve(), chosen.apps,
-                      tuple(map(int, chosen.ranks.split(","))), chosen.copies, chosen.repetitions,
-                      chosen.seed)
-    except (StudyError, ConfigError) as error:
+        pyplot(StudyError, "replay single runs with `vrm validate`")  # tell it now, not at the end
+        whole = Study(chosen.config, chosen.out.resolve(),
+                      chosen.heatmap and chosen.heatmap.resolve(), chosen.apps,
+                      tuple(map(int, chosen.ranks.split(","))))
+        found = study(whole, chosen.jobs, chosen.repetitions, chosen.seed)
+    except (StudyError, ConfigError, CompareError, ValidationError) as error:
         print(f"validation: {error}", file=sys.stderr)
         return 2
-    text = table_text(found)
+    scatter = whole.scatter()
+    text = report(found, scatter)
     (chosen.out / "validation.txt").write_text(text, encoding="utf-8")
-    (chosen.out / "validation.json").write_text(json.dumps(found, indent=2) + "\n",
+    (chosen.out / "validation.json").write_text(json.dumps({"runs": found, "scatter": scatter},
+                                                           indent=2) + "\n",
                                                 encoding="utf-8")
     print(text, end="")
     return 0

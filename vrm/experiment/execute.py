@@ -255,14 +255,15 @@ class Experiment:
         for index, task in enumerate(tasks):
             fresh = task.state == CUT_SHORT or (task.directory / "journal").exists()
             known = self._begin(task, mpi)
-            begun = time.time()
+            begun, before = time.time(), _version(task.directory / "jobs.csv")
             status = self._child(task, *["--fresh"] * fresh)
             if status == 2 and fresh:
                 # Its manager was killed and its jobs may still run: follow them to their end first.
                 self._child(task)
                 known, begun = self._begin(task, mpi), time.time()
                 status = self._child(task, "--fresh")
-            if status not in (0, 1):
+            # A manager that crashed ends with 1, too, but leaves no records of its own.
+            if status not in (0, 1) or _version(task.directory / "jobs.csv") in (None, before):
                 output = (task.directory / "output").read_text(errors="replace").splitlines()
                 reason = f"it took more than {self.plan.limit:g} s" if status == _TOO_LONG else \
                     output[-1] if output else f"exit status {status}"
@@ -408,6 +409,15 @@ def simulate_run(task: Task, plan: Plan) -> None:
     summary = outcome.summary
     end(task.directory, known, begun, int(summary["completed"] < sum(
         summary.get(state.value, 0) for state in JobState if state.ended)))
+
+
+def _version(path: Path) -> Optional[Tuple[int, int]]:
+    """What changes when a file is written anew; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def left_text(seconds: float) -> str:

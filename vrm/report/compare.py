@@ -1,14 +1,12 @@
-"""`vrm compare`: runs of one workload side by side, as a table and as a picture.
+"""Runs of one workload side by side, as a table and as a picture.
 
 A run is the `--out` of `vrm simulate` or the directory of a live manager; both hold a `jobs.csv`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import sys
 from array import array
 from bisect import bisect_right
 from dataclasses import asdict, dataclass
@@ -255,36 +253,3 @@ def steps(waits: Sequence[float]) -> Tuple[List[float], List[float]]:
         [step * (count - 1) // POINTS for step in range(POINTS + 1)]
     times = list(dict.fromkeys(waits[rank] for rank in ranks))
     return times, [bisect_right(waits, time) / count for time in times]
-
-
-# ----------------------------------------------------------------------------------- the command
-
-
-def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Add the command to the program's; `run` is its action."""
-    parser = commands.add_parser(
-        "compare", help="compare runs of one workload: a table, and a picture",
-        description="Compare runs of one workload, simulated or live, over all jobs that ran. The "
-                    "first is what the others are measured against.")
-    parser.add_argument("directories", metavar="DIR", nargs="+",
-                        help="the --out of a `vrm simulate`, or the directory of a live run")
-    parser.add_argument("--out", metavar="PICTURE", type=Path,
-                        help="draw them, too: a name ending in .png or .svg")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(act=run)
-    return parser
-
-
-def run(args: argparse.Namespace) -> int:
-    """Carry out the command: 0 done, 2 could not."""
-    try:
-        runs = read_runs(args.directories)
-        if args.out is not None:
-            draw(runs, args.out)
-    except CompareError as error:
-        print(f"vrm compare: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(data(runs), indent=2) if args.json else table(runs))
-    if args.out is not None and not args.json:
-        print(f"drawn: {args.out}")
-    return 0

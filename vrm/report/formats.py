@@ -148,13 +148,19 @@ def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}." if words else ""
 
 
+def _head(words: str) -> str:
+    """A column's head; what follows the unit, on a line of its own."""
+    what, unit, which = _escaped(words).partition("] ")
+    return rf"\shortstack[r]{{{what}]\\{which}}}" if unit else what
+
+
 def latex(table: Table) -> str:
     """A floating table for the package booktabs."""
     align = "".join("r" if table.is_number(index) else "l" for index in range(len(table.columns)))
     lines = [r"\begin{table}", r"  \centering\small",
              rf"  \caption{{{_escaped(table.title)}. {_escaped(_sentence(table.note))}}}",
              rf"  \label{{tab:{table.name}}}", rf"  \begin{{tabular}}{{{align}}}", r"    \toprule",
-             "    " + " & ".join(_escaped(column.head) for column in table.columns) + r" \\",
+             "    " + " & ".join(_head(column.head) for column in table.columns) + r" \\",
              r"    \midrule"]
     lines += ["    " + " & ".join(map(_escaped, row)) + r" \\" for row in table.words()]
     return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]) + "\n"
@@ -166,4 +172,5 @@ FORMATS = {"text": (text, ".txt"), "markdown": (markdown, ".md"), "latex": (late
 def joined(tables: Sequence[Table], name: str) -> str:
     """Tables one below the other, in a format of FORMATS."""
     write, _ = FORMATS[name]
-    return "\n".join(map(write, tables))
+    head = "% The preamble wants \\usepackage{booktabs}\n\n" if name == "latex" else ""
+    return head + "\n".join(map(write, tables))

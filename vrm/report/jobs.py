@@ -264,31 +264,28 @@ def parse_cores(text: str) -> List[Tuple[str, List[CoreRange]]]:
 class JobWriter:
     """Writes a list of jobs; use it in a `with` or close it.
 
-    With `append`, as a live manager has it, jobs are added to what is there and each reaches
-    the operating system before `write` returns. The rest of a line that a crash tore is cut off
-    first; `torn` holds it (empty if there was none). Without `append` the file is replaced and
-    written in large blocks. The file is valid UTF-8 whatever bytes a program's name has.
+    Jobs are added to what is there, and each reaches the operating system before `write` returns.
+    The rest of a line that a crash tore is cut off first; `torn` holds it (empty if there was
+    none). The file is valid UTF-8 whatever bytes a program's name has.
 
     Raises JobFileError when the file exists and is no list of jobs, OSError as `open` does.
     """
 
-    def __init__(self, path: PathLike, append: bool = True) -> None:
+    def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
         self.torn = ""
-        has_header = append and self._mend()
-        self._append = append
+        has_header = self._mend()
         self._file = self._open()
         if not has_header:
             self._file.write(HEADER)
 
     def write(self, row: JobRow) -> None:
         """Add a job; OSError when the disk does not take it, and then nothing was added."""
-        start = os.path.getsize(self.path) if self._append else 0
+        start = os.path.getsize(self.path)
         try:
             self._file.write(row.line)
         except OSError:
-            if self._append:
-                self._begin_anew(start)
+            self._begin_anew(start)
             raise
 
     def _begin_anew(self, size: int) -> None:
@@ -301,13 +298,8 @@ class JobWriter:
         self._file = self._open()
 
     def _open(self) -> TextIO:
-        return open(self.path, "a" if self._append else "w",
-                    buffering=1 if self._append else 1 << 18,
-                    encoding="utf-8", errors="backslashreplace", newline="\n")
-
-    def write_lines(self, lines: Iterable[str]) -> None:
-        """Add jobs as `job_line` gives them."""
-        self._file.writelines(lines)
+        return open(self.path, "a", buffering=1, encoding="utf-8", errors="backslashreplace",
+                    newline="\n")
 
     def close(self) -> None:
         """Write what is still held and close the file."""

@@ -371,16 +371,6 @@ def trim(rows: Iterable[Row], warm_up: float = 0.0, cool_down: float = 0.0) -> L
     return [row for row in rows if first <= row.submit <= last]
 
 
-def trim_share(rows: Iterable[Row], warm_up: float = 0.0, cool_down: float = 0.0) -> List[Row]:
-    """Without the first `warm_up` and the last `cool_down` share (0 to 1) of the jobs, in order
-    of submission, rounded down. Raises ValueError when the shares are not between 0 and 1."""
-    if not (0 <= warm_up <= 1 and 0 <= cool_down <= 1):
-        raise ValueError("the shares of jobs to leave out are between 0 and 1")
-    ordered = sorted(rows, key=lambda row: row.submit)
-    count = len(ordered)
-    return ordered[int(count * warm_up):count - int(count * cool_down)]
-
-
 # ------------------------------------------------------------------------------------- results
 
 

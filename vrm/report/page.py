@@ -7,11 +7,13 @@ only the pictures, which matplotlib escapes, are taken as they are.
 from __future__ import annotations
 
 import base64
+import re
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 from vrm import __version__
 from vrm.report.formats import Table
+from vrm.report.plotting import INSTALL
 from vrm.report.statistics import CONFIDENCE, Interval
 from vrm.report.study import MAIN, Study, findings
 from vrm.report.study_pictures import (Picture, PictureError, average, distributions, timelines)
@@ -25,8 +27,7 @@ def page(study: Study) -> str:
     try:
         from jinja2 import Environment, FileSystemLoader
     except ImportError as error:
-        raise PictureError(f"Jinja2 is needed for HTML ({error}); install it with `pip install "
-                           "Jinja2` or vrm with `pip install 'vrm[plots]'`, or ask for text, csv, "
+        raise PictureError(f"Jinja2 is needed for HTML ({error}); {INSTALL}, or ask for text, csv, "
                            "markdown or latex") from error
     folder = Path(__file__).parent
     template = Environment(loader=FileSystemLoader(folder), autoescape=True, trim_blocks=True,
@@ -39,7 +40,8 @@ def page(study: Study) -> str:
         title=f"{study.name}: {len(study.scenarios)} scenario"
               f"{'s' * (len(study.scenarios) != 1)}",
         repeated=f"{CONFIDENCE:.0%}" if study.repetitions > 1 else "",
-        findings=findings(study), version=__version__, plans=_plans(study),
+        findings=[re.sub(r"(?<=\d) (?=s\b|%)", "\u00a0", said) for said in findings(study)],
+        version=__version__, plans=_plans(study),
         averages=[_picture(average(study, name)) for name in MAIN if len(study.scenarios) > 1],
         distributions=[_picture(picture) for picture in distributions(study)],
         timelines=[{**_picture(picture, titled=False), "summary": picture.title,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Iterator, Type
+
+INSTALL = f"install it with `{sys.executable} -m pip install 'vrm[plots]'`"
+"""The mend where a library is missing, for the Python that runs."""
 
 PLAIN = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
          "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "vrm"}
@@ -19,8 +23,7 @@ def pyplot(error: Type[Exception], otherwise: str) -> Any:
         matplotlib.use("Agg")
         from matplotlib import pyplot as found
     except ImportError as missing:
-        raise error(f"matplotlib is needed for pictures ({missing}); install it with `pip install "
-                    f"matplotlib` or vrm with `pip install 'vrm[plots]'`, or {otherwise}"
+        raise error(f"matplotlib is needed for pictures ({missing}); {INSTALL}, or {otherwise}"
                     ) from missing
     return found
 

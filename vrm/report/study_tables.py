@@ -6,7 +6,7 @@ from typing import Any, Iterator, List, Optional
 
 from vrm.report.formats import Column, Table, Value
 from vrm.report.statistics import CONFIDENCE
-from vrm.report.study import FIGURES, MAIN, Study, applications
+from vrm.report.study import FIGURES, MAIN, MEASURED, Study, applications
 
 MOST_ROWS = 400  # of the table of applications; a trace has thousands of "programs"
 
@@ -99,8 +99,8 @@ def _applications(study: Study) -> Iterator[Table]:
              Column("company"), Column("runs"), Column("running [s]", 2), Column("speed-up", 2)]
     yield Table("applications", "Applications, alone and side by side", tuple(heads), tuple(rows),
                 "beside: that program was on its nodes for at least half of its running time; "
-                "jobs between are left out; speed-up: against alone in the first placement; ±: "
-                f"{CONFIDENCE:.0%} interval over the runs")
+                "jobs between are left out; speed-up: against alone in the first placement, of times "
+                f"from {MEASURED:g} s on; ±: {CONFIDENCE:.0%} interval over the runs")
 
 
 def runs(study: Study) -> Table:
