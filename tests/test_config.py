@@ -769,6 +769,10 @@ def test_a_file_in_another_encoding(write):
                 "3: Applications.Heatmap: BASE/none: no such file or directory",
             ],
         ),
+        (
+            "Applications: {Queue: file}\nState: dir/../file",
+            ["2: State: BASE/file is the file of Applications.Queue, too, and would be replaced"],
+        ),
     ],
 )
 def test_files_that_are_named_are_checked_when_asked(write, tmp_path, text, expected):

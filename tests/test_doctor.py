@@ -24,13 +24,14 @@ def test_everything_wrong_is_told_at_once(site: Site) -> None:
     assert done.returncode == 2
     wrong = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("wrong")]
     assert {"scheduling", "mpirun", "programs", "outputs"} <= set(wrong)
-    assert "python3 npb/build.py" in done.stdout and "Traceback" not in done.stderr
+    assert "vrm npb build" in done.stdout and "Traceback" not in done.stderr
 
 
 def test_a_config_that_cannot_be_read(site: Site) -> None:
     site.config_file.write_text("Nodes: [1\n")
     done = site.run("doctor")
     assert done.returncode == 2 and str(site.config_file) in done.stdout
+    assert "cluster" not in done.stdout  # nothing is said of a configuration that is not the user's
 
 
 def test_an_mpirun_that_fails_is_found_by_trying(site: Site) -> None:

@@ -427,6 +427,11 @@ class Settings(BaseModel):
         if os.sep in self.launcher.mpirun:
             named.append(("Launcher.Mpirun", Path(self.launcher.mpirun), _must_be_program))
         complaints = [(key, check(path)) for key, path, check in named if path is not None]
+        complaints += [
+            ("State", f"{path} is the file of {key}, too, and would be replaced")
+            for key, path, _ in named
+            if path == self.state and key != "State"
+        ]
         return [
             self.problem(key, message, "correct the path, or make what it names")
             for key, message in complaints
@@ -777,6 +782,8 @@ def _problem(error: Any, source: _Source, model: Type[BaseModel]) -> Problem:
         location = location[:-1]
     context = error.get("ctx", {})
     line, key = source.lines.get(location), _dotted(location)
+    if error["type"] == "missing":
+        return Problem(source.file, line, key, "this key has no default", "write it")
     if error["type"] == "extra_forbidden":
         return Problem(source.file, line, key, "unknown key", _meant(location, model))
     message = context.get("message", error["msg"])

@@ -48,10 +48,12 @@ def read_estimates(path: Union[str, Path]) -> Tuple[Table, List[str]]:
     """The table of a file by executable and ranks, and its comment lines; EstimateError."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise EstimateError(f"{path}: {reason.lower()}; `vrm calibrate --out {path}` measures one"
-                            ) from error
+    except OSError as error:
+        raise EstimateError(f"{path}: {(error.strerror or str(error)).lower()}; `vrm calibrate "
+                            f"--out {path}` measures one") from error
+    except UnicodeDecodeError as error:
+        raise EstimateError(f"{path}: byte {error.start + 1} is not UTF-8; is this a table of "
+                            "estimates?") from error
     comments = [line[1:].strip() for line in lines if line.startswith("#")]
     rows = [(number, line) for number, line in enumerate(lines, 1)
             if line.strip() and not line.startswith("#")]

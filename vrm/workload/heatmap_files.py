@@ -64,6 +64,9 @@ class Figure:
 
 
 COLUMNS = tuple(field.name for field in fields(Figure))
+CSV_HEAD = "seconds = median, spread = the middle half of the runs by the median"
+RANK_HEAD = "an application, then all from its best to its worst partner"
+"""What a file of the form says of itself in its first line."""
 _WHOLE = ("procs", "partner_procs", "runs")
 _TEXT = ("placement", "app", "partner")
 
@@ -72,7 +75,7 @@ _TEXT = ("placement", "app", "partner")
 class HeatmapFile:
     """What a file holds: the order of partners, the speed-ups if it has any, and its figures.
 
-    `comments` are its comment lines, without the `#`.
+    `comments` are its comment lines, without the `#` and without what explains the form.
     """
 
     heatmap: Heatmap
@@ -111,8 +114,9 @@ def read(path: Union[str, Path], rows_are: str = "own", least: float = 0.0) -> H
     lines = [(number, line.partition("#")[0].strip())
              for number, line in enumerate(text.splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line]
-    comments = tuple(line.lstrip()[1:].strip() for line in text.splitlines()
-                     if line.lstrip().startswith("#"))
+    comments = tuple(comment for comment in (
+        line.lstrip()[1:].strip() for line in text.splitlines() if line.lstrip().startswith("#"))
+                     if comment not in (CSV_HEAD, RANK_HEAD))
     if not lines:
         raise SpeedError(f"{path}: empty; a line of the simplest form is an application and then "
                          "all from its best to its worst partner: `ep cg bt ep`")
@@ -310,7 +314,7 @@ def _heatmap_of_ranks(figures: Iterable[Figure]) -> Heatmap:
 def csv_text(figures: Iterable[Figure], comments: Iterable[str] = ()) -> str:
     """The CSV form."""
     out = io.StringIO()
-    out.writelines(f"# {comment}\n" for comment in comments)
+    out.writelines(f"# {comment}\n" for comment in (CSV_HEAD, *comments))
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for figure in figures:
@@ -326,7 +330,7 @@ def _word(value: Any) -> str:
 
 def rank_text(heatmap: Heatmap, comments: Iterable[str] = ()) -> str:
     """The rank form: an application, then all from its best to its worst partner."""
-    lines = [f"# {comment}\n" for comment in comments]
+    lines = [f"# {comment}\n" for comment in (RANK_HEAD, *comments)]
     for app, row in heatmap.ranks.items():
         if row:
             lines.append(" ".join([app, *sorted(row, key=lambda name: (row[name], name))]) + "\n")

@@ -1,0 +1,48 @@
+"""What may import what: the rooms that decide know nothing of files, clocks and processes."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Set
+
+import pytest
+
+import vrm
+
+HOUSE = Path(vrm.__file__).parent
+OUTSIDE = {"os", "time", "datetime", "subprocess", "socket", "signal", "shutil", "tempfile",
+           "threading", "psutil", "yaml", "pathlib"}
+"""What gives a clock, a file, an environment variable or a process."""
+
+
+def imported(room: str) -> Set[str]:
+    """The modules that the files of a room import, vrm's with the room only (`vrm.model`)."""
+    names = set()
+    for path in (HOUSE / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {name.name for name in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module == "vrm":
+                names |= {f"vrm.{name.name}" for name in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, path
+                names.add(str(node.module))
+    return {".".join(name.split(".")[:2 if name.startswith("vrm.") else 1]) for name in names}
+
+
+@pytest.mark.parametrize("room, may", [
+    ("model", set()), ("scheduling", {"vrm.model"}), ("workload", {"vrm.model"}),
+])
+def test_a_room_imports_only_what_lies_below_it(room: str, may: Set[str]) -> None:
+    vrms = {name for name in imported(room) if name.startswith("vrm.")}
+    assert vrms and vrms <= {*may, f"vrm.{room}"}
+
+
+@pytest.mark.parametrize("room", ["model", "scheduling"])
+def test_who_decides_has_no_clock_and_no_files(room: str) -> None:
+    assert not imported(room) & OUTSIDE
+
+
+def test_who_runs_and_who_simulates_know_nothing_of_each_other() -> None:
+    assert "vrm.simulation" not in imported("live") and "vrm.live" not in imported("simulation")
