@@ -26,7 +26,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 import yaml
 
@@ -36,9 +36,9 @@ from vrm.experiment.plan import LIVE, Plan, Run, apps_of, mix_of
 from vrm.model.job import Job, JobState
 from vrm.report.jobs import read_jobs
 from vrm.report.metrics import makespan, ran
-from vrm.simulation.inputs import SYNTHETIC
+from vrm.simulation.inputs import SYNTHETIC, QueueWorkload
 from vrm.workload.generator import write_at_once
-from vrm.workload.queue_file import LineError, QueueFollower
+from vrm.workload.submission import Submission
 
 Tell = Callable[[str], None]
 COMPLETE, CUT_SHORT, MISSING = "complete", "cut short", "to do"
@@ -127,7 +127,6 @@ class Experiment:
         None where that cannot be told. It is what the simulator says."""
         from vrm.live.topology import TopologyError, geometry
         from vrm.simulation.library import choices_of, simulate
-        from vrm.workload.submission import Submission
         seconds: Dict[Tuple[str, str], float] = {}
         for run in self.plan.runs:
             key = run.scenario.name, run.queue.name
@@ -139,9 +138,8 @@ class Experiment:
                                     settings.emulate)
             except TopologyError:
                 return None
-            jobs = [Submission(job, job.estimate) for job in _jobs(run)]
             choices = {**choices_of(settings), "nodes": nodes}
-            seconds[key] = simulate(jobs, **choices).summary["makespan"]
+            seconds[key] = simulate(_submissions(run), **choices).summary["makespan"]
         return sum(seconds[run.scenario.name, run.queue.name] for run in self.plan.runs)
 
     # Inputs.
@@ -337,20 +335,16 @@ class Experiment:
         return [(task, str(error)) for task, error in found]
 
 
-def _jobs(run: Run) -> Iterator[Job]:
-    """The jobs of a queue file or of a mix, as they are submitted."""
-    if run.queue.generate is not None:
-        lines: List[Any] = list(mix_of(run.queue.generate, run.seed or 0).lines())
-    else:
-        follower = QueueFollower(Path(run.queue.source))
-        follower.finish()
-        lines = [line.parsed for line in follower.read_new()
-                 if not isinstance(line.parsed, LineError)]
-    time = 0.0
-    for number, line in enumerate(lines):
-        yield Job(number, line.app, line.procs, line.seconds, time, line.exclusive,
-                  line.fields.get("cores", 1))
+def _submissions(run: Run) -> Iterable[Submission]:
+    """The jobs of a queue file or of a mix, each running as long as it was estimated to."""
+    if run.queue.generate is None:
+        return QueueWorkload(run.queue.source)
+    found, time = [], 0.0
+    for number, line in enumerate(mix_of(run.queue.generate, run.seed or 0).lines()):
+        found.append(Submission(Job(number, line.app, line.procs, line.seconds, time,
+                                    line.exclusive), line.seconds))
         time += line.delay or 0.0
+    return found
 
 
 def begin(task: Task, plan: Plan, mpi: Optional[str]) -> Dict[str, Any]:

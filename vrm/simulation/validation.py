@@ -76,9 +76,10 @@ def validate(rows: Sequence[JobRow], rules: Rules, estimates: Optional[Table] = 
              heatmap: Optional[Heatmap] = None, speedups: Optional[Speedups] = None) -> Validation:
     """Replay a run and compare.
 
-    `estimates`: the calibrated run time of each application and number of ranks; None takes the
-    run times as measured, and no speed-ups, which are in them already. `heatmap` orders nodes
-    under strip; `speedups` say how fast jobs run there beside others.
+    `estimates`: the calibrated run times of each application and number of ranks, of which the
+    mean is taken (a makespan is a sum of run times); None takes the run times as measured, and no
+    speed-ups, which are in them already. `heatmap` orders nodes under strip; `speedups` say how
+    fast jobs run there beside others.
 
     Raises ValidationError when an estimate is missing.
     """
@@ -92,7 +93,7 @@ def validate(rows: Sequence[JobRow], rules: Rules, estimates: Optional[Table] = 
         assert row.start is not None and row.end is not None
         run = row.end - row.start
         if estimates is not None and row.status == JobState.COMPLETED.value:
-            run = estimates[row.app, row.procs].seconds
+            run = estimates[row.app, row.procs].mean
         job = Job(row.id, row.app, row.procs, row.walltime, row.submit - begin, row.exclusive,
                   _width(row))
         submissions.append(Submission(job, run))

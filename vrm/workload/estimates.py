@@ -10,7 +10,7 @@ import csv
 import io
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Dict, Iterable, List, Tuple, Union
 
 from vrm.workload.heatmap_files import spread
@@ -39,6 +39,12 @@ class Estimate:
         times, app_times = (*self.times, whole), (*self.app_times, seconds)
         return replace(self, times=times, seconds=median(times), app_times=app_times,
                        app_seconds=median(app_times))
+
+    @property
+    def mean(self) -> float:
+        """The mean seconds of the single runs, the median where these are not known. Times scatter
+        to one side, so that many jobs together take longer than so many medians."""
+        return fmean(self.times) if self.times else self.seconds
 
 
 Table = Dict[Tuple[str, int], Estimate]
