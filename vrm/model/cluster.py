@@ -7,7 +7,6 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from vrm.model import bits
 from vrm.model.job import Job
 from vrm.model.node import Node, Socket
 from vrm.model.placement import CoreLayout, CorePlacement, Placement
