@@ -278,13 +278,16 @@ def test_the_other_launchers_on_several_nodes(real: Testbed, tmp_path: Path, how
     (cluster.root / "hosts").write_text("n[0-2]\n")
     cluster.config(Sockets=1, Cores=2, Grace=0.5,
                    **({"Hosts": {"File": "hosts"}} if how == "ssh" else {}))
-    cluster.queue(cluster.line("bt.S.x", 3, 60, "a", "b.2"),
-                  cluster.line("cg.S.x", 3, 60, "b", "a.2"),
+    cluster.queue(cluster.line("bt.S.x", 3, 60, "a", "met"),
+                  cluster.line("cg.S.x", 3, 60, "b", "met"),
                   cluster.line("stays", 3, 60, "c", "never"),
                   cluster.line("ep.S.x", 3, 60, "d", "go"))
     job = cluster.submit(3) if how == "sbatch" else ""
     process = None if job else cluster.start()
     try:
+        wait_until(lambda: len(list(cluster.marks.glob("[ab].?"))) == 6,
+                   "the first two jobs have met on all nodes")
+        (cluster.marks / "met").touch()
         wait_until(lambda: len(list(cluster.marks.glob("[cd].?"))) == 6,
                    "the ranks of the last two jobs have started")
         assert len([line for line in cluster.left() if "stays" in line]) >= 6
