@@ -355,16 +355,17 @@ def test_mpirun_killed(place: Place) -> None:
 
 
 def test_a_daemon_dies(place: Place) -> None:
-    """5 calls it a success and leaves the ranks; only mpirun's words tell. (It fails with 137 when
-    it hears of the end of its ssh first, as it may on a busy machine.)"""
+    """5 calls it a success and leaves the ranks; only mpirun's words tell."""
     job = place.start(1, halves((1, 3), (0,)), "go", 60)
     place.wait_for_start(job)
     daemons = [pid for pid, line in place.testbed.pids("n3").items()
                if re.match(r"\S*/(orted|prted) ", line)]
     place.testbed.exec("n3", ["kill", "-9", *daemons])
-    status = job.process.wait(30)
-    assert status == 205 if not place.five else status in (0, 137)
-    assert lost_nodes(job.errors) == ("n3",) or status == 137
+    told = job.process.wait(30), lost_nodes(job.errors)
+    if place.five and place.how == "ssh":  # it may hear first that its ssh was ended by a signal
+        assert told in [(0, ("n3",)), (137, ())]
+    else:
+        assert told == (0 if place.five else 205, ("n3",))
     wait_until(lambda: not place.ranks("n1", job), "the ranks on the other node end")
     if place.five:
         assert len(place.ranks("n3", job)) == 2
