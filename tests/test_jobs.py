@@ -143,6 +143,17 @@ def test_jobs_that_do_not_fit_come_back_when_the_end_moves() -> None:
     assert [job.id for job in book.queue.in_order(20.0)] == [0, 1, 2]
 
 
+def test_a_job_that_did_not_fit_and_was_cancelled_fits_when_it_is_asked_for_again() -> None:
+    book = JobBook(JobQueue(make_ordering("FCFS"), lambda job: 1))
+    book.enter(Job(0, "a.x", 1, 100.0, 0.0))
+    assert [job.id for job in book.fit(0.0, 60.0)] == [0]
+    book.ended(0, JobState.CANCELLED)
+    book.fit(0.0, math.inf)
+    book.again(0)
+    assert book.fit(0.0, math.inf) == [] and 0 in book.queue
+    assert [job.id for job in book.fit(0.0, 60.0)] == [0] and 0 in book.parked
+
+
 def test_a_dependency_on_a_job_that_is_not_there() -> None:
     book = JobBook(JobQueue(make_ordering("FCFS"), lambda job: 1))
     for other in (0, 1):

@@ -180,6 +180,7 @@ class JobBook:
         uses up one of its retries. The result is as of `enter`."""
         entry = self.entries[job_id]
         entry.state = JobState.QUEUED
+        entry.late = False  # the next `fit` judges it anew
         entry.tries += retry
         for dependent in self._depending_on(entry):
             dependent.missing.add(job_id)
