@@ -144,8 +144,8 @@ AGENT = os.path.abspath(agent.__file__)
 
 def test_the_command_of_each_way() -> None:
     start = (sys.executable, AGENT, "120")
-    words = ("/bin/sh", "-c", 'p=$1; [ -x "$p" ] || p=python3; exec "$p" -I -S "$2" "$3"', "sh",
-             *start)
+    words = ("/bin/sh", "-c", 'p=$1; [ -x "$p" ] || p=python3; shift; exec "$p" -I -S "$@"',
+             "sh", *start)
     assert command_line("n0", "local", 9.6) == (sys.executable, "-I", "-S", AGENT, "120")
     assert command_line("n0", "srun", 9.6) == (
         "srun", "--overlap", "-N1", "-n1", "-w", "n0", "--cpu-bind=none", "--mem=0",
@@ -153,6 +153,7 @@ def test_the_command_of_each_way() -> None:
     assert command_line("n0", "ssh", 9.6)[:-1] == (*SSH, "-o", "ConnectTimeout=10", "n0")
     assert shlex.split(command_line("n0", "ssh", 9.6)[-1]) == list(words)
     assert command_line("n0", "ssh", 9.6, ("my", "way"))[:-1] == ("my", "way", "n0")
+    assert command_line("n0", "local", 9.6, (), ("/vrm/other.py",))[3:] == ("/vrm/other.py",)
 
 
 def test_a_python_that_is_not_there_is_replaced(tmp_path: Path, nodes: StandIn,

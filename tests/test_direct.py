@@ -4,10 +4,6 @@ tell themselves where they run.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple
@@ -17,7 +13,6 @@ from conftest import Site, wait_until
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
 
 from vrm.config import Launcher as Settings
-from vrm.live import remote
 from vrm.live.direct import Direct
 from vrm.live.environment import thread_settings
 from vrm.live.launchers import MADE_UP, BindingCheck, LaunchError, make_launcher
@@ -99,45 +94,17 @@ def test_what_cannot_be_started_is_refused(tmp_path: Path) -> None:
         launcher(tmp_path / "other", Options=("--verbose",))
 
 
-@pytest.mark.parametrize("srun, expected", [
-    ("/bin/srun", "/bin/srun --job-name=vrm.7 --overlap --nodes=1 --ntasks=1 --nodelist=n5 "
-                  "--export=ALL --cpu-bind=mask_cpu:0x24 /apps/a -x"),
-    ("", f"{sys.executable} -I -S {remote.__file__} n5 2,5 /apps/a -x"),
-])
-def test_a_program_on_another_node(srun: str, expected: str, tmp_path: Path) -> None:
+def test_a_program_on_another_node(tmp_path: Path) -> None:
     topology = parse_topology(machine(tmp_path, TWO_BY_FOUR), "n5")
-    made = Direct({"PATH": "/bin"}, {}, {"n5": topology}, srun=srun)
+    made = Direct({"PATH": "/bin"}, {}, {"n5": topology})
     placed = slots((0, 0, (2,)), (0, 1, (1,)))
     launch = made.command(7, "/apps/a", placed, [topology.node], "/r", ("-x",))
-    assert launch.argv == tuple(expected.split()) and launch.affinity is None
+    assert (launch.host, launch.argv, launch.affinity) == ("n5", ("/apps/a", "-x"), (2, 5))
     assert launch.env["OMP_NUM_THREADS"] == "2" and launch.env["OMP_PLACES"] == "cores"
-    assert made.check_bindings("/e", "/o", placed, [topology.node]).state == "unchecked"
-    made_up = Direct({}, {}, {"n5": replace(topology, synthetic=True)}, srun=srun)
-    argv = made_up.command(7, "/apps/a", placed, [topology.node], "/r").argv
-    assert argv[-2] in ("--cpu-bind=none", "-")
+    assert made.check_bindings("/e", "/o", placed, [topology.node]).state == "ok"
+    made_up = Direct({}, {}, {"n5": replace(topology, synthetic=True)})
+    assert made_up.command(7, "/apps/a", placed, [topology.node], "/r").affinity is None
     assert made_up.check_bindings("/e", "/o", placed, [topology.node]) == MADE_UP
-
-
-ODD = ["", "a b", "$(touch hit)", "'; touch hit; '", '"`touch hit`"', "a\nb", "\\", "*", "\u00e9\t"]
-
-
-def test_no_word_of_a_job_means_anything_to_the_remote_shell(tmp_path: Path) -> None:
-    """The command as a remote shell gets it, for a program with odd words and variables."""
-    tell = [sys.executable, "-c", "import json,os,sys; print(json.dumps([sys.argv[1:], "
-            "os.environ['ODD'], os.getcwd(), sorted(os.sched_getaffinity(0)), "
-            "'SSH_TTY' in os.environ]))", *ODD]
-    cpu = max(os.sched_getaffinity(0))
-    folder = tmp_path / "a ' $(b)"
-    folder.mkdir()
-    argv = remote.command("n5", [cpu], tell, str(folder),
-                          {**os.environ, "ODD": "".join(ODD), "SSH_TTY": "/dev/pts/1"})
-    assert argv[:-1] == ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", "n5"]
-    done = subprocess.run(["/bin/sh", "-c", argv[-1]], cwd=tmp_path, check=True, text=True,
-                          stdout=subprocess.PIPE)
-    assert json.loads(done.stdout) == [ODD, "".join(ODD), str(folder), [cpu], False]
-    assert not list(tmp_path.rglob("hit"))
-    with pytest.raises(ValueError, match="too long for ssh"):
-        remote.command("n5", [], ["/bin/true"], "/", {"LONG": "x" * 200_000})
 
 
 # ------------------------------------------------------------------------- the real programs

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import pytest
 import yaml
-from conftest import mpiexecs
+from conftest import LIMIT, mpiexecs, wait_until
 from testbed import Batch, Testbed
 
 from vrm.config import Launcher as Settings
@@ -20,7 +20,7 @@ from vrm.live.hydra import MPICH, Hydra, find_mpiexec
 from vrm.live.launchers import Launch, Launcher, make_launcher
 from vrm.live.topology import Topology, parse_cpu_list, read_topology
 from vrm.model import RankSlot
-from vrm.report.jobs import JobRow, read_jobs
+from vrm.report.jobs import JobRow, parse_cores, read_jobs
 
 ASK = """#!/bin/sh
 while read -r key value; do
@@ -140,24 +140,75 @@ def test_every_rank_is_on_its_node_and_core(real: Testbed, batch: Batch, ask: Pa
             assert wrong.state == "mismatch" and len(wrong.differences) == len(placed)
 
 
-@pytest.mark.parametrize("inside", [True, False])
-def test_direct_reaches_other_nodes_by_srun_and_by_ssh(
-        real: Testbed, batch: Batch, inside: bool, tmp_path: Path) -> None:
-    program = tmp_path / "tell"
-    program.write_text("#!/bin/sh\ntaskset -cp $$\necho $(hostname) $VRM_RUN $VRM_JOB_ID "
-                       "$OMP_NUM_THREADS \"$1\"\npwd\nexit 5\n")
+TELLS = """#!/bin/sh
+trap 'echo term >> "$1.ended"; exit 9' TERM
+while read -r key value; do
+  [ "$key" = Cpus_allowed_list: ] && cpus=$value
+done < /proc/self/status
+echo "$(hostname) $cpus $VRM_JOB_ID $OMP_NUM_THREADS $PWD"
+echo x >> "$1.started"
+until [ -e "$2" ]; do sleep 0.02; done
+exit 5
+"""
+
+
+@pytest.mark.parametrize("how", ["srun", "ssh"])
+def test_an_ensemble_on_several_nodes_outlives_its_manager(real: Testbed, batch: Batch, how: str,
+                                                           tmp_path: Path) -> None:
+    """Programs without MPI on all cores of two nodes. One is cancelled, the manager is killed while
+    the others run, and another one follows them to their ends."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "tells"
+    program.write_text(TELLS)
     program.chmod(0o755)
-    made = make_launcher(Settings(Kind="direct"), False, topologies(),
-                         batch.env if inside else real.env)
-    made.run_id = "r1"
-    nodes = [topology.node for topology in topologies().values()]
-    launch = made.command(1, program, slots((1, (1,))), nodes, "/r", ["it's $HOME"])
-    done = run(real, "n0", launch, tmp_path)
-    assert done.returncode == 5, done.stderr
-    affinity, words, where = done.stdout.splitlines()
-    assert words == "n1 r1 1 1 it's $HOME" and where == str(tmp_path)
-    cpus = parse_cpu_list(affinity.rpartition(":")[2])
-    assert cpus == frozenset(read_topology().core(0, 1).cpus)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "hosts").write_text("n[0-1]\n")
+    (tmp_path / "queue").write_text("".join(
+        f"tells 1 60 0 dir=work args='{tmp_path}/{name} {tmp_path}/go'\n" for name in range(6)))
+    config = tmp_path / "vrm.yaml"
+    config.write_text(yaml.safe_dump({
+        "Applications": {"Path": "bin", "Queue": "queue"}, "Sockets": 1, "Cores": 2, "Log": "log",
+        "Allocation": {"Policy": "pack"}, "Launcher": {"Kind": "direct"}, "Grace": 30,
+        **({"Hosts": {"File": "hosts"}} if how == "ssh" else {})}))
+    vrm = [sys.executable, "-m", "vrm.cli", "-c", config]
+
+    def began(names: Sequence[int]) -> bool:
+        return all((tmp_path / f"{name}.started").exists() for name in names)
+
+    env = batch.env if how == "srun" else None
+    with open(tmp_path / "said", "w") as log:
+        first = real.popen("n0", [*vrm, "--once"], env=env, cwd=tmp_path, stdout=log, stderr=log)
+        try:
+            wait_until(lambda: began(range(4)), "four run")
+            assert real.exec("login", [*vrm, "cancel", "3"], cwd=tmp_path).returncode == 0
+            wait_until(lambda: began([4]), "the next one runs in its place")
+        finally:
+            first.kill()
+            first.wait()
+        second = real.popen("n0", [*vrm, "--once"], env=env, cwd=tmp_path, stdout=log, stderr=log)
+        try:
+            wait_until(lambda: "going on with the run" in (tmp_path / "said").read_text(),
+                       "the next manager has taken over")
+            (tmp_path / "go").touch()
+            assert second.wait(LIMIT) == 1, (tmp_path / "said").read_text()
+        finally:
+            second.kill()
+            second.wait()
+        wait_until(lambda: not [line for node in ("n0", "n1") for line in real.pids(node).values()
+                                if str(program) in line or "runner.py" in line
+                                or "relay.py" in line], "nothing is left on the nodes")
+    rows = {row.id: row for row in read_jobs(tmp_path / "log" / "jobs.csv")}
+    assert {i: (row.status, row.exit_code) for i, row in rows.items()} == {
+        i: ("cancelled", 9) if i == 3 else ("failed", 5) for i in range(6)}
+    assert (tmp_path / "3.ended").read_text() == "term\n"
+    cpus = [frozenset(read_topology().core(0, core).cpus) for core in (0, 1)]
+    for i, row in rows.items():
+        assert row.binding == "ok" and (tmp_path / f"{i}.started").read_text() == "x\n"
+        words = (tmp_path / "log" / f"tells.{i}.o").read_text().split()
+        (node, (place,)), = parse_cores(row.cores)
+        assert words[0] == node and parse_cpu_list(words[1]) == cpus[place.first]
+        assert words[2:] == [str(i), "1", str(tmp_path / "work")]
+    assert {parse_cores(row.cores)[0][0] for row in rows.values()} == {"n0", "n1"}
 
 
 @pytest.mark.parametrize("kind, program", KINDS)

@@ -1,10 +1,11 @@
 """Many short jobs on a cluster of 8 namespaced nodes under Slurm: does anything leak, and how
 quickly does one job follow another? As root, on a machine with what tests/testbed.py wants.
 
-    python tests/benchmarks/soak.py [--jobs 1000] [--mpirun PATH]
+    python tests/benchmarks/soak.py [--jobs 1000] [--mpirun PATH | --direct]
 
 Half of the jobs have one rank, the others two to eight on one or two nodes; all are `true`, so that
-mpirun's own start is what takes the time. The last rows compare the second half of the run with the first.
+mpirun's own start is what takes the time. With --direct they are tasks without MPI, one core each.
+The last rows compare the second half of the run with the first.
 """
 
 from __future__ import annotations
@@ -34,20 +35,22 @@ from vrm.report.jobs import read_jobs  # noqa: E402
 PAUSE = 2.0
 
 
-def write_site(root: Path, jobs: int, mpirun: str) -> Path:
+def write_site(root: Path, jobs: int, mpirun: str, direct: bool) -> Path:
     """Programs, queue and configuration; the configuration's path."""
     (root / "bin").mkdir()
     program = root / "bin" / "true"
     program.write_text("#!/bin/sh\nexit 0\n")
     program.chmod(0o755)
     draw = random.Random(1)
-    sizes = [1 if draw.random() < 0.5 else draw.choice([2, 4, 8]) for _ in range(jobs)]
+    sizes = [1 if direct or draw.random() < 0.5 else draw.choice([2, 4, 8]) for _ in range(jobs)]
     (root / "queue").write_text("".join(f"true {size} 5 0\n" for size in sizes) + "end\n")
     config = root / "vrm.yaml"
     config.write_text(yaml.safe_dump({
         "Applications": {"Path": "bin", "Queue": "queue"}, "Log": "log",
-        "Scheduling": {"Backfilling": "easy"}, "Allocation": {"Policy": "strip"},
-        "Launcher": {"AllowRoot": True, "Transport": "tcp", "Mpirun": mpirun}}))
+        "Scheduling": {"Backfilling": "easy"},
+        "Allocation": {"Policy": "pack" if direct else "strip"},
+        "Launcher": {"Kind": "direct"} if direct else
+        {"AllowRoot": True, "Transport": "tcp", "Mpirun": mpirun}}))
     return config
 
 
@@ -99,13 +102,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--mpirun", default="auto")
+    parser.add_argument("--direct", action="store_true")
     arguments = parser.parse_args()
     reason = missing()
     if reason:
         raise SystemExit(f"soak.py: {reason}")
     with tempfile.TemporaryDirectory() as folder, Testbed(8) as testbed:
         root = Path(folder)
-        config = write_site(root, arguments.jobs, arguments.mpirun)
+        config = write_site(root, arguments.jobs, arguments.mpirun, arguments.direct)
         before = processes(testbed)
         with testbed.allocation(8, "--exclusive") as batch:
             begun = time.perf_counter()
@@ -122,7 +126,8 @@ def main() -> None:
         left = [path for path in (root / "log" / "pids").iterdir()]
         half = next((one for one in found if one[0] >= len(rows) // 2), found[-1])
         times = sorted(gaps(root / "log" / "journal"))
-        print(f"{os.cpu_count()} cores, 8 nodes of 2x4, strip, EASY")
+        print(f"{os.cpu_count()} cores, 8 nodes of 2x4, "
+              + ("tasks without MPI" if arguments.direct else "strip, EASY"))
         for name, value in (
                 ("jobs completed", f"{completed} of {len(rows)}"),
                 ("jobs a second", f"{len(rows) / seconds:.1f}"),

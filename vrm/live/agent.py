@@ -40,6 +40,9 @@ SWEEP_PAUSE = 0.01
 SWEEP_SECONDS = 3.0
 """Seconds between two looks of a sweep, and after which what is left counts as immortal."""
 
+ROUNDS = 10
+"""How often processes are listed in one look at them; new ones come all the time on a busy node."""
+
 LINE = 1 << 20
 """Bytes in which any request fits."""
 
@@ -191,16 +194,25 @@ def _environment(pid):
 def marked():
     # type: () -> Iterator[Tuple[Process, List[bytes]]]
     """The processes of all runs with their environment, the newest first: so a process that
-    always goes on in a child of its own is met before it has gone."""
-    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    for pid in sorted(numbers, reverse=True):
-        if not _environment(pid):
-            continue
-        stat = read_stat(pid)
-        # Once more: the number may have gone to another process before its start was read.
-        environment = _environment(pid)
-        if stat is not None and environment:
-            yield (pid, stat[1]), environment
+    always goes on in a child of its own is met before it has gone.
+
+    Those that have come in the meantime are looked at as well, ROUNDS times at most: else a child
+    could be missed that has come since and whose parent has gone.
+    """
+    known = set()  # type: Set[int]
+    for _ in range(ROUNDS):
+        numbers = {int(name) for name in os.listdir("/proc") if name.isdigit()} - known
+        known |= numbers
+        for pid in sorted(numbers, reverse=True):
+            if not _environment(pid):
+                continue
+            stat = read_stat(pid)
+            # Once more: the number may have gone to another process before its start was read.
+            environment = _environment(pid)
+            if stat is not None and environment:
+                yield (pid, stat[1]), environment
+        if not numbers:
+            break
 
 
 def marks(run, job):

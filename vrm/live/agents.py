@@ -39,8 +39,9 @@ from itertools import count
 from typing import (Any, Collection, Deque, Dict, FrozenSet, Iterable, List, Mapping, Optional,
                     Sequence, Set, Tuple, Union)
 
-from vrm.live import agent
+from vrm.live import agent, runner
 from vrm.live.launchers import BindingCheck
+from vrm.live.remote import Relay
 from vrm.live.topology import (NodeFacts, Topology, TopologyError, fold, host_name, node_facts,
                                parse_cpu_list)
 from vrm.model import Node, RankSlot
@@ -136,7 +137,7 @@ AgentEvent = Union[NodeUp, NodeDown, Affinity, Swept]
 
 # The same file with the same Python, since nodes share the file system; where this Python is
 # not to be found, with the one that is there.
-_START = 'p=$1; [ -x "$p" ] || p=python3; exec "$p" -I -S "$2" "$3"'
+_START = 'p=$1; [ -x "$p" ] || p=python3; shift; exec "$p" -I -S "$@"'
 
 SSH = ("ssh", "-T", "-x", "-a", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes",
        "-o", "ControlMaster=no")
@@ -154,15 +155,16 @@ def choose_reach(reach: str, env: Mapping[str, str]) -> str:
     return "srun" if inside else "ssh"
 
 
-def command_line(host: str, reach: str, timeout: float, command: Sequence[str] = ()
-                 ) -> Tuple[str, ...]:
-    """What starts the agent of a node: `reach` is local, ssh or srun.
+def command_line(host: str, reach: str, timeout: float, command: Sequence[str] = (),
+                 program: Sequence[str] = (agent.__file__, str(SILENCE))) -> Tuple[str, ...]:
+    """What starts the agent of a node, or another `program` of vrm's: a file for Python, and its
+    arguments. `reach` is local, ssh or srun.
 
     `command` stands in the place of ssh and its options: it gets the host's name, and the command
     to run there as one word, as ssh does. That goes through a shell there; it holds fixed words
     and two paths of vrm's, quoted.
     """
-    start = (sys.executable or "python3", os.path.abspath(agent.__file__), str(SILENCE))
+    start = (sys.executable or "python3", os.path.abspath(program[0]), *program[1:])
     if reach == "local":
         return (start[0], "-I", "-S", *start[1:])
     words = ("/bin/sh", "-c", _START, "sh", *start)
@@ -369,6 +371,14 @@ class Agents:
         """Questions without an answer yet, by default without those to nodes that are down."""
         return sum(len(node.asked) for node in self._nodes.values()
                    if node.up is not False or not up_only)
+
+    def relay(self) -> Optional[Relay]:
+        """What starts programs on the other nodes, by the ways on which agents are started there;
+        None when there is no other node."""
+        ways = {node.host: command_line(node.host, node.reach, self.timeout, self._command,
+                                        (runner.__file__,))
+                for node in self._nodes.values() if not node.local}
+        return Relay(ways, self._env, self.timeout) if ways else None
 
     def drop(self, hosts: Iterable[str]) -> None:
         """Have nothing to do with these nodes any more."""

@@ -86,7 +86,7 @@ class Bench:
             self._end_leftovers()
             self.site.launcher.run_id = uuid.uuid4().hex[:12]
             stack.enter_context(_interrupted_by_signals())
-            self._spawner = stack.enter_context(Spawner(hold=[lock]))
+            self._spawner = stack.enter_context(Spawner([lock], self.site.relay))
             self._selector = stack.enter_context(selectors.DefaultSelector())
             self._selector.register(self._spawner.fileno(), selectors.EVENT_READ)
             stack.callback(self.end_all)
@@ -129,7 +129,7 @@ class Bench:
             self._spawner.launch(LaunchRequest(
                 number, launch.argv, launch.env, os.getcwd(), run.output(app, number),
                 run.errors(app, number), run.marker(number), run.status(number),
-                launch.affinity))
+                launch.affinity, host=launch.host))
         except (LaunchError, OSError) as error:
             self._trials.pop(number, None)
             raise MeasureError(f"{app}: cannot be started: {error}") from error

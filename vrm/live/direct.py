@@ -7,16 +7,14 @@ its one process: `solve 1 60 0 cores=8` and `solve 8 60 0` both give it eight co
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 from pathlib import Path
 from typing import List, Mapping, Optional, Sequence
 
-from vrm.live import remote
-from vrm.live.environment import environment, step_environment, tagged, thread_settings
+from vrm.live.agents import is_local
+from vrm.live.environment import environment, tagged, thread_settings
 from vrm.live.launchers import (LAUNCHERS, MADE_UP, BindingCheck, Launch, LaunchError, PathLike,
                                 Settings, slot_cpus, synthetic)
-from vrm.live.topology import Topology, host_name
+from vrm.live.topology import Topology
 from vrm.model import Node, RankSlot
 
 
@@ -25,8 +23,7 @@ class Direct:
     """Jobs that are one process each.
 
     `env` is the environment of all jobs, `user` the part of it that the configuration sets,
-    `topologies` are the machines by node name, `srun` is the program that reaches other nodes
-    ("" for ssh). An `emulated` cluster runs on this machine, unbound.
+    `topologies` are the machines by node name. An `emulated` cluster runs on this machine, unbound.
     """
 
     mpirun = ""
@@ -35,13 +32,11 @@ class Direct:
     kind = "direct"
 
     def __init__(self, env: Mapping[str, str], user: Mapping[str, str],
-                 topologies: Mapping[str, Topology], emulated: bool = False,
-                 srun: str = "") -> None:
+                 topologies: Mapping[str, Topology], emulated: bool = False) -> None:
         self.env = dict(env)
         self.user = dict(user)
         self.topologies = dict(topologies)
         self.emulated = emulated
-        self.srun = srun
         self.run_id = ""
 
     @classmethod
@@ -51,19 +46,16 @@ class Direct:
         if settings.options:
             raise LaunchError("Launcher.Options are arguments for mpirun, and Launcher.Kind: "
                               "direct starts none; remove them")
-        env, srun = environment(base, settings.environment), ""
-        if "SLURM_JOB_ID" in base:
-            srun = shutil.which("srun", path=base.get("PATH", os.defpath)) or ""
-            env = step_environment(env, settings.environment)
-        return cls(env, settings.environment, topologies, emulated, srun)
+        return cls(environment(base, settings.environment), settings.environment, topologies,
+                   emulated)
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
                 nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
                 variables: Optional[Mapping[str, str]] = None) -> Launch:
         """The application itself, bound to the cores of all slots, with a thread for each.
 
-        On another node than this one it is started by srun inside a Slurm job, else by ssh.
-        Raises LaunchError for a job on several nodes.
+        On another node than this one the relay starts it. Raises LaunchError for a job on several
+        nodes.
         """
         names = list({nodes[slot.node].name: None for slot in slots})
         if len(names) > 1:
@@ -79,36 +71,16 @@ class Direct:
         env = tagged({**self.env, **own}, self.run_id, job_id)
         env.update(thread_settings(env, {**self.user, **own}, threads, bound=bool(cpus)))
         program = (os.fspath(Path(app)), *arguments)
-        if self.emulated or _here(names[0]):
-            return Launch(program, env, {}, tuple(cpus) or None)
-        return Launch((*self._reach(job_id, names[0], cpus), *program), env, {})
-
-    def _reach(self, job_id: int, host: str, cpus: Sequence[int]) -> List[str]:
-        """What starts a program on another node, bound to `cpus` if there are any."""
-        if self.srun:
-            mask = hex(sum(1 << cpu for cpu in cpus))
-            return [self.srun, f"--job-name=vrm.{job_id}", "--overlap", "--nodes=1", "--ntasks=1",
-                    f"--nodelist={host}", "--export=ALL",
-                    f"--cpu-bind=mask_cpu:{mask}" if cpus else "--cpu-bind=none"]
-        return [sys.executable, "-I", "-S", remote.__file__, host,
-                ",".join(map(str, cpus)) or "-"]
+        host = "" if self.emulated or is_local(names[0], self.env) else names[0]
+        return Launch(program, env, {}, tuple(cpus) or None, host)
 
     def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
                        nodes: Sequence[Node] = ()) -> BindingCheck:
-        """Here a program that started is bound: its supervisor has asked the kernel before."""
+        """A program that started is bound: who started it has asked the kernel before."""
         if self.emulated:
             return BindingCheck("unbound")
-        if synthetic(self.topologies, slots, nodes):
-            return MADE_UP
-        if all(_here(nodes[slot.node].name) for slot in slots):
-            return BindingCheck("ok")
-        return BindingCheck("unchecked", ("it runs on another node",))
+        return MADE_UP if synthetic(self.topologies, slots, nodes) else BindingCheck("ok")
 
     def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
         """The program's own."""
         return code
-
-
-def _here(host: str) -> bool:
-    """Whether a host is this machine."""
-    return host.partition(".")[0] == host_name()

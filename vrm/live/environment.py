@@ -20,7 +20,7 @@ It starts from vrm's own environment and is made in this order; later rows win.
 | `OMPI_MCA_ras=^gridengine`, `OMPI_MCA_plm_rsh_disable_qrsh=1` (4.1), `PRTE_MCA_plm_ssh_disable_qrsh=1` (5) | set inside a Grid Engine job with fewer slots than cores, if the user has not set them | the same |
 | `OMPI_MCA_ras=^lsf`, `OMPI_MCA_plm=rsh` (4.1), `PRTE_MCA_ras=^lsf`, `PRTE_MCA_plm=ssh` (5) | set inside an LSF job with fewer slots than cores, if the user has not set them | the same |
 | `OMPI_MCA_mpi_yield_when_idle=1` | set for emulated clusters, if the user has not set it | ranks that outnumber the cores would wait busily for each other |
-| `SLURM_CPU_BIND`, `SLURM_CPUS_PER_TASK`, `SLURM_DISTRIBUTION`, `SLURM_HINT`, `SLURM_NNODES`, `SLURM_NTASKS*`, `SLURM_NPROCS`, `SLURM_EXACT`, `SLURM_EXCLUSIVE` and the like | removed by `srun`, `hydra` and `direct`, but what `Launcher.Environment` has | sbatch leaves them for the whole job, or an srun around vrm for its step, and srun would read them as wishes |
+| `SLURM_CPU_BIND`, `SLURM_CPUS_PER_TASK`, `SLURM_DISTRIBUTION`, `SLURM_HINT`, `SLURM_NNODES`, `SLURM_NTASKS*`, `SLURM_NPROCS`, `SLURM_EXACT`, `SLURM_EXCLUSIVE` and the like | removed by `srun` and `hydra`, but what `Launcher.Environment` has | sbatch leaves them for the whole job, or an srun around vrm for its step, and srun would read them as wishes |
 | `SLURM_HOSTFILE` | set by `srun` | a host for each rank |
 | `HYDRA_BINDING`, `HYDRA_MAPPING`, `HYDRA_MEMBIND`, `HYDRA_HOST_FILE`, `I_MPI_PIN*`, `I_MPI_PERHOST`, `I_MPI_HYDRA_HOST*` | removed | they place and bind ranks, as above |
 | `SLURM_CPU_BIND=none` | set by `hydra` inside a Slurm job | else Slurm binds Hydra's proxies to a core, and their ranks with them |

@@ -42,12 +42,14 @@ class NoProgram(LaunchError):
 class Launch:
     """What starts one job: the arguments, the whole environment, the files that must stand
     before (path to text), and the CPUs to which it is bound before it starts (numbers of the
-    operating system; None leaves it to the launcher's program)."""
+    operating system; None leaves it to the launcher's program). `host`: the node on which it is
+    started, where that is not this machine and the launcher has no way of its own."""
 
     argv: Tuple[str, ...]
     env: Mapping[str, str]
     files: Mapping[Path, str]
     affinity: Optional[Tuple[int, ...]] = None
+    host: str = ""
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,7 @@ class Manager:
         self.records = Records(run, self.cluster, self.launcher, settings.launcher.check_bindings,
                                tell)
         self.place = recovery.Place.here(site.allocation)
+        self.relay = site.relay
         self.watch = site.watch or NodeWatch(None, site.cluster, {}, "")
         self.warnings = site.warnings
         self.end = AllocationEnd(settings.end.at, settings.end.margin, settings.grace,
@@ -167,7 +168,7 @@ class Manager:
         with self.run_directory.owned() as lock:
             past = self._past()
             self.journal = journals.Journal(self.run_directory.journal)
-            with Spawner(hold=[lock]) as self.spawner, self._woken_by_signals():
+            with Spawner([lock], self.relay) as self.spawner, self._woken_by_signals():
                 self._ask_end(self.now, wait=5.0)
                 self.records.open(past)
                 try:
@@ -635,7 +636,8 @@ class Manager:
             Path(path).write_text(text)
         return LaunchRequest(job.id, launch.argv, launch.env, details.directory or os.getcwd(),
                              run.output(job.app, job.id), run.errors(job.app, job.id),
-                             run.marker(job.id), run.status(job.id), launch.affinity)
+                             run.marker(job.id), run.status(job.id), launch.affinity,
+                             host=launch.host)
 
     def _where(self, booking: Booking) -> str:
         """Where a job runs, for people: its cores, or its nodes when these are more than two."""

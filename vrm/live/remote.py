@@ -1,54 +1,74 @@
-"""Run a program on another node by ssh, in this process's directory and environment:
-`python remote.py HOST CPUS PROGRAM ARGUMENT...`, with CPUS such as `0,2`, or `-` for all.
+"""The manager's side of the relay (`relay.py`), through which programs start on other nodes.
 
-For Kind: direct. What the remote shell gets to read is a fixed text and base64, so no word of a
-job can mean anything to it. ssh is this process, and its exit status ours (255 also when the
-program was killed by a signal).
+Supervisors send their orders through a socket of which the relay has the other end. This process
+has both ends, so that orders wait for the next relay when one is killed.
 """
 
 from __future__ import annotations
 
-import base64
-import json
+import marshal
 import os
+import socket
+import subprocess
 import sys
-from typing import List, Mapping, Sequence
+from typing import Mapping, Optional, Sequence
 
-# It must read as one word in single quotes, and run under any Python 3.
-START = ("import base64,json,os,sys;"
-         "d,c,a,e=json.loads(base64.b64decode(sys.argv[1]).decode());"
-         "os.chdir(d);c and os.sched_setaffinity(0,c);os.execve(a[0],a,e)")
+from vrm.live import relay
 
-LONGEST = 128 * 1024 - 1
-"""Bytes that Linux takes as one argument."""
-
-NOT_TAKEN = ("HOSTNAME", "OLDPWD", "PWD", "SHLVL", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "_")
-"""Variables that tell of this node and this login."""
+GONE_WITHIN = 3.0
+"""Seconds in which a relay without programs must have ended."""
 
 
-def command(host: str, cpus: Sequence[int], program: Sequence[str], directory: str,
-            environment: Mapping[str, str]) -> List[str]:
-    """The ssh command; ValueError when it is too long."""
-    env = {name: value for name, value in environment.items() if name not in NOT_TAKEN}
-    words = json.dumps([directory, list(cpus), list(program), env]).encode()
-    remote = f"exec python3 -c '{START}' {base64.b64encode(words).decode()}"
-    if len(remote) > LONGEST:
-        raise ValueError("environment and arguments are too long for ssh "
-                         f"({len(remote)} bytes of {LONGEST})")
-    return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", host, remote]
+class Relay:
+    """The relay of a run: `ways` are the commands that start a runner, by the node's name; `env`
+    is their environment, `timeout` the seconds in which a node must answer.
 
+    `life` can be read when the relay has ended.
+    """
 
-def main(arguments: List[str]) -> int:
-    """Become ssh; returns an exit status only when that fails."""
-    host, listed, program = arguments[0], arguments[1], arguments[2:]
-    cpus = [] if listed == "-" else [int(cpu) for cpu in listed.split(",")]
-    try:
-        argv = command(host, cpus, program, os.getcwd(), dict(os.environ))
-        os.execvp(argv[0], argv)
-    except (OSError, ValueError) as error:
-        print(f"vrm: cannot reach {host}: {error}", file=sys.stderr)
-    return 255
+    def __init__(self, ways: Mapping[str, Sequence[str]], env: Mapping[str, str],
+                 timeout: float) -> None:
+        self._setup = marshal.dumps((timeout, {
+            os.fsencode(host): list(way) for host, way in ways.items()}))
+        self._env = dict(env)
+        self._process: Optional["subprocess.Popen[bytes]"] = None
+        self._orders, self._taken = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.life = -1
 
+    def fileno(self) -> int:
+        """The end of the socket that supervisors get."""
+        return self._orders.fileno()
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    def start(self) -> int:
+        """Start the relay, or another one in the place of one that has ended; gives `life`.
+
+        Programs that the one before had started are ended with their connections. Raises OSError.
+        """
+        if self._process is not None:
+            os.close(self.life)
+            self._process.kill()
+            self._process.wait()
+        self.life, theirs = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", relay.__file__, str(self._taken.fileno())],
+                stdin=subprocess.PIPE, stdout=theirs, env=self._env, cwd="/",
+                pass_fds=[self._taken.fileno()], start_new_session=True)
+        finally:
+            os.close(theirs)
+        assert self._process.stdin is not None
+        self._process.stdin.write(self._setup)
+        self._process.stdin.close()
+        return self.life
+
+    def close(self) -> None:
+        """Let the relay end, once the programs that it has started have ended."""
+        self._orders.close()
+        self._taken.close()
+        if self._process is not None:
+            try:
+                self._process.wait(GONE_WITHIN)
+            except subprocess.TimeoutExpired:
+                pass  # programs run: it ends with them
+            os.close(self.life)
+            self._process = None

@@ -15,6 +15,7 @@ from vrm.live.agents import Agents, is_local
 from vrm.live.allocation import AllocationError, batch_job, end_of, find_allocation
 from vrm.live.launchers import Launcher, LaunchError, make_launcher
 from vrm.live.nodewatch import NodeWatch
+from vrm.live.remote import Relay
 from vrm.live.rundir import RunDirectory, RunError
 from vrm.live.topology import NodeFacts, TopologyError, cluster_geometry, read_topology
 from vrm.live.trust import distrust
@@ -28,7 +29,8 @@ class Site:
     """The cluster of a live run, what decides on it, and what starts jobs on it.
 
     `allocation` names the batch job (empty: the environment tells), and `end` asks when it ends:
-    epoch seconds, None for never. `watch` watches the nodes, `warnings` tell what is used
+    epoch seconds, None for never. `watch` watches the nodes, `relay` starts on them what the
+    launcher does not, `warnings` tell what is used
     otherwise than it might seem.
     """
 
@@ -39,6 +41,7 @@ class Site:
     allocation: str = ""
     end: Optional[Callable[[], Optional[float]]] = None
     watch: Optional[NodeWatch] = None
+    relay: Optional[Relay] = None
     warnings: Tuple[str, ...] = ()
 
 
@@ -142,14 +145,16 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
     except BaseException:
         agents.close()
         raise
+    kind = getattr(launcher, "kind", "")
+    relay = agents.relay() if kind == "direct" and not wished.emulated else None
     watched = watch and not wished.emulated
     if not watched:
         agents.close()
     watcher = NodeWatch(agents if watched else None, cluster, wished.topologies,
-                        getattr(launcher, "kind", ""), here)
+                        kind, here)
     return Site(cluster, wished.emulated, scheduler, launcher, batch_job(env),
                 (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
-                wished.warnings)
+                relay, wished.warnings)
 
 
 def application_fault(directory: Path, app: str) -> str:

@@ -20,6 +20,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Uni
 
 from vrm.live import supervisor
 from vrm.live.processes import boot_id, read_stat
+from vrm.live.remote import Relay
 
 JobId = Union[int, str]
 PathLike = Union[str, bytes, "os.PathLike[Any]"]
@@ -169,7 +170,8 @@ class LaunchRequest:
     system, since the one is renamed to the other.
     `affinity`: numbers of the CPUs to which the program is bound. `limits`: soft limits by the
     name of `resource.RLIMIT_*` in lower case (`{"core": 0}`). `sync`: force the status to disk
-    before the marker goes.
+    before the marker goes. `host`: the other node on which the program runs, if any; its files
+    are opened there.
     """
 
     id: JobId
@@ -183,6 +185,7 @@ class LaunchRequest:
     affinity: Optional[Sequence[int]] = None
     sync: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
+    host: str = ""
 
     def packed(self) -> bytes:
         """The request as the supervisor reads it. Raises ValueError for an impossible one."""
@@ -193,13 +196,13 @@ class LaunchRequest:
                            for name, value in self.limits.items())
         except AttributeError as error:
             raise ValueError(f"job {self.id}: no such limit: {error}") from error
-        return marshal.dumps((
-            json.dumps(self.id), [os.fsencode(word) for word in self.argv],
-            {name.encode(*_ENCODING): value.encode(*_ENCODING)
-             for name, value in self.env.items()},
-            _absolute(self.cwd), _absolute(self.stdout), _absolute(self.stderr),
-            _absolute(self.marker), _absolute(self.status),
-            None if self.affinity is None else tuple(self.affinity), limits, self.sync))
+        order = ([os.fsencode(word) for word in self.argv],
+                 {name.encode(*_ENCODING): value.encode(*_ENCODING)
+                  for name, value in self.env.items()},
+                 _absolute(self.cwd), _absolute(self.stdout), _absolute(self.stderr),
+                 None if self.affinity is None else tuple(self.affinity), limits)
+        return marshal.dumps((json.dumps(self.id), _absolute(self.marker), _absolute(self.status),
+                              self.sync, os.fsencode(self.host), order))
 
 
 def _absolute(path: PathLike) -> bytes:
@@ -280,11 +283,12 @@ class Spawner:
     something; nothing here waits, but `close`. Not for use by several threads at a time.
     """
 
-    def __init__(self, hold: Sequence[int] = ()) -> None:
+    def __init__(self, hold: Sequence[int] = (), relay: Optional[Relay] = None) -> None:
         """`hold`: open files, such as the lock of the run, which the spawner keeps open while it
         may still start a job; a lock taken with `flock` is free when that can't happen any more,
-        however the manager ended."""
+        however the manager ended. `relay` leads to other nodes; it is started and closed here."""
         self._hold = tuple(hold)
+        self._relay = relay
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._requests: Optional[socket.socket] = None
         self._unsent = bytearray()
@@ -318,12 +322,16 @@ class Spawner:
             self._events.setblocking(False)
             self._poll = select.epoll()
             self._poll.register(self._events, select.EPOLLIN)
+            if self._relay is not None:
+                self._start_relay()
         ours, theirs = socket.socketpair()
-        inherited = (theirs.fileno(), self._event_end.fileno(), *self._hold)
+        relay = -1 if self._relay is None else self._relay.fileno()
+        inherited = (theirs.fileno(), self._event_end.fileno(), relay, *self._hold)
         try:
             self._process = subprocess.Popen(
                 [*self._program(), *map(str, inherited)], stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, cwd="/", pass_fds=inherited, start_new_session=True)
+                stdout=subprocess.DEVNULL, cwd="/",
+                pass_fds=[each for each in inherited if each >= 0], start_new_session=True)
         except OSError as error:
             ours.close()
             if self._process is None:
@@ -358,6 +366,13 @@ class Spawner:
             fresh = False
         return [sys.executable, "-I", "-S", compiled if fresh else source]
 
+    def _start_relay(self) -> None:
+        """Start the relay, or another one in the place of one that has ended."""
+        try:
+            self._poll.register(self._relay.start(), select.EPOLLIN)
+        except OSError as error:
+            raise SpawnerError(f"cannot start {sys.executable}: {error.strerror}") from error
+
     def close(self) -> None:
         """End the spawner and forget its jobs; their supervisors follow them to the end.
 
@@ -376,6 +391,8 @@ class Spawner:
             self._wait()
         self._events.close()
         self._event_end.close()
+        if self._relay is not None:
+            self._relay.close()
         self._launches.clear()
         self._live.clear()
 
@@ -464,6 +481,8 @@ class Spawner:
             raise SpawnerError("the spawner was not started")
         ready = dict(self._poll.poll(0))
         told: List[Event] = []
+        if self._relay is not None and self._relay.life in ready:
+            self._start_relay()
         # End-of-file first: every event of a launch that it concludes is then here to be read.
         mask = ready.get(self._requests.fileno(), 0) if self._requests is not None else 0
         lost = bool(mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR))

@@ -19,6 +19,9 @@ has left the status in the marker, a full disk has room for it (the block is the
 a job costs one file fewer to create and none to delete (ext4 looks at every inode that was
 deleted in the last minute before it gives out a new one: 100 to 1500 microseconds a file).
 
+A program on another node has a *stand-in* here, which the supervisor forks in its place: it hands
+the order to the relay (see `relay.py`), passes signals on, and ends as the program ends there.
+
 The wire, between processes of one interpreter: a request is `marshal` behind its length (four
 bytes) and the number of the launch (eight) on a stream socket, an event is a `marshal` tuple in
 a packet on a socket that all supervisors share. The request socket and the files on the command
@@ -38,8 +41,9 @@ import select
 import sys
 import time
 
-# The C module itself: `signal` imports enum, which makes every fork a tenth dearer.
+# The C modules themselves: `signal` and `socket` import enum, which makes every fork a tenth dearer.
 import _signal as signal
+import _socket as socket
 
 STARTED, ENDED, FAILED, LOST = range(4)
 """First field of an event."""
@@ -49,6 +53,13 @@ RETRY_EVERY = 1.0
 
 RETRY_FOR = 3600.0
 """Seconds after which a supervisor gives up writing it."""
+
+PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1,
+             signal.SIGUSR2)
+"""Signals that a stand-in sends on to its program; SIGKILL ends both."""
+
+PORTABLE = 2
+"""Version of `marshal` that the Python of any node reads."""
 
 _KEPT = (signal.SIGKILL, signal.SIGSTOP)
 _DEFAULTED = sorted(signal.valid_signals() - set(_KEPT))
@@ -68,13 +79,14 @@ class Gone(Exception):
 class Context:
     """What a supervisor has from the spawner: sockets, lock files, facts of the machine.
 
-    `wake` is the pipe of SIGCHLD, `taken` that on which a spare says which request it took,
+    `relay` leads to the relay, -1 where there is none. `wake` is the pipe of SIGCHLD, `taken` that on which a spare says which request it took,
     `life` one on which nothing is ever written: it ends with the spawner.
     """
 
-    def __init__(self, requests: int, events: int, held: list[int]) -> None:
+    def __init__(self, requests: int, events: int, relay: int, held: list[int]) -> None:
         self.requests = requests
         self.events = events
+        self.relay = relay
         self.held = held
         with open("/proc/sys/kernel/random/boot_id") as file:
             self.boot = file.read().strip()
@@ -100,10 +112,10 @@ class Context:
                 return False
 
     def release(self) -> None:
-        """Let go of the request socket and the lock: this launch is on record."""
-        os.close(self.requests)
-        for descriptor in self.held:
-            os.close(descriptor)
+        """Let go of the request socket, the relay and the lock: this launch is on record."""
+        for descriptor in (self.requests, self.relay, *self.held):
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 # Files.
@@ -243,6 +255,91 @@ def refusal(program: bytes, error: Exception) -> str:
     return clean(f"{os.fsdecode(program)}: {reason}")
 
 
+# The launch on another node.
+
+def start_stand_in(context: Context, host: bytes, order: tuple) -> tuple[int, int]:
+    """Fork the stand-in of a program on `host`; its process number, and the pipe on which it leaves
+    its last words. `order` are the arguments of `start_job` there. Raises LaunchError."""
+    last_words, pen = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        raise LaunchError(f"no process for it: {reason_of(error)}") from None
+    if not pid:
+        try:
+            os.close(last_words)
+            stand_in(context, host, order, pen)
+        finally:
+            os._exit(255)
+    os.close(pen)
+    return pid, last_words
+
+
+def stand_in(context: Context, host: bytes, order: tuple, pen: int) -> None:
+    """Have the order carried out on the node, and end as the program does there."""
+    os.setpgid(0, 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # the order goes first
+    relay = socket.socket(fileno=context.relay)
+    ours, theirs = socket.socketpair()
+
+    def pass_on(number: int, frame: object) -> None:
+        try:
+            ours.send(bytes([number]))
+        except OSError:
+            pass  # it has ended
+
+    for number in PASSED_ON:
+        signal.signal(number, pass_on)
+    data = marshal.dumps(order, PORTABLE)
+    try:
+        relay.sendmsg([host], [(socket.SOL_SOCKET, socket.SCM_RIGHTS,
+                                theirs.fileno().to_bytes(4, sys.byteorder))])
+        theirs.close()
+        relay.detach()
+        context.release()
+        ours.sendall(len(data).to_bytes(4, "little") + data)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        answer = b""
+        while True:
+            part = ours.recv(4096)
+            if not part:
+                break
+            answer += part
+    except OSError:  # the relay has been killed
+        answer = b""
+    if not answer:
+        complain(order[4], f"vrm: the connection to {os.fsdecode(host)} was lost\n")
+        os._exit(255)
+    message, raw, *usage = marshal.loads(answer)
+    os.write(pen, marshal.dumps((message and clean(f"{os.fsdecode(host)}: {message}"), *usage)))
+    if os.WIFSIGNALED(raw):
+        number = os.WTERMSIG(raw)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number not in _KEPT:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(raw))
+
+
+def complain(path: bytes, text: str) -> None:
+    """Add a line to a job's standard error, if that is possible."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.write(descriptor, text.encode(errors="backslashreplace"))
+        os.close(descriptor)
+    except (OSError, ValueError):
+        pass  # its exit status tells of it as well
+
+
+def read_words(last_words: int) -> tuple | None:
+    """What a stand-in has left: why the program could not be started (None: it was), its CPU
+    seconds (user, system) and its memory in bytes; None if it was killed before."""
+    data = os.read(last_words, 1 << 16)
+    os.close(last_words)
+    return marshal.loads(data) if data else None
+
+
 # A supervisor's life.
 
 def run_supervisor(context: Context) -> None:
@@ -335,8 +432,7 @@ def leave_spawner(context: Context) -> int:
 
 def supervise(context: Context, started: int, launch: int, payload: bytes) -> None:
     """From the request to the last message."""
-    (name, argv, env, cwd, stdout, stderr, marker, status, affinity, limits,
-     sync) = marshal.loads(payload)
+    name, marker, status, sync, host, order = marshal.loads(payload)
     me = os.getpid()
     text = (f'{{"id": {name}, "pid": {me}, "started": {started}, "boot": "{context.boot}", '
             f'"host": "{context.host}", "time": {time.time():.6f}}}\n')
@@ -351,8 +447,12 @@ def supervise(context: Context, started: int, launch: int, payload: bytes) -> No
     maxrss = 0
     begin, tick = time.time(), time.monotonic()
     end = begin
+    last_words = -1
     try:
-        pid = start_job(argv, env, cwd, stdout, stderr, affinity, limits)
+        if host:
+            pid, last_words = start_stand_in(context, host, order)
+        else:
+            pid = start_job(*order)
     except LaunchError as error:
         message = str(error)
     else:
@@ -365,6 +465,11 @@ def supervise(context: Context, started: int, launch: int, payload: bytes) -> No
         else:
             code = os.WEXITSTATUS(raw)
         user, system, maxrss = usage.ru_utime, usage.ru_stime, usage.ru_maxrss * 1024
+        words = read_words(last_words) if host else None
+        if words is not None:
+            message, user, system, maxrss = words
+            if message is not None:
+                code = number = None
 
     text += (f'{{"id": {name}, "code": {"null" if code is None else code}, '
              f'"signal": {"null" if number is None else number}, "error": {quoted(message)}, '
@@ -476,12 +581,16 @@ class Server:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the spawner: `supervisor.py REQUESTS EVENTS [HELD ...]`, numbers of open files."""
+    """Run the spawner: `supervisor.py REQUESTS EVENTS RELAY [HELD ...]`, numbers of open files.
+
+    RELAY is -1 where all jobs run on this node.
+    """
     gc.disable()  # a collection would touch, and so copy, every page shared with the supervisors
     descriptors = [int(text) for text in arguments]
     for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)
-    context = Context(descriptors[0], descriptors[1], descriptors[2:])
+        if descriptor >= 0:
+            os.set_inheritable(descriptor, False)
+    context = Context(*descriptors[:3], descriptors[3:])
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

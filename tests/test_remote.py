@@ -1,0 +1,286 @@
+"""Programs on other nodes: the real spawner, relay and runner. The nodes are this machine, reached
+by commands such as a user's own, which hang, lie or end as ssh does.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import select
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import Dict, Iterator, List, Optional, Sequence
+
+import psutil
+import pytest
+from conftest import wait_until
+from test_spawner import BLOCK, ENV, PYTHON, Desk, children, end_sessions
+
+from vrm.live import relay, runner, supervisor
+from vrm.live.remote import Relay
+from vrm.live.spawner import Ended, LaunchFailed, Spawner, Started, read_status
+
+RUNNER = [sys.executable, "-I", "-S", runner.__file__]
+
+
+class Nodes(Desk):
+    """A desk whose jobs run on other nodes."""
+
+    def __init__(self, place: Path, ways: Dict[str, Sequence[str]], timeout: float) -> None:
+        self.relay = Relay(ways, os.environ, timeout)
+        super().__init__(place, Spawner(relay=self.relay))
+        self.spawner.start()
+
+    def launch(self, job: object, argv: Sequence[str], **values: object) -> None:
+        super().launch(job, argv, **{"host": "n5", **values})
+
+    def failure(self, job: object, argv: Sequence[str], **values: object) -> str:
+        """Launch what cannot start; why."""
+        self.launch(job, argv, **values)
+        event = self.await_event(job, Ended, LaunchFailed)
+        assert isinstance(event, LaunchFailed), event
+        recorded = read_status(self.status(job))
+        assert recorded is not None and recorded.error == event.message
+        return event.message
+
+    def begun(self, job: object) -> int:
+        """Launch a job that blocks; its process number on the node."""
+        self.launch(job, PYTHON + [f"import os\nprint(os.getpid(), flush=True)\n{BLOCK}"])
+        text = wait_until(lambda: (self.place / f"{job}.o").exists()
+                          and (self.place / f"{job}.o").read_text(), f"{job} runs")
+        return int(text)
+
+    def process(self, name: str) -> int:
+        """The process of the relay or of a runner."""
+        return next(process.pid for process in psutil.Process().children(recursive=True)
+                    if any(word.endswith(f"/{name}.py") for word in process.cmdline()))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with room for markers and statuses."""
+    (tmp_path / "pids").mkdir()
+    (tmp_path / "ended").mkdir()
+    return tmp_path
+
+
+def made(place: Path, way: Optional[Sequence[str]] = None, timeout: float = 30.0
+         ) -> Iterator[Nodes]:
+    """A desk with the node n5; afterwards nothing of it may run."""
+    nodes = Nodes(place, {"n5": RUNNER if way is None else way}, timeout)
+    relay = nodes.process("relay")
+    try:
+        yield nodes
+    finally:
+        end_sessions(nodes.sessions)
+        nodes.spawner.close()
+    wait_until(lambda: not psutil.pid_exists(relay), "the relay has ended")
+    left = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])
+            if str(place) in " ".join(process.info["cmdline"] or ())]
+    assert not left
+
+
+@pytest.fixture
+def nodes(place: Path) -> Iterator[Nodes]:
+    """A desk with a node that can be reached."""
+    yield from made(place)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+# ------------------------------------------------------------------------------ what a job gets
+
+
+ODD = ["", "a b", "$(touch hit)", "'; touch hit; '", '"`touch hit`"', "a\nb", "\\", "*", "\u00e9\t",
+       os.fsdecode(b"\xff")]
+
+
+def test_a_program_gets_words_environment_directory_and_cores_as_they_are(nodes: Nodes) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    folder = nodes.place / "a ' $(b)"
+    folder.mkdir()
+    told = json.loads(nodes.python("tell", """
+import json, os, sys
+print(json.dumps([os.environ['ODD'], os.environ.get('SSH_TTY'), os.environ['VRM_JOB_ID'],
+                  os.getcwd(), sorted(os.sched_getaffinity(0)), os.readlink('/proc/self/fd/0'),
+                  sorted(map(int, os.listdir('/proc/self/fd')))[:4], os.getpgrp() == os.getpid()]))
+""", env={**ENV, "ODD": "".join(ODD), "SSH_TTY": "/dev/pts/1", "VRM_JOB_ID": "7"}, cwd=folder,
+        affinity=[cpu]))
+    # (the fourth open file is the directory that is being listed)
+    assert told == ["".join(ODD), None, "7", str(folder), [cpu], "/dev/null", [0, 1, 2, 3], True]
+    nodes.run("words", [*PYTHON, "import json, sys\nprint(json.dumps(sys.argv[1:]))", *ODD])
+    assert json.loads((nodes.place / "words.o").read_text()) == ODD
+    assert not list(nodes.place.rglob("hit"))
+
+
+@pytest.mark.parametrize("body, code, number", [
+    ("import sys; sys.exit(3)", 3, None), ("pass", 0, None),
+    ("import os; os.kill(os.getpid(), 11)", None, 11), ("import os; os.abort()", None, 6),
+    ("import os; os.kill(os.getpid(), 9)", None, 9)])
+def test_it_ends_as_the_program_does(nodes: Nodes, body: str, code: Optional[int],
+                                     number: Optional[int]) -> None:
+    status = nodes.run("job", [*PYTHON, body])
+    assert (status.code, status.signal) == (code, number)
+    assert [e for e in nodes.seen if e.id == "job"][:1] == [
+        e for e in nodes.seen if isinstance(e, Started)]
+    assert not list(nodes.place.glob("core*"))
+
+
+def test_cpu_time_and_memory_are_those_of_the_program(nodes: Nodes) -> None:
+    status = nodes.run("job", [*PYTHON, "import time\nx = bytearray(1 << 26)\n"
+                               "while time.process_time() < 0.3: pass"])
+    assert 0.25 < status.user + status.system < 5 and status.maxrss > 1 << 26
+
+
+@pytest.mark.parametrize("argv, values, message", [
+    (["/no/such"], {}, "n5: /no/such: No such file or directory"),
+    (["true"], {"cwd": "/no/such"}, "n5: working directory /no/such: No such file or directory"),
+    (["true"], {"stdout": "/no/such/o"}, "n5: output file /no/such/o: No such file or directory"),
+    (["true"], {"affinity": [1 << 10]}, "n5: CPUs 1024: Invalid argument"),
+    (["true"], {"host": "n6"}, "n6: cannot be reached: not a node of this run")])
+def test_what_cannot_start_says_why(nodes: Nodes, argv: List[str], values: Dict[str, object],
+                                    message: str) -> None:
+    assert nodes.failure("job", argv, **values) == message
+
+
+def test_hundreds_at_once(nodes: Nodes) -> None:
+    jobs = range(200)
+    for job in jobs:
+        nodes.launch(job, ["sh", "-c", f"echo {job}; exit {job % 3}"])
+
+    def ends() -> Dict[object, Optional[int]]:
+        nodes.collect()
+        return {e.id: e.status.code for e in nodes.seen if isinstance(e, Ended)}
+    wait_until(lambda: len(ends()) == len(jobs), "all have ended")
+    assert ends() == {job: job % 3 for job in jobs}
+    assert all((nodes.place / f"{job}.o").read_text() == f"{job}\n" for job in jobs)
+    assert len(nodes.seen) == 2 * len(jobs)
+
+
+def test_a_long_environment_goes_through(nodes: Nodes) -> None:
+    env = {**ENV, **{f"V{number}": "x" * 100_000 for number in range(15)}}
+    program = "import os\nprint(sum(len(v) for k, v in os.environ.items() if k[0] == 'V'))"
+    assert int(nodes.python("job", program, env=env)) == 15 * 100_000
+
+
+# ------------------------------------------------------------------------------ ending a job
+
+
+def test_signals_reach_the_program(nodes: Nodes) -> None:
+    nodes.launch("job", ["sh", "-c", "trap 'echo term; exit 7' TERM; echo ready; "
+                         "while :; do sleep 0.01; done"])
+    wait_until(lambda: (nodes.place / "job.o").exists()
+               and "ready" in (nodes.place / "job.o").read_text(), "the trap is set")
+    started = nodes.await_event("job", Started)
+    assert isinstance(started, Started)
+    os.kill(started.pid, signal.SIGTERM)
+    assert nodes.end_of("job").code == 7
+    assert (nodes.place / "job.o").read_text() == "ready\nterm\n"
+
+
+def test_who_kills_the_stand_in_kills_the_program(nodes: Nodes) -> None:
+    pid = nodes.begun("job")
+    started = nodes.await_event("job", Started)
+    assert isinstance(started, Started) and started.pid != pid
+    os.kill(started.pid, signal.SIGKILL)
+    assert nodes.end_of("job").signal == signal.SIGKILL
+    wait_until(lambda: gone(pid), "the program has been killed")
+
+
+@pytest.mark.parametrize("name", ["relay", "runner"])
+def test_a_lost_connection_ends_the_job_and_is_made_anew(nodes: Nodes, name: str) -> None:
+    pid = nodes.begun("job")
+    os.kill(nodes.process(name), signal.SIGKILL)
+    assert nodes.end_of("job").code == 255
+    assert (nodes.place / "job.e").read_text() == "vrm: the connection to n5 was lost\n"
+    if name == "relay":
+        wait_until(lambda: gone(pid), "its runner has ended it")
+    else:
+        os.kill(pid, signal.SIGKILL)  # as the agent on that node would
+    assert nodes.python("next", "print('well')") == "well\n"
+
+
+def test_what_runs_goes_on_when_the_manager_ends(place: Path) -> None:
+    nodes = Nodes(place, {"n5": RUNNER}, 30.0)
+    nodes.launch("job", ["sh", "-c", f"echo ready; until [ -e {place}/go ]; do sleep 0.01; done; "
+                         "exit 3"])
+    wait_until(lambda: (place / "job.o").exists() and (place / "job.o").read_text(), "it runs")
+    relay = psutil.Process(nodes.process("relay"))
+    nodes.spawner.close()
+    assert relay.is_running() and nodes.marker("job").exists()
+    (place / "go").touch()
+    status = wait_until(lambda: read_status(nodes.status("job")), "its end is recorded")
+    assert status.code == 3
+    wait_until(lambda: gone(relay.pid), "the relay has ended")
+
+
+# ------------------------------------------------------------------------------ ways to a node
+
+
+@pytest.mark.parametrize("way, message", [
+    (["/no/such/ssh"], "cannot be reached: No such file or directory"),
+    (["sh", "-c", "echo 'ssh: n5: No route to host' >&2; exit 255"],
+     "cannot be reached: its runner ended; it said: ssh: n5: No route to host"),
+    (["sh", "-c", "echo hm >&2; exec sleep 600"],
+     "cannot be reached: no answer within 0.4 s; it said: hm"),
+    (["yes", "I am a login script"],
+     "cannot be reached: something else than a runner answers there")])
+def test_a_node_that_cannot_be_reached(place: Path, way: Sequence[str], message: str) -> None:
+    for nodes in made(place, way, 30.0 if way[0] == "yes" else 0.4):
+        assert nodes.failure("job", ["true"]) == f"n5: {message}"
+        assert nodes.failure("again", ["true"]) == f"n5: {message}"
+
+
+def test_what_a_login_script_says_is_no_answer(place: Path) -> None:
+    way = ["sh", "-c", f"echo Welcome; printf 'no line end'; exec {shlex.join(RUNNER)}"]
+    for nodes in made(place, way):
+        assert nodes.python("job", "print('well')") == "well\n"
+
+
+def test_a_node_that_falls_silent_is_given_up(place: Path) -> None:
+    for nodes in made(place, timeout=0.5):
+        nodes.run("first", ["true"])  # it answers
+        pid = nodes.begun("job")
+        stopped = nodes.process("runner")
+        os.kill(stopped, signal.SIGSTOP)
+        assert nodes.end_of("job").code == 255
+        wait_until(lambda: gone(stopped), "its connection is closed")
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_runner_without_its_relay_ends_its_programs(place: Path) -> None:
+    """As on a node whose connection was closed at the other end."""
+    inbox, ours = os.pipe()
+    theirs, outbox = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.dup2(inbox, 0)
+        os.dup2(outbox, 1)
+        for end in (ours, theirs):
+            os.close(end)
+        os.execv(RUNNER[0], RUNNER)
+    os.close(inbox)
+    os.close(outbox)
+    try:
+        order = ([os.fsencode(word) for word in (*PYTHON, BLOCK)], {}, b"/", b"/dev/null",
+                 b"/dev/null", None, ())
+        os.write(ours, relay.frame(3, marshal.dumps(order, supervisor.PORTABLE)) + relay.frame(0))
+        heard = bytearray()
+
+        def answered() -> bool:
+            if select.select([theirs], [], [], 0.05)[0]:
+                heard.extend(os.read(theirs, 4096))
+            return heard.endswith(relay.frame(0))
+        wait_until(answered, "the runner has taken the order")
+        program, = [child for child, state in children(pid) if state != "Z"]
+        os.close(ours)
+        wait_until(lambda: os.waitpid(pid, os.WNOHANG)[0], "the runner has ended")
+        wait_until(lambda: gone(program), "its program has ended")
+    finally:
+        os.close(theirs)

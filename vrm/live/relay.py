@@ -1,0 +1,344 @@
+"""Keeps one connection to each node on which programs without MPI are started, for all of them.
+It runs alone (`python -I -S relay.py ORDERS`), one process per manager, and outlives it.
+
+ssh or srun for every program would cost more than short programs take. So there is one of them for
+each node, with a runner (`runner.py`) at its other end, started when first needed. It is not the
+manager's: a manager may be killed, and its programs go on under the next one.
+
+A supervisor's stand-in (`supervisor.py`) sends a packet on the socket ORDERS: the node's name, and
+with it one end of a connection of its own. On that it sends the order behind its length, then a
+byte for each signal to pass on; the end of it kills the program. It reads how the program ended,
+up to the end of the connection, which alone means that the node was lost.
+
+To and from a runner go frames: length (four bytes), number of the order (eight), what a stand-in
+sends or reads, and the end of a line, since Slurm passes on whole lines only; signals are whole
+numbers in `marshal`. A frame of number 0 without content asks whether the other is there, and is
+the answer.
+
+It ends when nobody can send an order any more and no program runs.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+MAGIC = b"\nvrm's runner\n"
+"""What a runner says first: login scripts may have said something before."""
+
+MOST_NOISE = 1 << 20
+"""Bytes that may come before it."""
+
+PING_EVERY = 5.0
+"""Seconds from a runner's answer to the next question whether it is there."""
+
+CLOSE_SECONDS = 2.0
+"""Seconds that runners have to end by themselves."""
+
+IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals meant for the manager or its jobs."""
+
+
+def refused(reason: str) -> bytes:
+    """How a program that was not started ended, as a runner would say it."""
+    return marshal.dumps((reason, 0, 0.0, 0.0, 0), 2)
+
+
+def frame(number: int, content: bytes = b"") -> bytes:
+    """What goes between relay and runner."""
+    return len(content).to_bytes(4, "little") + number.to_bytes(8, "little") + content + b"\n"
+
+
+def take_frames(unread: bytearray) -> list:
+    """Take the whole frames off what was read: (number, content) of each."""
+    frames = []
+    while len(unread) > 12:
+        end = 12 + int.from_bytes(unread[:4], "little")
+        if len(unread) <= end:
+            break
+        frames.append((int.from_bytes(unread[4:12], "little"), bytes(unread[12:end])))
+        del unread[:end + 1]
+    return frames
+
+
+class Client:
+    """A stand-in: its connection, and the number of its order, 0 as long as that is not whole."""
+
+    def __init__(self, connection: socket.socket, host: bytes) -> None:
+        self.connection = connection
+        self.host = host
+        self.unread = bytearray()
+        self.number = 0
+
+
+class Line:
+    """The connection to a node. `due`: when it counts as lost, or is to be asked whether it is not;
+    `asked` tells which."""
+
+    def __init__(self, process: subprocess.Popen, due: float) -> None:
+        self.process = process
+        self.ready = False
+        self.due = due
+        self.asked = True
+        self.unread = bytearray()
+        self.unsent = bytearray()
+        self.noise = 0
+        self.said = ""
+        self.clients: dict = {}
+
+
+class Relay:
+    """The loop; `ways` are commands by the node's name, `timeout` seconds to answer in."""
+
+    def __init__(self, orders: socket.socket, ways: dict, timeout: float) -> None:
+        self.orders = orders
+        self.ways = ways
+        self.timeout = timeout
+        self.ping = min(PING_EVERY, timeout)
+        self.poll = select.epoll()
+        self.handlers: dict = {}        # number of an open file -> what to call, and with what
+        self.lines: dict = {}           # by the node's name
+        self.clients: set = set()
+        self.ended: list = []           # processes of lost lines that have not been waited for
+        self.open = True                # orders may still come
+        self.numbers = 0
+        self.listen(orders.fileno(), self.take_client)
+
+    def listen(self, descriptor: int, handler: object, *arguments: object) -> None:
+        """Call the handler when the file can be read."""
+        self.handlers[descriptor] = handler, arguments
+        self.poll.register(descriptor, select.EPOLLIN)
+
+    def forget(self, descriptor: int) -> None:
+        """Listen to a file no more; it is about to be closed."""
+        if self.handlers.pop(descriptor, None) is not None:
+            self.poll.unregister(descriptor)
+
+    def serve(self) -> None:
+        """Run until all is done."""
+        while self.open or self.clients:
+            due = min([line.due for line in self.lines.values()], default=None)
+            wait = None if due is None else max(0.0, due - time.monotonic())
+            for descriptor, mask in self.poll.poll(wait):
+                handler, arguments = self.handlers.get(descriptor, (None, ()))
+                if handler is not None:
+                    handler(*arguments)
+            self.look_at_lines()
+        self.close()
+
+    # Stand-ins.
+
+    def take_client(self) -> None:
+        """A stand-in has come, or none can come any more."""
+        packet, control, _, _ = self.orders.recvmsg(4096, socket.CMSG_SPACE(4))
+        if not packet:
+            self.forget(self.orders.fileno())
+            self.open = False
+        for level, kind, data in control:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                connection = socket.socket(fileno=int.from_bytes(data, sys.byteorder))
+                connection.setblocking(False)
+                client = Client(connection, packet)
+                self.clients.add(client)
+                self.listen(connection.fileno(), self.read_client, client)
+
+    def read_client(self, client: Client) -> None:
+        """A part of an order, signals, or the end of a stand-in."""
+        try:
+            data = client.connection.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        if not data:
+            if client.number:
+                self.signal(client, signal.SIGKILL)
+            self.dismiss(client)
+            return
+        client.unread += data
+        if not client.number:
+            end = 4 + int.from_bytes(client.unread[:4], "little")
+            if len(client.unread) < max(5, end):
+                return
+            order = bytes(client.unread[4:end])
+            del client.unread[:end]
+            self.place(client, order)
+        for number in client.unread:
+            self.signal(client, number)
+        client.unread.clear()
+
+    def place(self, client: Client, order: bytes) -> None:
+        """Send an order to its node."""
+        self.numbers += 1
+        client.number = self.numbers
+        line = self.lines.get(client.host) or self.connect(client)
+        if line is not None:
+            line.clients[client.number] = client
+            self.send(client.host, line, frame(client.number, order))
+
+    def signal(self, client: Client, number: int) -> None:
+        """Pass a signal on to the program of a stand-in, where that still runs."""
+        line = self.lines.get(client.host)
+        if line is not None and client.number in line.clients:
+            self.send(client.host, line, frame(client.number, marshal.dumps(int(number), 2)))
+
+    def dismiss(self, client: Client, answer: bytes = b"") -> None:
+        """End the connection to a stand-in, after the answer."""
+        self.forget(client.connection.fileno())
+        try:
+            client.connection.sendall(answer)
+        except OSError:
+            pass  # it has been killed
+        client.connection.close()
+        self.clients.discard(client)
+        line = self.lines.get(client.host)
+        if line is not None:
+            line.clients.pop(client.number, None)
+
+    # Lines.
+
+    def connect(self, client: Client) -> Line | None:
+        """Start the connection to a stand-in's node; None, and it knows why, when that fails."""
+        way = self.ways.get(client.host)
+        try:
+            if way is None:
+                raise OSError(0, "not a node of this run")
+            process = subprocess.Popen(way, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, start_new_session=True, cwd="/")
+        except OSError as error:
+            self.dismiss(client, refused(f"cannot be reached: {error.strerror}"))
+            return None
+        line = self.lines[client.host] = Line(process, time.monotonic() + self.timeout)
+        for pipe, handler in ((process.stdout, self.hear), (process.stderr, self.hear_errors)):
+            os.set_blocking(pipe.fileno(), False)
+            self.listen(pipe.fileno(), handler, client.host, line)
+        os.set_blocking(process.stdin.fileno(), False)
+        self.handlers[process.stdin.fileno()] = self.flush, (client.host, line)
+        self.poll.register(process.stdin.fileno(), 0)
+        return line
+
+    def send(self, host: bytes, line: Line, data: bytes) -> None:
+        """Send as soon as the runner is there and the pipe takes it."""
+        line.unsent += data
+        if line.ready:
+            self.flush(host, line)
+
+    def flush(self, host: bytes, line: Line) -> None:
+        """Write what the pipe takes."""
+        stdin = line.process.stdin.fileno()
+        try:
+            while line.ready and line.unsent:
+                del line.unsent[:os.write(stdin, line.unsent[:1 << 16])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.lose(host, line, "its connection was closed")
+            return
+        self.poll.modify(stdin, select.EPOLLOUT if line.ready and line.unsent else 0)
+
+    def hear(self, host: bytes, line: Line) -> None:
+        """What a runner, or before it a login script, says."""
+        try:
+            data = os.read(line.process.stdout.fileno(), 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self.hear_errors(host, line)
+            self.lose(host, line, "its runner ended")
+            return
+        line.unread += data
+        if not line.ready:
+            noise, magic, rest = bytes(line.unread).partition(MAGIC)
+            if not magic:
+                if len(noise) > MOST_NOISE:
+                    self.lose(host, line, "something else than a runner answers there")
+                return
+            line.unread[:] = rest
+            line.ready = True
+            self.flush(host, line)
+        line.asked, line.due = False, time.monotonic() + self.ping
+        for number, content in take_frames(line.unread):
+            if number in line.clients:
+                self.dismiss(line.clients[number], content)
+
+    def hear_errors(self, host: bytes, line: Line) -> None:
+        """Keep the last line that ssh, srun or the runner complained of."""
+        descriptor = line.process.stderr.fileno()
+        try:
+            data = os.read(descriptor, 1 << 16) if descriptor in self.handlers else b""
+        except BlockingIOError:
+            return
+        if not data:
+            self.forget(descriptor)
+        lines = [text.strip() for text in data.decode(errors="replace").splitlines()]
+        line.said = next((text for text in reversed(lines) if text), line.said)[:300]
+
+    def look_at_lines(self) -> None:
+        """Ask those of which nothing was heard, and give up those that do not answer."""
+        now = time.monotonic()
+        for host, line in list(self.lines.items()):
+            if now < line.due:
+                continue
+            if line.asked:
+                self.lose(host, line, f"no answer within {self.timeout:g} s")
+            else:
+                line.asked, line.due = True, now + self.timeout
+                self.send(host, line, frame(0))
+        self.ended = [process for process in self.ended if process.poll() is None]
+
+    def lose(self, host: bytes, line: Line, reason: str) -> None:
+        """A node is out of reach: what was to start there has not, what ran there is lost."""
+        if self.lines.get(host) is not line:
+            return
+        del self.lines[host]
+        answer = b"" if line.ready else refused(
+            f"cannot be reached: {reason}" + (f"; it said: {line.said}" if line.said else ""))
+        for client in line.clients.values():
+            self.dismiss(client, answer)
+        self.disconnect(line)
+
+    def disconnect(self, line: Line) -> None:
+        """Close a line and kill its ssh or srun, which leads a group of its own."""
+        for pipe in (line.process.stdin, line.process.stdout, line.process.stderr):
+            if not pipe.closed:
+                self.forget(pipe.fileno())
+                pipe.close()
+        if line.process.poll() is None:
+            os.killpg(line.process.pid, signal.SIGKILL)
+            self.ended.append(line.process)
+
+    def close(self) -> None:
+        """End all runners by the end of their input, and by force those that do not end."""
+        for line in self.lines.values():
+            self.forget(line.process.stdin.fileno())
+            line.process.stdin.close()
+        end = time.monotonic() + CLOSE_SECONDS
+        for line in self.lines.values():
+            try:
+                line.process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                pass
+            self.disconnect(line)
+
+
+def main(arguments: list) -> None:
+    """Run the relay; what `Relay` takes comes through standard input."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # one file for each program
+    timeout, ways = marshal.loads(sys.stdin.buffer.read())
+    orders = socket.socket(fileno=int(arguments[0]))
+    orders.set_inheritable(False)
+    Relay(orders, ways, timeout).serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
