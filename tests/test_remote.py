@@ -55,8 +55,18 @@ class Nodes(Desk):
 
     def process(self, name: str) -> int:
         """The process of the relay or of a runner."""
-        return next(process.pid for process in psutil.Process().children(recursive=True)
-                    if any(word.endswith(f"/{name}.py") for word in process.cmdline()))
+        def found() -> int:
+            return next((child.pid for child in psutil.Process().children(recursive=True)
+                         if any(word.endswith(f"/{name}.py") for word in words(child))), 0)
+        return int(wait_until(found, f"there is a {name}"))
+
+
+def words(process: psutil.Process) -> List[str]:
+    """The command line of a process, nothing of one that is gone."""
+    try:
+        return list(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
 
 
 @pytest.fixture
@@ -78,8 +88,8 @@ def made(place: Path, way: Optional[Sequence[str]] = None, timeout: float = 30.0
         end_sessions(nodes.sessions)
         nodes.spawner.close()
     wait_until(lambda: not psutil.pid_exists(relay), "the relay has ended")
-    left = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])
-            if str(place) in " ".join(process.info["cmdline"] or ())]
+    left = [words(process) for process in psutil.process_iter()
+            if str(place) in " ".join(words(process))]
     assert not left
 
 
@@ -235,6 +245,20 @@ def test_a_node_that_cannot_be_reached(place: Path, way: Sequence[str], message:
     for nodes in made(place, way, 30.0 if way[0] == "yes" else 0.4):
         assert nodes.failure("job", ["true"]) == f"n5: {message}"
         assert nodes.failure("again", ["true"]) == f"n5: {message}"
+
+
+def test_what_was_ended_before_its_node_answered_does_not_start(place: Path) -> None:
+    way = ["sh", "-c", f"until [ -e {place}/open ]; do sleep 0.01; done; exec {shlex.join(RUNNER)}"]
+    for nodes in made(place, way):
+        for job in ("ended", "lives"):
+            nodes.launch(job, ["touch", place / f"{job}.ran"])
+        ended, lives = (nodes.await_event(job, Started) for job in ("ended", "lives"))
+        assert isinstance(ended, Started) and isinstance(lives, Started)
+        os.kill(ended.pid, signal.SIGKILL)
+        assert nodes.end_of("ended").signal == signal.SIGKILL
+        (place / "open").touch()
+        assert nodes.end_of("lives").ok
+        assert (place / "lives.ran").exists() and not (place / "ended.ran").exists()
 
 
 def test_what_a_login_script_says_is_no_answer(place: Path) -> None:

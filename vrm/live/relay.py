@@ -69,13 +69,15 @@ def take_frames(unread: bytearray) -> list:
 
 
 class Client:
-    """A stand-in: its connection, and the number of its order, 0 as long as that is not whole."""
+    """A stand-in: its connection, the number of its order (0 until that is whole), and what waits
+    for its node to answer."""
 
     def __init__(self, connection: socket.socket, host: bytes) -> None:
         self.connection = connection
         self.host = host
         self.unread = bytearray()
         self.number = 0
+        self.unsent = bytearray()
 
 
 class Line:
@@ -181,13 +183,21 @@ class Relay:
         line = self.lines.get(client.host) or self.connect(client)
         if line is not None:
             line.clients[client.number] = client
-            self.send(client.host, line, frame(client.number, order))
+            self.send(client, order)
 
     def signal(self, client: Client, number: int) -> None:
         """Pass a signal on to the program of a stand-in, where that still runs."""
         line = self.lines.get(client.host)
         if line is not None and client.number in line.clients:
-            self.send(client.host, line, frame(client.number, marshal.dumps(int(number), 2)))
+            self.send(client, marshal.dumps(int(number), 2))
+
+    def send(self, client: Client, content: bytes) -> None:
+        """Send an order or a signal to the node, as soon as that has answered."""
+        line = self.lines[client.host]
+        unsent = line.unsent if line.ready else client.unsent
+        unsent += frame(client.number, content)
+        if line.ready:
+            self.flush(client.host, line)
 
     def dismiss(self, client: Client, answer: bytes = b"") -> None:
         """End the connection to a stand-in, after the answer."""
@@ -224,24 +234,18 @@ class Relay:
         self.poll.register(process.stdin.fileno(), 0)
         return line
 
-    def send(self, host: bytes, line: Line, data: bytes) -> None:
-        """Send as soon as the runner is there and the pipe takes it."""
-        line.unsent += data
-        if line.ready:
-            self.flush(host, line)
-
     def flush(self, host: bytes, line: Line) -> None:
         """Write what the pipe takes."""
         stdin = line.process.stdin.fileno()
         try:
-            while line.ready and line.unsent:
+            while line.unsent:
                 del line.unsent[:os.write(stdin, line.unsent[:1 << 16])]
         except BlockingIOError:
             pass
         except OSError:
             self.lose(host, line, "its connection was closed")
             return
-        self.poll.modify(stdin, select.EPOLLOUT if line.ready and line.unsent else 0)
+        self.poll.modify(stdin, select.EPOLLOUT if line.unsent else 0)
 
     def hear(self, host: bytes, line: Line) -> None:
         """What a runner, or before it a login script, says."""
@@ -262,6 +266,8 @@ class Relay:
                 return
             line.unread[:] = rest
             line.ready = True
+            for client in line.clients.values():  # those that have been killed are not in it
+                line.unsent += client.unsent
             self.flush(host, line)
         line.asked, line.due = False, time.monotonic() + self.ping
         for number, content in take_frames(line.unread):
@@ -290,7 +296,8 @@ class Relay:
                 self.lose(host, line, f"no answer within {self.timeout:g} s")
             else:
                 line.asked, line.due = True, now + self.timeout
-                self.send(host, line, frame(0))
+                line.unsent += frame(0)
+                self.flush(host, line)
         self.ended = [process for process in self.ended if process.poll() is None]
 
     def lose(self, host: bytes, line: Line, reason: str) -> None:

@@ -52,8 +52,8 @@ class Relay:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", relay.__file__, str(self._taken.fileno())],
-                stdin=subprocess.PIPE, stdout=theirs, env=self._env, cwd="/",
-                pass_fds=[self._taken.fileno()], start_new_session=True)
+                stdin=subprocess.PIPE, stdout=theirs, stderr=subprocess.DEVNULL, env=self._env,
+                cwd="/", pass_fds=[self._taken.fileno()], start_new_session=True)
         finally:
             os.close(theirs)
         assert self._process.stdin is not None
