@@ -21,6 +21,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Uni
 from vrm.live import supervisor
 from vrm.live.processes import boot_id, read_stat
 from vrm.live.remote import Relay
+from vrm.live.rundir import RunError
 
 JobId = Union[int, str]
 PathLike = Union[str, bytes, "os.PathLike[Any]"]
@@ -34,7 +35,7 @@ GONE_WITHIN = 5.0
 """Seconds in which a spawner that was told to end must have ended."""
 
 
-class SpawnerError(Exception):
+class SpawnerError(RunError):
     """The spawner cannot be used; the text says why."""
 
 
