@@ -16,7 +16,7 @@ import sys
 import time
 
 if __name__ == "__main__":
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import relay
     import supervisor
 else:
