@@ -17,17 +17,20 @@ OUTSIDE = {"os", "time", "datetime", "subprocess", "socket", "signal", "shutil",
 
 
 def imported(room: str) -> Set[str]:
-    """The modules that the files of a room import, vrm's with the room only (`vrm.model`)."""
+    """The modules that the files of a room import, vrm's with what is taken of them."""
     names = set()
     for path in (HOUSE / room).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 names |= {name.name for name in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module == "vrm":
-                names |= {f"vrm.{name.name}" for name in node.names}
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, path
-                names.add(str(node.module))
+                names |= {f"{node.module}.{name.name}" for name in node.names}
+    return names
+
+
+def rooms(names: Set[str]) -> Set[str]:
+    """The rooms (`vrm.model`) and the outside modules among what is imported."""
     return {".".join(name.split(".")[:2 if name.startswith("vrm.") else 1]) for name in names}
 
 
@@ -35,14 +38,22 @@ def imported(room: str) -> Set[str]:
     ("model", set()), ("scheduling", {"vrm.model"}), ("workload", {"vrm.model"}),
 ])
 def test_a_room_imports_only_what_lies_below_it(room: str, may: Set[str]) -> None:
-    vrms = {name for name in imported(room) if name.startswith("vrm.")}
+    vrms = {name for name in rooms(imported(room)) if name.startswith("vrm.")}
     assert vrms and vrms <= {*may, f"vrm.{room}"}
 
 
 @pytest.mark.parametrize("room", ["model", "scheduling"])
 def test_who_decides_has_no_clock_and_no_files(room: str) -> None:
-    assert not imported(room) & OUTSIDE
+    assert not rooms(imported(room)) & OUTSIDE
 
 
 def test_who_runs_and_who_simulates_know_nothing_of_each_other() -> None:
-    assert "vrm.simulation" not in imported("live") and "vrm.live" not in imported("simulation")
+    assert "vrm.simulation" not in rooms(imported("live"))
+    assert "vrm.live" not in rooms(imported("simulation"))
+
+
+@pytest.mark.parametrize("room, may", [
+    ("live", {"jobs"}), ("simulation", {"jobs", "metrics", "validation"})])
+def test_of_reports_they_know_the_records_alone(room: str, may: Set[str]) -> None:
+    """The lines of `jobs.csv` and the definitions of what is told of them are for all."""
+    assert {name.split(".")[2] for name in imported(room) if name.startswith("vrm.report.")} == may
