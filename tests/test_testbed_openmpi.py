@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import pytest
-from conftest import mpiruns, wait_until
+from conftest import LIMIT, mpiruns, wait_until
 from testbed import Testbed
 
 from vrm.config import Launcher as Settings
@@ -102,14 +102,14 @@ class Place:
         for job in jobs:
             wait_until(lambda: all((self.folder / f"{job.id}.{slot.rank}").exists()
                                    for slot in job.slots) or job.process.poll() is not None,
-                       f"all ranks of job {job.id} have started", limit=30)
+                       f"all ranks of job {job.id} have started")
             assert job.process.poll() is None, job.errors.read_text()
 
     def let_end(self, *jobs: Job) -> None:
         """Let the ranks that wait for `go` end, and the jobs with them."""
         (self.folder / "go").touch()
         for job in jobs:
-            assert job.process.wait(30) == 0, job.errors.read_text()
+            assert job.process.wait(LIMIT) == 0, job.errors.read_text()
 
     def tagged(self, node: str, job_id: int) -> List[int]:
         """The processes of a job on a node, found there by its tag."""
@@ -242,12 +242,12 @@ def test_nodes_with_different_numbers_of_ranks(place: Place) -> None:
     """With PMIX_MCA_gds=hash, which is right on one machine, 4.1's ranks would fail to start."""
     slots = on((1, 0, 0), (1, 0, 1), (1, 0, 2), (2, 0, 0), (2, 0, 1), (3, 0, 0))
     job = place.start(1, slots)
-    assert job.process.wait(30) == 0, job.errors.read_text()
+    assert job.process.wait(LIMIT) == 0, job.errors.read_text()
     assert len(job.said()) == 6
     if not place.five:
         job = place.start(2, slots, change=lambda launch: replace(
             launch, env={**launch.env, "PMIX_MCA_gds": "hash"}))
-        assert job.process.wait(30) != 0 and "num local peers" in job.errors.read_text()
+        assert job.process.wait(LIMIT) != 0 and "num local peers" in job.errors.read_text()
 
 
 @pytest.mark.parametrize("outside", ["slurm"], indirect=True)
@@ -269,7 +269,7 @@ def test_without_the_recipe_slurm_makes_jobs_wait(place: Place) -> None:
         pair = [place.start(job_id, on((1, 0, 0), (2, 0, 0)), f"{job_id + 1}.0", 1, change=change),
                 place.start(job_id + 1, slots, f"{job_id}.0", 1, change=change)]
         for job in pair:
-            assert job.process.wait(30) == 0, job.errors.read_text()
+            assert job.process.wait(LIMIT) == 0, job.errors.read_text()
         assert not overlap(*pair), job_id
 
 
@@ -280,7 +280,7 @@ def test_one_task_on_each_node_is_one_slot_to_open_mpi(place: Place) -> None:
     assert place.launcher.env["SLURM_TASKS_PER_NODE"] == "8(x4)"
     job = place.start(1, on((1, 0, 0), (1, 0, 1)), change=lambda launch: replace(launch, env={
         **launch.env, "SLURM_TASKS_PER_NODE": place.base["SLURM_TASKS_PER_NODE"]}))
-    assert job.process.wait(30) != 0
+    assert job.process.wait(LIMIT) != 0
     assert re.search("not enough slots|oversubscribed its slots", job.errors.read_text())
     assert not job.said()
 
@@ -296,7 +296,7 @@ def test_vrm_that_srun_has_started(place: Place) -> None:
         job = place.start(job_id, on((1, 0, 0), (3, 0, 0)), change=lambda launch: Launch(
             ("srun", "-N1", "-n1", "-w", "n0", "--chdir", str(ROOT), sys.executable, "-c", code,
              json.dumps(launch.argv), cleaned), place.base, launch.files))
-        assert (job.process.wait(30) == 0) is bool(cleaned), job.errors.read_text()
+        assert (job.process.wait(LIMIT) == 0) is bool(cleaned), job.errors.read_text()
         assert len(job.said()) == 2 * bool(cleaned)
 
 
@@ -322,7 +322,7 @@ def test_exit_status(place: Place) -> None:
             for i, ending in enumerate(endings)}
     place.wait_for_start(*jobs.values())
     (place.folder / "go").touch()
-    assert {ending: job.process.wait(30) for ending, job in jobs.items()} == endings
+    assert {ending: job.process.wait(LIMIT) for ending, job in jobs.items()} == endings
     for job in jobs.values():
         assert lost_nodes(job.errors) == ()
         wait_until(lambda: not place.ranks("n1", job) + place.ranks("n2", job),
@@ -334,7 +334,7 @@ def test_cancel(place: Place) -> None:
     job = place.start(1, halves((0, 2), (0,)), "go", 60)
     place.wait_for_start(job)
     job.process.terminate()
-    assert job.process.wait(30) == 1
+    assert job.process.wait(LIMIT) == 1
     wait_until(lambda: not place.ranks("n0", job) + place.ranks("n2", job),
                "no rank outlives the job")
     assert lost_nodes(job.errors) == ()
@@ -345,7 +345,7 @@ def test_mpirun_killed(place: Place) -> None:
     job = place.start(1, halves((0, 2), (0,)), "go", 60)
     place.wait_for_start(job)
     job.process.kill()
-    assert job.process.wait(30) == -9
+    assert job.process.wait(LIMIT) == -9
     wait_until(lambda: not place.ranks("n2", job), "the ranks on the other node end")
     if place.five:
         assert len(place.ranks("n0", job)) == 2
@@ -355,17 +355,18 @@ def test_mpirun_killed(place: Place) -> None:
 
 
 def test_a_daemon_dies(place: Place) -> None:
-    """5 calls it a success and leaves the ranks; only mpirun's words tell."""
+    """5 calls it a success and leaves the ranks; only mpirun's words tell, if it finds any: on a
+    busy machine it may hear first that the srun or ssh of its daemons has ended."""
     job = place.start(1, halves((1, 3), (0,)), "go", 60)
     place.wait_for_start(job)
     daemons = [pid for pid, line in place.testbed.pids("n3").items()
                if re.match(r"\S*/(orted|prted) ", line)]
     place.testbed.exec("n3", ["kill", "-9", *daemons])
-    told = job.process.wait(30), lost_nodes(job.errors)
-    if place.five and place.how == "ssh":  # it may hear first that its ssh was ended by a signal
-        assert told in [(0, ("n3",)), (137, ())]
+    told = job.process.wait(LIMIT), lost_nodes(job.errors)
+    if place.five:
+        assert told in [(0, ("n3",)), (0 if place.how == "slurm" else 137, ())]
     else:
-        assert told == (0 if place.five else 205, ("n3",))
+        assert told == (205, ("n3",))
     wait_until(lambda: not place.ranks("n1", job), "the ranks on the other node end")
     if place.five:
         assert len(place.ranks("n3", job)) == 2
@@ -392,14 +393,14 @@ def test_a_node_is_switched_off_and_another_unplugged(places: List[Place], testb
         testbed.kill("n2")
         for place, off, cut in jobs:
             for job, node in ((off, "n2"), (cut, "n3")):
-                assert job.process.wait(30) == (0 if place.five else 205)
+                assert job.process.wait(LIMIT) == (0 if place.five else 205)
                 assert lost_nodes(job.errors) == (node,)
                 wait_until(lambda: not place.ranks("n1", job), "the ranks where all is well end")
             wait_until(lambda: not place.ranks("n3", cut), "the rank that is cut off ends")
         testbed.exec("n0", ["ip", "neigh", "flush", "all"])  # or TCP tries for minutes
         late = [place.start(3, on((1, 0, 0), (2, 0, 0))) for place in places]  # nobody knows of it
         for place, job in zip(places, late):
-            assert job.process.wait(60) != 0
+            assert job.process.wait(LIMIT) != 0
             lost = lost_nodes(job.errors, job.output)
             # Slurm ends the other daemon as well, and mpirun blames that one, if it had reported.
             assert lost in ([("n2",)] if place.how == "ssh" else [("n1",), (UNNAMED,)]), (
