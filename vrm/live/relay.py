@@ -91,7 +91,6 @@ class Line:
         self.asked = True
         self.unread = bytearray()
         self.unsent = bytearray()
-        self.noise = 0
         self.said = ""
         self.clients: dict = {}
 

@@ -79,8 +79,9 @@ class Gone(Exception):
 class Context:
     """What a supervisor has from the spawner: sockets, lock files, facts of the machine.
 
-    `relay` leads to the relay, -1 where there is none. `wake` is the pipe of SIGCHLD, `taken` that on which a spare says which request it took,
-    `life` one on which nothing is ever written: it ends with the spawner.
+    `relay` leads to the relay, -1 where there is none. `wake` is the pipe of SIGCHLD, `taken` that
+    on which a spare says which request it took, `life` one on which nothing is ever written: it
+    ends with the spawner.
     """
 
     def __init__(self, requests: int, events: int, relay: int, held: list[int]) -> None:
