@@ -150,3 +150,54 @@ def test_policies_that_are_none(empty: Path, monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     assert main(["simulate", "lublin:4:9", option, own]) == cli.COULD_NOT_RUN
     assert told in capsys.readouterr().err
+
+
+OWN = """
+class Own:
+    def __init__(self, cluster=None, heatmap=None):
+        pass
+    def nodes(self, job):
+        return 1
+    def place(self, job, cluster):
+        return None  # and so it backfills, for which it wants `fits`
+
+class Hasty(Own):
+    def place(self, job, cluster):
+        return cluster.nonsense
+
+class Careless(Own):
+    def nodes(self, job):
+        return {}[job.id]
+
+class Late:
+    def fill(self, now, waiting, first, cluster, policy):
+        for job in waiting[first + 1:]:
+            yield job, 1 / 0
+"""
+
+
+@pytest.mark.parametrize("option, own, told", [
+    ("--policy", "own:Hasty", "`own:Hasty` failed at {}:12: AttributeError: 'Cluster' object"),
+    ("--policy", "own:Careless", "`own:Careless` failed at {}:16: KeyError: 1"),
+    ("--policy", "own:Own", "`own:Own`: 'Own' object has no attribute 'fits'"),
+    ("--backfill", "own:Late", "`own:Late` failed at {}:21: ZeroDivisionError: division by zero"),
+])
+def test_what_a_policy_raises_is_told_with_its_place(
+        empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, option: str, own: str,
+        told: str) -> None:
+    """Also in the middle of a generator; and a method that it lacks, when that is wanted."""
+    (empty / "own.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(empty))
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    assert main(["simulate", "lublin:64:60", "--load", "50", "--backfill", "easy", option, own]
+                ) == cli.COULD_NOT_RUN
+    assert told.format(empty / "own.py") in capsys.readouterr().err
+
+
+def test_a_policy_of_ones_own_is_called_as_it_was_named(
+        empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    (empty / "own.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(empty))
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    assert main(["simulate", "lublin:64:9", "--backfill", "own:Late"]) == 0  # where none waits
+    assert "FCFS, backfilling own:Late, compact" in capsys.readouterr().out

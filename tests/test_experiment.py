@@ -55,10 +55,10 @@ def test_a_grid_is_every_combination_and_a_list_is_added(tmp_path: Path, queue: 
     base = write(tmp_path / "base.yaml", Nodes=2, Sockets=1, Cores=8, Log="elsewhere",
                  Scheduling={"Backfilling": "conservative"})
     path = simulated(tmp_path, queue, Config="base.yaml", Keys={"Sockets": 2}, Scenarios=[
-        {"Name": "wide", "Allocation.Policy": "spare", "Nodes": 9},
+        {"Name": "wide / ñ", "Allocation.Policy": "spare", "Nodes": 9},
         {"Scheduling": {"Algorithm": "(q / t)**2"}}])
     plan = read_plan(path)
-    assert [one.name for one in plan.scenarios] == [*EIGHT, "wide", "q_t_2"]
+    assert [one.name for one in plan.scenarios] == [*EIGHT, "wide_ñ", "q_t_2"]
     strip = plan.scenarios[-3].settings
     assert (strip.nodes, strip.sockets, strip.cores) == (2, 2, 8)
     assert (strip.allocation.policy, strip.scheduling.algorithm, strip.scheduling.backfilling) == (
@@ -191,8 +191,12 @@ def test_only_what_is_missing_is_run(tmp_path: Path, queue: Path, capsys: Any) -
     assert "8 runs (simulated), 2 to do" in shown and "cut short" in shown
     assert run_all(path, out) == 0
     assert "6 of 8 runs are complete already" in capsys.readouterr().err
+    (records[2].parent / "jobs.csv").unlink()
+    assert run_all(path, out, "--dry-run") == 0
+    assert "8 runs (simulated), 1 to do" in capsys.readouterr().out
+    assert run_all(path, out) == 0
     assert {record for record in records if record.stat().st_mtime_ns == before[record]} == \
-        set(records[2:])
+        set(records[3:])
     # More repetitions and scenarios may come; runs of other settings are not mixed with these.
     grid = {**GRID, "Allocation.Policy": ["compact", "strip", "spare"]}
     assert run_all(simulated(tmp_path, queue, Grid=grid), out) == 0

@@ -22,9 +22,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.cli import main
+from vrm.report.formats import Column, Table, latex
 from vrm.report.jobs import JobRow, JobWriter, fold_nodes, unfold_nodes
 from vrm.report.statistics import interval, t_quantile
-from vrm.report.study import Run, findings, read_study
+from vrm.report.study import Run, StudyError, findings, read_study
 from vrm.report.study_tables import tables
 
 Job = Tuple[str, float, float, float, str]  # program, submission, start, end, cores
@@ -157,6 +158,38 @@ def test_runs_that_are_not_complete_are_left_out(study: Path) -> None:
     (study / "experiment.json").write_text(json.dumps({**plan, "runs": ["a run"] * 24}))
     found = read_study([str(study)])
     assert len(found.runs) == 23 and "1 planned run more is not complete." in findings(found)
+    assert findings(read_study([str(study), str(study)])) == findings(found)
+    for record in study.glob("*/run.json"):
+        record.write_text('{"complete": false}')
+    with pytest.raises(StudyError, match="none of the 24 planned runs is complete"):
+        read_study([str(study)])
+
+
+def test_equal_scenarios_are_called_so(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        make_run(tmp_path / name, [("cg.A.x", 0, 4, 8, "")])
+    assert "Jobs were back after 6.00 s on average in every scenario." in \
+        findings(read_study([str(tmp_path / "a"), str(tmp_path / "b")]))
+
+
+def test_runs_of_one_origin_are_told_once(study: Path) -> None:
+    record = study / "strip-none.first.1" / "run.json"
+    record.write_text(record.read_text().replace("P & Q", "another"))
+    *_, runs, origins = tables(read_study([str(study)]))
+    assert (runs.name, origins.name) == ("runs", "origins")
+    wanted = {"8 cores of P & Q, S": 23, "8 cores of another, S": 1}
+    assert {row[-1]: row[1] for row in origins.rows} == wanted
+    numbers = {row[-1]: row[0] for row in origins.rows}
+    assert {row[0]: row[-1] for row in runs.rows}["strip-none.first.1"] == \
+        numbers["8 cores of another, S"]
+
+
+def test_a_long_table_goes_on_in_latex() -> None:
+    table = Table("t", "Many", (Column("n"),), tuple((number,) for number in range(90)), "a note")
+    parts = latex(table).split(r"\end{table}")[:-1]
+    assert [part.count("\\\\\n") for part in parts] == [41, 41, 11]
+    assert [r"\caption{Many (%d of 3). A note.}" % number in part
+            for number, part in enumerate(parts, 1)] == [True] * 3
 
 
 @settings(max_examples=60, deadline=None)
@@ -233,9 +266,12 @@ def test_plain_directories_are_reported_too(tmp_path: Path, capsys: Any) -> None
     out = capsys.readouterr().out
     assert "2 scenarios, 1 queue, 1 repetition: 2 runs" in out
     assert "Change from compact to strip" in out and "no confidence intervals" in out
+    assert "overlap" not in out
+    assert "ide by side" not in out  # a trace's jobs without a name do not do the same work
     assert main(["report", str(tmp_path / "bare")]) == 0
     out = capsys.readouterr().out
     assert "1 scenario, 1 queue, 1 repetition: 1 run" in out and "Jobs waited " in out
+    assert "seed" not in out  # nobody knows of any
     assert unfold_nodes("n[0-2,7]") == ["n0", "n1", "n2", "n7"] and unfold_nodes("a") == ["a"]
 
 
@@ -275,7 +311,7 @@ def test_every_format_has_the_same_figures(study: Path, tmp_path: Path, capsys: 
 def test_hostile_names_do_no_harm_in_latex_and_markdown(tmp_path: Path, capsys: Any) -> None:
     run = make_run(tmp_path / "a_b", [(r"x|&%$#_{}~^\<i>.x", 0, 1, 9, "n0:0/0")])
     assert r"x\|&%$#_{}~^\\<i>.x" in printed(capsys, run, "markdown")
-    assert r"x|\&\%\$\#\_\{\}\textasciitilde{}\textasciicircum{}\textbackslash{}" in \
+    assert r"x\textbar{}\&\%\$\#\_\{\}\textasciitilde{}\textasciicircum{}\textbackslash{}" in \
         printed(capsys, run, "latex")
 
 
@@ -318,6 +354,36 @@ def test_without_matplotlib_there_are_tables(study: Path, tmp_path: Path, capsys
 
 
 # ------------------------------------------------------------------------------------- pictures
+
+
+def test_curves_of_many_scenarios_are_told_apart(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from vrm.report.study_pictures import distributions
+    runs = [make_run(tmp_path / f"a_long_name_of_a_run_{number}", [("a", 0, number, 60, "")])
+            for number in range(12)]
+    picture = next(distributions(read_study(list(map(str, runs)))))
+    lines = picture.figure.axes[0].get_lines()
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 12
+    assert all(len(line.get_label()) <= 21 for line in lines)
+    picture.close()
+
+
+def test_jobs_too_short_for_an_edge_are_seen(tmp_path: Path) -> None:
+    """They would be drawn white in white."""
+    pytest.importorskip("matplotlib")
+    from vrm.report.study_pictures import timelines
+    run = make_run(tmp_path / "r", [("a", 0, at, at + 1, "n0:0/0") for at in range(1000)])
+    picture = next(timelines(read_study([str(run)])))
+    canvas = picture.figure.canvas
+    canvas.draw()
+    box = picture.figure.axes[0].bbox
+    wide, high = canvas.get_width_height()
+    middle = wide * int(high - (box.y0 + box.y1) / 2)
+    dots = bytes(canvas.buffer_rgba())
+    shown = [dots[4 * (middle + x):4 * (middle + x) + 3]
+             for x in range(int(box.x0) + 2, int(box.x1) - 2)]
+    assert sum(max(colour) - min(colour) > 40 for colour in shown) > len(shown) / 2
+    picture.close()
 
 
 def test_pictures_are_files_of_their_kinds(study: Path, tmp_path: Path, capsys: Any) -> None:

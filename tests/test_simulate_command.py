@@ -123,6 +123,19 @@ def test_the_jobs_of_a_run_are_a_workload(trace: Path, tmp_path: Path, capsys: A
             == list(read_jobs(tmp_path / "b" / "jobs.csv"))
 
 
+def test_neither_the_workload_nor_a_live_run_is_overwritten(trace: Path, tmp_path: Path,
+                                                            capsys: Any) -> None:
+    run(trace, "--out", tmp_path / "one")
+    jobs = tmp_path / "one" / "jobs.csv"
+    before = jobs.read_bytes()
+    assert run(jobs, "--nodes", 4, "--out", tmp_path / "one" / ".." / "one") == 2
+    assert "is the workload and would be overwritten" in capsys.readouterr().err
+    (tmp_path / "one" / "journal").touch()
+    assert run(trace, "--out", tmp_path / "one") == 2
+    assert "is that of a live run and would be overwritten" in capsys.readouterr().err
+    assert jobs.read_bytes() == before
+
+
 def test_a_synthetic_workload(capsys: Any) -> None:
     def starts(*words: Any) -> Any:
         assert run(*words, "--json") == 0
@@ -178,6 +191,7 @@ def test_a_system_description(trace: Path, tmp_path: Path, capsys: Any, text: st
     (["t.swf", "--warm-up", "100"], "warm-up"),
     (["t.swf", "--nodes", "1000000000"], "too many"),
     (["t.swf", "--evalys"], "--out DIR"),
+    (["t.swf", "--min-throughput", "nan"], "a number from 0 on"),
     (["t.swf", "--out", "t.swf/out"], "t.swf/out: Not a directory"),
     (["t.swf", "--first", "5"], "no job of it is left to run"),
     (["t.swf", "--nodes", "1", "--last", "2"], "more processors than the machine: 2"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import pytest
@@ -475,6 +476,20 @@ def test_a_machine_of_different_nodes() -> None:
 def test_no_geometry_is_an_error_that_says_what_to_give() -> None:
     with pytest.raises(ValueError, match="--nodes N"):
         simulate(workload([(0, 1, 1)]))
+
+
+@pytest.mark.parametrize("choices, told", [
+    ({"backfill": None}, "backfill=None: wanted is a name"),
+    ({"policy": lambda cluster, heatmap: None}, "an object with `nodes` and `place`"),
+    ({"interval": -3.0}, "interval=-3.0: wanted are seconds"),
+    ({"run": math.nan}, "job 1 comes at 5 s and runs for nan s"),
+    ({"submit": 0}, "job 1 comes at 0 s and runs for 1.0 s; wanted are submissions in order"),
+])
+def test_what_the_library_cannot_use_is_told(choices, told):
+    """And not simulated for ever."""
+    second = Submission(Job(1, "a", 1, 9, choices.pop("submit", 5)), choices.pop("run", 1.0))
+    with pytest.raises(ValueError, match=re.escape(told)):
+        simulate([Submission(Job(0, "a", 1, 9, 5), 1.0), second], nodes=1, **choices)
 
 
 # ----------------------------------------- a small workload with known results, kept in the tests

@@ -45,13 +45,15 @@ def experiment(arguments: argparse.Namespace) -> int:
         if not arguments.dry_run:
             with _interrupted_by_signals():
                 succeeded = work.run()
-            print(f"{len(plan.runs)} runs are in {out}; `vrm report {out}` shows them")
+            print(f"{len(plan.runs)} run{'s are' if len(plan.runs) > 1 else ' is'} in {out}; "
+                  f"`vrm report {out}` shows them")
             return 0 if succeeded else 1
         tasks = work.tasks()
         for task in tasks:
             changes = ", ".join(f"{key}: {value}" for key, value in
                                 task.run.scenario.changes.items())
-            print(f"{task.number:4}  {task.state:9}  {task.run.name}  ({changes})")
+            print(f"{task.number:4}  {task.state:9}  {task.run.name}"
+                  + (f"  ({changes})" if changes else ""))
         missing = sum(task.state != COMPLETE for task in tasks)
         print(f"{len(tasks)} runs ({plan.mode}), {missing} to do, in {out}")
         seconds = work.expected() if plan.mode == LIVE else None

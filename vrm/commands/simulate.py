@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -125,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
               f"(--first, --last, --begin, --end) and at the file{reasons}", file=sys.stderr)
         return 2
     report["jobs_per_second"] = report["jobs"] / seconds
-    if args.out:
+    if args.out is not None:
         write_summary(Path(args.out), args.workload, outcome)
     if args.json:
         print(json.dumps(report))
@@ -138,6 +139,8 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
     """Geometry and policies from the options, else the configuration, else the defaults."""
     if args.out is None and (args.evalys or args.places):
         raise ValueError("--evalys and --places are about files; say where (--out DIR)")
+    if not 0 <= (args.min_throughput or 0) < math.inf:
+        raise ValueError("--min-throughput is a number from 0 on")
     chosen: Dict[str, Any] = {}
     config = getattr(args, "config", None)
     if config is not None:

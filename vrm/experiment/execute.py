@@ -117,7 +117,7 @@ class Experiment:
             raise ExperimentError(
                 f"{task.directory} holds a run of other settings or another queue; name another "
                 "directory with --out, or remove that one and it is done again")
-        complete = bool(known.get("complete"))
+        complete = bool(known.get("complete")) and (task.directory / "jobs.csv").exists()
         return Task(task.run, task.number, task.directory, task.workload, task.config,
                     task.fingerprint, COMPLETE if complete else CUT_SHORT,
                     float(known.get("seconds") or 0) if complete else 0.0)

@@ -293,7 +293,7 @@ def _short(value: Any) -> str:
 
 def _safe(text: str) -> str:
     """A name that is one word of a path."""
-    return re.sub(r"[^A-Za-z0-9_+=-]+", "_", text).strip("_") or "run"
+    return re.sub(r"[^\w+=-]+", "_", text).strip("_") or "run"
 
 
 def _queues(file: ExperimentFile, document: Document, problems: List[Problem]) -> Iterator[Queue]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from vrm.report.jobs import JobFileError, read_jobs
-from vrm.report.plotting import picture
+from vrm.report.plotting import label_of, picture
 from vrm.report.metrics import (THRESHOLD, Distribution, bounded_slowdown, distribution, makespan,
                                 ran, utilisation, waiting)
 
@@ -195,15 +195,11 @@ def _look(index: int) -> Tuple[str, str]:
     return COLOURS[index % len(COLOURS)], STYLES[index // len(COLOURS) % len(STYLES)]
 
 
-def _label(run: Run) -> str:
-    return run.name.replace("$", r"\$")  # else two of them would begin and end a formula
-
-
 def _bars(axes: Any, runs: Sequence[Run], values: Sequence[float], title: str, unit: str) -> None:
     bars = axes.barh(range(len(runs)), values, height=0.7,
                      color=[_look(index)[0] for index in range(len(runs))])
     axes.bar_label(bars, [figure(value) for value in values], padding=3, fontsize=8)
-    axes.set_yticks(range(len(runs)), list(map(_label, runs)))
+    axes.set_yticks(range(len(runs)), [label_of(run.name) for run in runs])
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set_title(title)
@@ -227,7 +223,7 @@ def _curves(axes: Any, runs: Sequence[Run]) -> None:
         colour, style = _look(index)
         times, shares = steps(run.waits)
         axes.step([*times, right], [*shares, 1], where="post", color=colour, linestyle=style,
-                  linewidth=1.6, label=_label(run))
+                  linewidth=1.6, label=label_of(run.name))
     # Linear up to 1 s, so that jobs that did not wait have their place at 0.
     axes.set_xscale("symlog", linthresh=1, linscale=0.5)
     axes.set_xlim(0, right)

@@ -10,6 +10,8 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from vrm.report.statistics import Interval
 
+PAGE = 40  # rows of a LaTeX table
+
 Value = Union[str, int, float, Interval, None]
 
 
@@ -135,7 +137,7 @@ def markdown(table: Table) -> str:
 
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
           "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-          "±": r"$\pm$", "<": r"\textless{}", ">": r"\textgreater{}"}
+          "±": r"$\pm$", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 _special = re.compile("[" + re.escape("".join(_LATEX)) + "]")
 
 
@@ -155,15 +157,24 @@ def _head(words: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """A floating table for the package booktabs."""
+    """Floating tables for the packages booktabs and adjustbox, which makes wide ones fit; one
+    with more rows than a page has room for goes on in others."""
     align = "".join("r" if table.is_number(index) else "l" for index in range(len(table.columns)))
-    lines = [r"\begin{table}", r"  \centering\small",
-             rf"  \caption{{{_escaped(table.title)}. {_escaped(_sentence(table.note))}}}",
-             rf"  \label{{tab:{table.name}}}", rf"  \begin{{tabular}}{{{align}}}", r"    \toprule",
-             "    " + " & ".join(_head(column.head) for column in table.columns) + r" \\",
-             r"    \midrule"]
-    lines += ["    " + " & ".join(map(_escaped, row)) + r" \\" for row in table.words()]
-    return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]) + "\n"
+    rows = table.words()
+    parts = [rows[first:first + PAGE] for first in range(0, len(rows), PAGE)]
+    found = []
+    for number, part in enumerate(parts, 1):
+        title = _escaped(table.title) + (f" ({number} of {len(parts)})" if len(parts) > 1 else "")
+        found += [
+            r"\begin{table}", r"  \centering\small",
+            rf"  \caption{{{title}. {_escaped(_sentence(table.note))}}}",
+            rf"  \label{{tab:{table.name}{f'-{number}' * (number > 1)}}}",
+            rf"  \begin{{adjustbox}}{{max width=\linewidth}}\begin{{tabular}}{{{align}}}",
+            r"    \toprule", "    " + " & ".join(_head(column.head) for column in table.columns)
+            + r" \\", r"    \midrule",
+            *("    " + " & ".join(map(_escaped, row)) + r" \\" for row in part),
+            r"    \bottomrule", r"  \end{tabular}\end{adjustbox}", r"\end{table}"]
+    return "\n".join(found) + "\n"
 
 
 FORMATS = {"text": (text, ".txt"), "markdown": (markdown, ".md"), "latex": (latex, ".tex")}
@@ -172,5 +183,5 @@ FORMATS = {"text": (text, ".txt"), "markdown": (markdown, ".md"), "latex": (late
 def joined(tables: Sequence[Table], name: str) -> str:
     """Tables one below the other, in a format of FORMATS."""
     write, _ = FORMATS[name]
-    head = "% The preamble wants \\usepackage{booktabs}\n\n" if name == "latex" else ""
+    head = "% The preamble wants \\usepackage{booktabs,adjustbox}\n\n" if name == "latex" else ""
     return head + "\n".join(map(write, tables))

@@ -60,7 +60,8 @@ def _opened(study: Study) -> List[int]:
 def _place(table: Table) -> str:
     if table.name.startswith("averages-"):
         return "queues"
-    return {"applications": "applications", "runs": "origin"}.get(table.name, "main")
+    return {"applications": "applications", "runs": "origin", "origins": "origin"}.get(
+        table.name, "main")
 
 
 def _table(table: Table) -> Dict[str, Any]:
@@ -74,7 +75,8 @@ def _table(table: Table) -> Dict[str, Any]:
         rows.append(cells)
     bold = any("sure" in kind for row in rows for _, kind in row)
     return {"name": table.name, "title": table.title, "rows": rows,
-            "heads": list(zip((column.head for column in table.columns), numbers)),
+            "heads": [(column.head.replace(" [", "\u00a0["), number)
+                      for column, number in zip(table.columns, numbers)],
             "note": table.note + (" (bold)" if bold else "")}
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Iterator, Type
 
 INSTALL = f"install it with `{sys.executable} -m pip install 'vrm[plots]'`"
 """The mend where a library is missing, for the Python that runs."""
+
+LONG = 18  # characters of a name that pictures have room for
 
 PLAIN = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
          "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "vrm"}
@@ -22,10 +25,19 @@ def pyplot(error: Type[Exception], otherwise: str) -> Any:
         import matplotlib
         matplotlib.use("Agg")
         from matplotlib import pyplot as found
+        # A box stands where a font lacks a character; that need not be told dozens of times.
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
     except ImportError as missing:
         raise error(f"matplotlib is needed for pictures ({missing}); {INSTALL}, or {otherwise}"
                     ) from missing
     return found
+
+
+def label_of(name: str) -> str:
+    """A name as pictures show it: without the middle of a long one, and without formulas."""
+    if len(name) > LONG:
+        name = f"{name[:LONG // 2]}…{name[-LONG // 2:]}"
+    return name.replace("$", r"\$")  # else two of them would begin and end a formula
 
 
 @contextmanager

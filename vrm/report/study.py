@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,6 +30,7 @@ ALGORITHM, BACKFILLING = "Scheduling.Algorithm", "Scheduling.Backfilling"
 BASELINE = "compact"
 BESIDE = 0.5  # share of its running time that a job must have had a partner to count as beside it
 
+_NAMELESS = re.compile(r"app\d*")
 MEASURED = 0.2  # seconds from which on times make a speed-up: programs tell theirs in hundredths
 
 
@@ -59,6 +61,8 @@ class RanJob(Protocol):
     def nodes(self) -> str: ...
     @property
     def cores(self) -> str: ...
+    @property
+    def exit_code(self) -> Optional[int]: ...
 
 
 @dataclass(frozen=True)
@@ -271,7 +275,7 @@ def read_study(directories: Sequence[str], threshold: float = THRESHOLD) -> Stud
     found: Dict[Path, None] = {}
     names, planned = [], 0
     orders: Dict[str, int] = {}
-    for text in directories:
+    for text in dict.fromkeys(directories):
         directory = Path(text)
         if not directory.is_dir():
             raise StudyError(f"{text} is no directory; name that of a run, or of an experiment")
@@ -291,7 +295,9 @@ def read_study(directories: Sequence[str], threshold: float = THRESHOLD) -> Stud
     read = [run for run in map(_read, found) if run is not None]
     runs = [replace(run, threshold=threshold) for run in _named(read)]
     if not any(run.jobs for run in runs):
-        raise StudyError(f"{', '.join(directories)}: no job ran there; there is nothing to report")
+        what = f"none of the {_count(planned, 'planned run')} is complete" \
+            if planned and not read else "no job ran there"
+        raise StudyError(f"{', '.join(directories)}: {what}; there is nothing to report")
     runs = [run for run in runs if run.jobs]
     runs.sort(key=lambda run: (orders.get(run.scenario, len(orders)), run.repetition))
     missing = planned - sum(bool(run.record) for run in read)
@@ -354,7 +360,10 @@ def _scenarios(runs: Sequence[Run]) -> List[Scenario]:
     changes = {name: _changes(run) for name, run in first.items()}
     varied = [key for key in dict.fromkeys(key for one in changes.values() for key in one)
               if len({one.get(key) for one in changes.values()}) > 1]
-    found = [Scenario(name, _group({ALGORITHM: run.choices[0] or "order", **changes[name]}, varied),
+    # Where all have one order and backfilling, these are still what a group is called.
+    named = [ALGORITHM, BACKFILLING] if varied == [POLICY] else varied
+    found = [Scenario(name, _group({ALGORITHM: "order", **_choices(run), **changes[name]},
+                                   named),
                       changes[name].get(POLICY, "") if POLICY in varied else "", run.choices)
              for name, run in first.items()]
     places = {(one.group, one.series) for one in found}
@@ -367,6 +376,10 @@ def _changes(run: Run) -> Dict[str, str]:
     """The keys of a run's scenario."""
     if run.record.get("changes"):
         return {key: str(value) for key, value in run.record["changes"].items()}
+    return _choices(run)
+
+
+def _choices(run: Run) -> Dict[str, str]:
     keys = zip((ALGORITHM, BACKFILLING, POLICY), run.choices)
     return {key: value for key, value in keys if value is not None}
 
@@ -438,13 +451,16 @@ def applications(study: Study) -> List[Application]:
     """How long each program ran alone, and beside which other one.
 
     A job is alone when it shared no node at all, and beside a program when that was there for at
-    least half of its running time; jobs between are left out.
+    least half of its running time; jobs between are left out. So are the `app` and `app7` of
+    simulated traces, of which nobody knows whether they do the same work each time.
     """
     times: Dict[Tuple[str, int, str, str], List[float]] = {}
     policies = {one.name: one.series or one.choices[2] or "" for one in study.scenarios}
     for run in study.runs:
         policy = policies[run.scenario]
         for row in run.completed:
+            if row.exit_code is None and _NAMELESS.fullmatch(row.app):
+                continue
             shares = run.companions.get(row.id, {})
             beside = max(shares, key=lambda app: shares[app]) if shares else ""
             if beside and shares[beside] < BESIDE:
@@ -491,12 +507,14 @@ def findings(study: Study) -> List[str]:
     elif known:
         best, worst = (choose(known, key=lambda one: known[one].mean) for choose in (min, max))
         low, high = known[best], known[worst]
-        doubt = "; their confidence intervals overlap, so this may be chance" \
-            if low.mean + (low.half or 0) >= high.mean - (high.half or 0) else ""
+        unsure = study.repetitions > 1 and \
+            low.mean + (low.half or 0) >= high.mean - (high.half or 0)
+        doubt = "; their confidence intervals overlap, so this may be chance" if unsure else ""
         said.append(f"Jobs were back soonest under {best.label or best.name}, after "
                     f"{_seconds(low.mean)} on average; latest under "
                     f"{worst.label or worst.name}, after {_seconds(high.mean)}"
-                    f"{_more(high.mean, low.mean)}{doubt}.")
+                    f"{_more(high.mean, low.mean)}{doubt}." if low.mean < high.mean else
+                    f"Jobs were back after {_seconds(low.mean)} on average in every scenario.")
     for series in study.series[1:]:
         said += _said_of_change(study, series)
     said += _said_of_backfilling(study)

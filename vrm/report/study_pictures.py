@@ -20,7 +20,7 @@ from vrm.report.compare import figure as short
 from vrm.report.compare import TICKS, steps
 from vrm.report.jobs import parse_cores
 from vrm.report.metrics import bounded_slowdown, load, span, waiting
-from vrm.report.plotting import pyplot
+from vrm.report.plotting import label_of, pyplot
 from vrm.report.statistics import CONFIDENCE
 from vrm.report.study import FIGURES, MAIN, RanJob, Run, Scenario, Study, pooled
 
@@ -33,6 +33,7 @@ STYLES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1, 1, 1)))
 PALE = 0.45  # share of its colour, the rest white, of a job that has its nodes for itself
 CURVES = 10  # that a picture of distributions holds
 MANY = 1500  # jobs from which on a picture is made of points (PNG), for its lines would be too many
+EDGED = 1.5  # points that the box of a job measures from which on it has an edge
 
 # In a page, ink and paper follow the reader's choice of light or dark.
 INK, PAPER = "#1a1b1c", "#fdfefd"
@@ -122,10 +123,6 @@ def _style(more: Optional[Dict[str, Any]] = None) -> Iterator[Any]:
         yield plots
 
 
-def _plain(text: str) -> str:
-    return text.replace("$", r"\$")  # else two of them would begin and end a formula
-
-
 def _grid(axes: Any, axis: str) -> None:
     axes.grid(axis=axis, color=INK, alpha=0.15, linewidth=0.7)
 
@@ -185,7 +182,7 @@ def _bars(axes: Any, study: Study, name: str, queue: Optional[str], legend: bool
             heights.append(mean.mean)
             errors.append(mean.half or 0.0)
         axes.bar(places, heights, width * 0.92, color=SERIES[index % len(SERIES)],
-                 label=_plain(series), linewidth=0)
+                 label=label_of(series), linewidth=0)
         if any(errors):
             axes.errorbar(places, heights, errors, fmt="none", ecolor=INK, elinewidth=0.9,
                           capsize=2.5, capthick=0.9)
@@ -195,7 +192,7 @@ def _bars(axes: Any, study: Study, name: str, queue: Optional[str], legend: bool
             axes.annotate(_few(height), (at, top), (0, 2.5), textcoords="offset points",
                           ha="center", va="bottom", fontsize=7)
     long = max(map(len, study.groups)) > 9
-    axes.set_xticks(range(len(study.groups)), list(map(_plain, study.groups)),
+    axes.set_xticks(range(len(study.groups)), list(map(label_of, study.groups)),
                     **({"rotation": 20, "ha": "right", "rotation_mode": "anchor"} if long else {}))
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.55, len(study.groups) - 0.45)
@@ -225,7 +222,7 @@ def _said(study: Study, names: Sequence[str], queue: Optional[str]) -> str:
 
 
 def _word(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.+-]+", "_", text) or "run"
+    return re.sub(r"[^\w.+-]+", "_", text) or "run"
 
 
 # -------------------------------------------------------------------------------- distributions
@@ -256,14 +253,15 @@ def _distribution(study: Study, scenarios: Sequence[Scenario], series: str, name
         # Most waits are short and a few long: logarithmic where a linear axis would hide them.
         spread = sorted(number for _, values in curves for number in values)
         wide = most > 12 * max(spread[len(spread) // 2], 1.0) and most > 20
-        right = most * (1.25 if wide else 1.04) or 1.0
+        right = max(most * (1.25 if wide else 1.04), 1.5 * least) or 1.0
         for one, values in curves:
             times, shares = steps(values)
             group = study.groups.index(one.group)
-            style = group // len(GROUPS) if series else study.series.index(one.series)
+            style = study.series.index(one.series) if len(study.series) > 1 and not series \
+                else group // len(GROUPS)
             axes.step([least, *times, right], [0, *shares, 1], where="post", linewidth=1.5,
                       color=GROUPS[group % len(GROUPS)], linestyle=STYLES[style % len(STYLES)],
-                      label=_plain((one.group if series else one.label) or one.name))
+                      label=label_of((one.group if series else one.label) or one.name))
         if wide:
             axes.set_xscale("symlog", linthresh=1, linscale=0.5)
             axes.minorticks_off()
@@ -418,23 +416,26 @@ def _gantt(axes: Any, study: Study, run: Run, bars: Sequence[Bar],
     for (colour, together), boxes in whole.items():
         _boxes(axes, boxes, facecolor=colour if together else _pale(colour), linewidth=0,
                rasterized=heavy)
+    wide, tall = 500 / length if length else 0, 72 * inches / lines  # points of 1 s, of a line
     _boxes(axes, [(row.start - first, line, row.end - row.start, count)
-                  for row, line, count in bars], facecolor="none", edgecolor=PAPER,
-           linewidth=0.7 if len(bars) < 400 else 0.3, rasterized=heavy)
-    _label(axes, run, bars, kinds, first, 500 / length if length else 0, 72 * inches / lines,
-           plain)
+                  for row, line, count in bars  # a narrower one would be all edge
+                  if min((row.end - row.start) * wide, count * tall) > EDGED],
+           facecolor="none", edgecolor=PAPER, linewidth=0.7 if len(bars) < 400 else 0.3,
+           rasterized=heavy)
+    _label(axes, run, bars, kinds, first, wide, tall, plain)
     if not names[0][1].startswith("core ") and len(names) > 1:
         spaced = names[1][0] - names[0][0]
         for line in range(1, len(names)):
             axes.axhline(line * spaced, color=INK, alpha=0.5, linewidth=0.6)
     axes.set_ylim(lines, 0)
-    axes.set_yticks([place for place, _ in names], [_plain(name) for _, name in names])
+    axes.set_yticks([place for place, _ in names], [label_of(name) for _, name in names])
     if not names[0][1].startswith("core "):
         axes.set_ylabel("nodes, their cores")
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", length=0)
     shown = dict.fromkeys(application_kind(row.app) for row in run.jobs)
-    keys: List[Any] = [Patch(color=kinds[kind], label=_plain(kind)) for kind in kinds if kind in shown]
+    keys: List[Any] = [Patch(color=kinds[kind], label=label_of(kind))
+                       for kind in kinds if kind in shown]
     if any(kind not in kinds for kind in shown):
         keys.append(Patch(color=GREY, label="others"))
     if any(other.companions for other in study.runs):
@@ -460,6 +461,8 @@ def _boxes(axes: Any, boxes: Sequence[Box], **look: Any) -> None:
     """Draw many boxes of one look as one path, which keeps files small."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Line
+    if not boxes:
+        return
     points, codes = [], []
     for left, low, width, count in boxes:
         right, high = left + width, low + count
@@ -489,7 +492,7 @@ def _label(axes: Any, run: Run, bars: Sequence[Bar], kinds: Dict[str, str], firs
             if (end - begin) * points > 4.1 * len(words) + 2:
                 colour = _colour(kinds, row)
                 dark = colour in (BLUE, GREEN, RED) and (together or plain)
-                axes.text((begin + end) / 2 - first, line + count / 2, _plain(words),
+                axes.text((begin + end) / 2 - first, line + count / 2, label_of(words),
                           ha="center", va="center", fontsize=6.5, clip_on=True,
                           color="white" if dark else "black")
                 break

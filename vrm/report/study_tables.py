@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from vrm.report.formats import Column, Table, Value
 from vrm.report.statistics import CONFIDENCE
 from vrm.report.study import FIGURES, MAIN, MEASURED, Study, applications
-
-MOST_ROWS = 400  # of the table of applications; a trace has thousands of "programs"
 
 
 def tables(study: Study) -> List[Table]:
@@ -16,7 +14,7 @@ def tables(study: Study) -> List[Table]:
     found = [averages(study), *_changes(study), machine(study)]
     if len(study.queues) > 1:
         found += [averages(study, queue) for queue in study.queues]
-    return [*found, *_applications(study), runs(study)]
+    return [*found, *_applications(study), *_runs(study)]
 
 
 def _note(study: Study) -> str:
@@ -87,7 +85,7 @@ def machine(study: Study) -> Table:
 
 def _applications(study: Study) -> Iterator[Table]:
     found = applications(study)
-    if len(found) > MOST_ROWS:
+    if not found:
         return
     several = len({one.policy for one in found}) > 1
     rows = []
@@ -103,22 +101,37 @@ def _applications(study: Study) -> Iterator[Table]:
                 f"from {MEASURED:g} s on; ±: {CONFIDENCE:.0%} interval over the runs")
 
 
-def runs(study: Study) -> Table:
-    """Where each run came from: what another person needs to repeat it."""
+def _runs(study: Study) -> Iterator[Table]:
+    """The runs, and where they come from: what another person needs to repeat them."""
+    origins: Dict[Tuple[Value, ...], List[int]] = {}  # how each has come about: number, runs
     rows = []
     for run in study.runs:
         known = run.record
-        versions, box = known.get("versions", {}), known.get("machine", {})
+        versions, box = known.get("versions"), known.get("machine")
+        origin = origins.setdefault((
+            known.get("mode"), run.processors,
+            " ".join(filter(None, [f"vrm {versions['vrm']} ({versions['source']})",
+                                   f"Python {versions['python']}", versions.get("mpi")]))
+            if versions else None,
+            f"{box['cores']} cores of {box['processor']}, {box['system']}" if box else None),
+            [len(origins) + 1, 0])
+        origin[1] += 1
         rows.append((run.directory.name, len(run.rows), len(run.completed),
-                     run.figures["makespan"], run.processors, known.get("mode"), known.get("seed"),
-                     known.get("position"), known.get("started"),
-                     " ".join(filter(None, [f"vrm {versions['vrm']} ({versions['source']})",
-                                            f"Python {versions['python']}", versions.get("mpi")]))
-                     if versions else None,
-                     f"{box['cores']} cores of {box['processor']}, {box['system']}" if box else
-                     None, box["load"][0] if box else None))
-    heads = ["run", "jobs", "completed", "makespan [s]", "cores", "mode", "seed", "position",
-             "started", "versions", "machine", "load before"]
-    return Table("runs", "The runs", tuple(map(Column, heads)), tuple(rows),
-                 "position: place in the order of the experiment; each run's directory has its "
-                 "config.yaml and run.json")
+                     run.figures["makespan"], known.get("seed"), known.get("position"),
+                     known.get("started"), box["load"][0] if box else None, origin[0]))
+    yield _told("runs", "The runs", ["run", "jobs", "completed", "makespan [s]", "seed",
+                                     "position", "started", "load before", "origin"], rows,
+                "position: place in the order of the experiment; origin: see the table of origins; "
+                "each run's directory has its config.yaml and run.json")
+    yield _told("origins", "Origins of the runs",
+                ["origin", "runs", "mode", "cores", "versions", "machine"],
+                [(number, count, *origin) for origin, (number, count) in origins.items()],
+                "cores: those that could be used")
+
+
+def _told(name: str, title: str, heads: Sequence[str], rows: Sequence[Tuple[Value, ...]],
+          note: str) -> Table:
+    """A table without the columns of which nothing is known."""
+    kept = [index for index in range(len(heads)) if any(row[index] is not None for row in rows)]
+    return Table(name, title, tuple(Column(heads[index]) for index in kept),
+                 tuple(tuple(row[index] for index in kept) for row in rows), note)

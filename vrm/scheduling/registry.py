@@ -6,7 +6,10 @@ import difflib
 import importlib
 import re
 import traceback
-from typing import Any, Callable, Dict, List
+from types import GeneratorType
+from typing import Any, Callable, Dict, Iterator, List
+
+from vrm.model.job import Infeasible
 
 _DOTTED = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 
@@ -50,9 +53,12 @@ class Registry:
         raise PolicyError(self.unknown(text))
 
     def make(self, text: str, *arguments: Any) -> Any:
-        """What the policy of that name or dotted path gives when it is called; PolicyError."""
+        """What the policy of that name or dotted path gives when it is called; PolicyError, which
+        the methods of a user's own raise, too."""
         policy = self.get(text)
-        return (guarded(text, self.find(text)) if policy is None else policy)(*arguments)
+        if policy is not None:
+            return policy(*arguments)
+        return _Own(text, guarded(text, self.find(text))(*arguments))
 
     def unknown(self, text: str) -> str:
         """The message for a name that is not known."""
@@ -61,23 +67,59 @@ class Registry:
         return f"unknown {self.what} `{text}`; {hint} (or module:function for your own)"
 
 
+class _Missing(PolicyError, AttributeError):
+    """A method that a user's own policy lacks; told only where it was not merely asked for."""
+
+
+class _Own:
+    """A user's own policy with its methods guarded."""
+
+    def __init__(self, text: str, policy: Any) -> None:
+        self._text = text
+        self._policy = policy
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            found = getattr(self._policy, name)
+        except AttributeError as error:
+            raise _Missing(f"`{self._text.strip()}`: {error}") from error
+        if callable(found):
+            found = guarded(self._text, found)
+            setattr(self, name, found)  # asked for once, not at every call
+        return found
+
+
 def guarded(text: str, own: Callable[..., Any]) -> Callable[..., Any]:
-    """A user's own function, named by `text`, such that whatever it raises is told as PolicyError
-    with the place in the user's file."""
+    """A user's own function, named by `text`, such that whatever it raises, or a generator that it
+    returns, is told as PolicyError with the place in the user's file."""
     def call(*arguments: Any) -> Any:
         try:
-            return own(*arguments)
-        except PolicyError:
+            found = own(*arguments)
+        except (PolicyError, Infeasible):
             raise
         except Exception as error:
-            lines = [(frame.f_code.co_filename, line)
-                     for frame, line in traceback.walk_tb(error.__traceback__)
-                     if not str(frame.f_globals.get("__name__")).startswith("vrm.")]
-            place = next((f" at {file}:{line}" for file, line in reversed(lines)
-                          if file == lines[0][0]), "")
-            raise PolicyError(f"`{text.strip()}` failed{place}: {type(error).__name__}: "
-                              f"{error}") from error
+            raise _failure(text, error) from error
+        return steps(found) if isinstance(found, GeneratorType) else found
+
+    def steps(found: Iterator[Any]) -> Iterator[Any]:
+        try:
+            yield from found
+        except (PolicyError, Infeasible):
+            raise
+        except Exception as error:
+            raise _failure(text, error) from error
     return call
+
+
+def _failure(text: str, error: Exception) -> PolicyError:
+    """What a user's own program raised, with the place: the last line of the first file of theirs
+    on the way."""
+    lines = [(frame.f_code.co_filename, line)
+             for frame, line in traceback.walk_tb(error.__traceback__)
+             if frame.f_globals.get("__name__", "").partition(".")[0] not in ("vrm", "importlib")]
+    place = next((f" at {file}:{line}" for file, line in reversed(lines)
+                  if file == lines[0][0]), "")
+    return PolicyError(f"`{text.strip()}` failed{place}: {type(error).__name__}: {error}")
 
 
 def is_dotted(text: str) -> bool:
@@ -93,8 +135,7 @@ def load_dotted(text: str) -> Any:
     except ImportError as error:
         raise PolicyError(f"`{text}`: {error} (is its folder on PYTHONPATH?)") from error
     except Exception as error:  # it is the user's program: whatever it raises is told
-        raise PolicyError(f"`{text}`: loading module {module} failed: {type(error).__name__}: "
-                          f"{error}") from error
+        raise _failure(text, error) from error
     found = getattr(loaded, name, None)
     if found is None:
         raise PolicyError(f"`{text}`: module {module} has no `{name}`")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from vrm.report.metrics import THRESHOLD
 from vrm.scheduling.backfilling import make_backfilling
 from vrm.scheduling.ordering import Ordering, Utility, make_ordering
 from vrm.scheduling.placement import make_policy
+from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.corun import CoRunning
 from vrm.simulation.engine import Simulator
@@ -112,6 +114,14 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     backfilling = make_backfilling(str(backfill)) if isinstance(backfill, (str, int)) else backfill
     placement = (make_policy(policy, cluster, heatmap) if isinstance(policy, str)
                  else policy(cluster, heatmap))
+    if not (hasattr(backfilling, "fill") or hasattr(backfilling, "plan")):
+        raise PolicyError(f"backfill={backfill!r}: wanted is a name, a number of reservations, or "
+                          "an object with `fill` or `plan`")
+    if not (hasattr(placement, "nodes") and hasattr(placement, "place")):
+        raise PolicyError(f"policy={policy!r}: wanted is a name, or a function that gives an "
+                          "object with `nodes` and `place`")
+    if not 0 <= interval < math.inf:
+        raise PolicyError(f"interval={interval!r}: wanted are seconds from 0 on")
     if hasattr(source, "rules") and source.processors is not None:
         source.rules = _limited(source.rules, cluster)
     if places is None:
@@ -121,6 +131,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         if out is not None:
             directory = Path(out)
             directory.mkdir(parents=True, exist_ok=True)
+            _keep_apart(directory, workload)
             for index, name in enumerate(["jobs.csv"] + ["evalys.csv"] * evalys):
                 files[index] = stack.enter_context(
                     open(directory / name, "w", 1 << 18, encoding="utf-8",
@@ -136,15 +147,15 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         interrupted = False
         try:
             with _rare_collections():
-                simulator.run(source)
+                simulator.run(source if source is not workload else _checked(source))
         except KeyboardInterrupt:
             interrupted = True
         results.flush()
         seconds = time.perf_counter() - begun
     summary = {
         "algorithm": ordering.name,
-        "backfilling": getattr(backfilling, "name", type(backfilling).__name__),
-        "policy": getattr(placement, "name", type(placement).__name__),
+        "backfilling": _name(backfilling, backfill),
+        "policy": _name(placement, policy),
         **({"interval": interval, "starts_per_interval": starts_per_interval} if interval
            else {}),
         **results.summary(warm_up, cool_down, threshold),
@@ -218,6 +229,34 @@ def _cluster(source: Any, nodes: Union[int, Iterable[Node], None], sockets: int,
         raise WorkloadError(f"{nodes} nodes of {sockets} socket(s) are too many; a machine has at "
                             f"most {MOST_SOCKETS} sockets")
     return Cluster.regular(nodes, sockets, cores)
+
+
+def _name(made: Any, asked: Any) -> str:
+    """What a backfilling or placement is called: its name, else as it was asked for."""
+    return str(getattr(made, "name", asked if isinstance(asked, str) else type(made).__name__))
+
+
+def _keep_apart(directory: Path, workload: Any) -> None:
+    """Raise WorkloadError where jobs.csv would take the place of the workload's own jobs, or of
+    those of a live run."""
+    own = isinstance(workload, (str, Path)) and (directory / "jobs.csv").resolve() == Path(
+        workload).resolve()
+    if own or (directory / "journal").exists():
+        raise WorkloadError(f"{directory / 'jobs.csv'} is "
+                            f"{'the workload' if own else 'that of a live run'} and would be "
+                            "overwritten; write to another directory")
+
+
+def _checked(submissions: Iterable[Submission]) -> Iterator[Submission]:
+    """A user's own submissions; WorkloadError where time would go backwards or stand still."""
+    before = 0.0
+    for one in submissions:
+        if not (0 <= one.run < math.inf and before <= one.job.submit < math.inf):
+            raise WorkloadError(f"job {one.job.id} comes at {one.job.submit} s and runs for "
+                                f"{one.run} s; wanted are submissions in order of time, from 0 s "
+                                "on, and run times from 0 s on")
+        before = one.job.submit
+        yield one
 
 
 def _limited(rules: Rules, cluster: Cluster) -> Rules:
