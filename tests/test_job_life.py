@@ -57,6 +57,11 @@ def shown(site: Site) -> Dict[int, Tuple[str, bool, List[int]]]:
     return {job["id"]: (job["state"], job["held"], job["after"]) for job in jobs}
 
 
+def shows(site: Site, jobs: Dict[int, Tuple[str, bool, List[int]]]) -> None:
+    """Wait until `vrm -i queue` shows these jobs: the state is written a moment after an answer."""
+    wait_until(lambda: shown(site) == jobs, f"{jobs} are shown")
+
+
 # What a line says reaches the program, and no shell.
 
 
@@ -189,13 +194,14 @@ def test_hold_and_release(site: Site) -> None:
     manager = site.start()
     running(site, manager, 0)
     assert site.run("hold", "2").returncode == 0
-    assert shown(site) == {0: ("running", False, []), 1: ("queued", True, []),
-                           2: ("queued", True, []), 3: ("queued", False, [1])}
+    shows(site, {0: ("running", False, []), 1: ("queued", True, []), 2: ("queued", True, []),
+                 3: ("queued", False, [1])})
     table = site.run("-i", "queue").stdout
     assert table.count("| held ") == 2 and table.count("| after 1 ") == 1
     assert "does not wait: it is running" in site.run("hold", "0").stderr
     assert "there is no job 9" in site.run("release", "9").stderr
     assert "not held" in site.run("release", "3").stderr
+    assert "no job to release among these" in site.run("release", "3-9").stderr
     assert site.run("hold", "x").returncode == 2
     let_go(first)
     wait_until(lambda: "only held jobs are left (1-2)" in site.said(manager), "it is told")
@@ -215,8 +221,7 @@ def test_submit_takes_what_a_line_takes(site: Site) -> None:
                     "--priority", "2", "--hold", "--name", "a name", "--retries", "1")
     assert done.stdout == "jobs 0-1: tell.x wait\n", done.stderr
     assert site.run("submit", "tell.x", "1", "9", "--after", "0-1").returncode == 0
-    assert shown(site) == {0: ("queued", True, []), 1: ("queued", True, []),
-                           2: ("queued", False, [0, 1])}
+    shows(site, {0: ("queued", True, []), 1: ("queued", True, []), 2: ("queued", False, [0, 1])})
     assert "wanted is the ids" in site.run("submit", "tell.x", "1", "9", "--after", "x").stderr
     assert "depends on job 3" in site.run("submit", "tell.x", "1", "9", "--after", "3").stderr
     assert site.run("release", "all").returncode == 0
@@ -257,7 +262,7 @@ def test_cancel_takes_ids_ranges_and_all(site: Site) -> None:
     wait_until(lambda: len(shown(site)) == 8, "all lines are taken")
     done = site.run("cancel", "2-4", "6", "77")
     assert done.returncode == 1 and "there is no job 77" in done.stderr
-    assert sorted(site.statuses()) == [2, 3, 4, 6, 7]
+    wait_until(lambda: sorted(site.statuses()) == [2, 3, 4, 6, 7], "those are cancelled")
     assert site.rows()[7].reason == "job 6, on which it depends, ended as cancelled"
     assert site.run("cancel", "2").returncode == 1
     assert site.run("cancel", "all").returncode == 0
@@ -284,14 +289,14 @@ def test_a_restarted_manager_knows_held_dependent_and_retried_jobs(site: Site) -
     wait_until(lambda: started(site)[-1:] == [1], "the second job runs")
     assert site.run("hold", "4").returncode == 0
     assert site.run("release", "2").returncode == 0
-    before = shown(site)
+    known = {1: ("running", False, []), 2: ("queued", False, []), 4: ("queued", True, [1]),
+             5: ("queued", False, [1]), 6: ("queued", True, []), 7: ("queued", True, [])}
+    shows(site, known)
     kill(manager)
     again = site.start()
     wait_until(lambda: "going on" in site.said(again), "the second manager runs")
     wait_until(lambda: site.state()["manager"]["pid"] == again.pid, "it has written its state")
-    assert shown(site) == before == {
-        1: ("running", False, []), 2: ("queued", False, []), 4: ("queued", True, [1]),
-        5: ("queued", False, [1]), 6: ("queued", True, []), 7: ("queued", True, [])}
+    assert shown(site) == known
     let_go(first)
     wait_until(lambda: "only held jobs are left (4,6-7)" in site.said(again), "only those are left")
     assert site.run("requeue", "0").returncode == 0

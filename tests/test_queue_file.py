@@ -75,6 +75,7 @@ def test_lines_that_are_right(text, wanted):
     ("ft.B.x 8 nan 0", ["seconds", "`nan`"]),
     ("ft.B.x 8 inf 0", ["seconds", "`inf`"]),
     ("ft.B.x 8 1e999 0", ["seconds", "`1e999`"]),
+    ("ft.B.x 8 1e300 0", ["seconds", "`1e300`", "at most 1000000000"]),
     ("ft.B.x 8 60 yes", ["exclusive", "`yes`", "0 ", "1 "]),
     ("ft.B.x 8 60 00", ["exclusive", "`00`"]),
     ("ft.B.x 8 60 0 -1", ["delay", "`-1`"]),
@@ -129,7 +130,7 @@ def test_lines_that_are_wrong(text, parts):
 
 APPS = st.text(min_size=1, max_size=20).filter(
     lambda a: a.isprintable() and "/" not in a and not a.startswith("-") and a not in (".", ".."))
-SECONDS = st.one_of(st.integers(1, 10**6).map(float), st.floats(5e-324, 1e300))
+SECONDS = st.one_of(st.integers(1, 10**6).map(float), st.floats(5e-324, 1e9))
 LABELS = st.text(min_size=1, max_size=20).filter(str.isprintable)
 TEXTS = st.text(max_size=12).filter(str.isprintable)
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True).filter(

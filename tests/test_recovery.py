@@ -157,8 +157,7 @@ def end_everything(site: Site) -> None:
     """What the end of a batch job does to the processes on its nodes."""
     marker = json.loads((site.pids / "1").read_text().splitlines()[0])
     os.kill(marker["pid"], signal.SIGKILL)
-    for pid in site.processes():
-        os.kill(pid, signal.SIGKILL)
+    site.kill_processes()
     wait_until(lambda: not site.processes(), "they are gone")
 
 
@@ -293,8 +292,7 @@ def test_a_cancelled_job_out_of_reach_is_not_run_again(site: Site) -> None:
     marker = site.pids / "0"
     facts = json.loads(marker.read_text().splitlines()[0])
     os.kill(facts["pid"], signal.SIGKILL)
-    for pid in site.processes():
-        os.kill(pid, signal.SIGKILL)
+    site.kill_processes()
     marker.write_text(json.dumps({**facts, "host": "other"}) + "\n")
     site.run(SLURM_JOB_ID="1")
     assert site.statuses() == {0: "cancelled", 1: "completed"} and started(site) == [0, 1]

@@ -294,8 +294,8 @@ def test_a_chain_of_batch_jobs_runs_a_queue_to_its_end(testbed: Testbed, tmp_pat
         jobs = [line.split()[0] for line in queued()]
         assert [line.split(maxsplit=1)[1] for line in queued()] == [
             "RUNNING None", "PENDING Dependency", "PENDING Dependency"]
-        picture = on_login(*vrm, "top", "-c", config)
-        assert "Running 1" in picture and "waits.x" in picture
+        wait_until(lambda: "Running 1" in (picture := on_login(*vrm, "top", "-c", config))
+                   and "waits.x" in picture, "the second job is shown")
         assert "waits.x" in on_login(*vrm, "-c", config, "-i", "queue")
         on_login("scancel", "--batch", "--signal=USR1", jobs[0])
         outputs = [tmp_path / f"vrm-my-{job}.out" for job in jobs]

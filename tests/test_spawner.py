@@ -185,7 +185,8 @@ def test_cpu_time_is_that_of_program_and_descendants(desk: Desk) -> None:
     (lambda p: p.mkdir(), "is a directory"),
     (lambda p: (p.write_text("#!/no/such/interpreter\n"), p.chmod(0o755)),
      "the interpreter that its first line names does not exist"),
-    (lambda p: (p.write_text("neither text nor program"), p.chmod(0o755)), "Exec format error"),
+    (lambda p: (p.write_text("neither text nor program"), p.chmod(0o755)),
+     "no program for this machine, nor a script whose first line names one (#!/bin/sh)"),
 ])
 def test_a_program_that_cannot_run(desk: Desk, make: Callable[[Path], object],
                                    reason: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Set
 
 import pytest
-from conftest import wait_until
+from conftest import LIMIT, wait_until
 from testbed import Testbed, missing
 
 
@@ -33,7 +33,7 @@ def test_exit_status_and_signals_are_the_programs_own(testbed: Testbed) -> None:
     process = testbed.popen("n0", ["sleep", "60"])
     assert "sleep 60" in testbed.pids("n0").values()
     process.terminate()
-    assert process.wait(10) == -signal.SIGTERM
+    assert process.wait(LIMIT) == -signal.SIGTERM
     with pytest.raises(subprocess.TimeoutExpired):
         testbed.exec("n0", ["sleep", "60"], timeout=0.1)
     assert "sleep 60" not in testbed.pids("n0").values()
@@ -50,7 +50,7 @@ def test_nodes_that_go_and_return(testbed: Testbed) -> None:
     wait_until(answers, "n7 is on the network again")
     process = testbed.popen("n7", ["sleep", "60"])
     testbed.kill("n7")
-    assert process.wait(10) == -signal.SIGKILL
+    assert process.wait(LIMIT) == -signal.SIGKILL
     assert not testbed.alive("n7") and not answers()
     testbed.restart("n7")
     wait_until(answers, "n7 answers anew")

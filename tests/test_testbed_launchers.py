@@ -225,7 +225,7 @@ def test_two_jobs_on_the_same_nodes_run_at_the_same_time(
                                                             in launch.env.items()), *launch.argv],
                                 cwd=tmp_path, stdout=out, stderr=out), core))
     for process, _ in jobs:
-        assert process.wait(60) == 0  # each ends only when the other runs
+        assert process.wait(LIMIT) == 0  # each ends only when the other runs
     for job_id, core in ((1, 0), (2, 1)):
         ranks = told((tmp_path / f"{job_id}.o").read_text())
         cpus = frozenset(read_topology().core(0, core).cpus)

@@ -141,6 +141,10 @@ class Cluster:
         """The state file."""
         return json.loads((self.log / "state").read_text())
 
+    def nodes_of_jobs(self) -> Dict[int, List[str]]:
+        """The nodes of the running jobs that the state file knows."""
+        return {job["id"]: job["nodes"] for job in self.state()["jobs"] if "nodes" in job}
+
     def rows(self) -> Dict[int, JobRow]:
         """The lines of jobs.csv."""
         return {row.id: row for row in read_jobs(self.log / "jobs.csv")}
@@ -245,7 +249,7 @@ def test_sbatch_runs_a_recorded_queue_of_fifty_jobs_under_strip(cluster: Cluster
 def test_over_ssh_with_a_host_file(testbed: Testbed, tmp_path: Path, mpirun: str) -> None:
     cluster = Cluster(testbed, tmp_path / "site", mpirun)
     (cluster.root / "hosts").write_text("n[0-2]\nn9  # there is no such node\n")
-    cluster.config(Hosts={"File": "hosts", "Reach": "ssh", "Timeout": 4})
+    cluster.config(Hosts={"File": "hosts", "Reach": "ssh", "Timeout": 20})
     cluster.queue(*(cluster.line(PROGRAMS[number % 4], procs, 0.5, f"j{number}")
                     for number, procs in enumerate([8, 6, 2, 12, 4, 3, 8, 1])))
     try:
@@ -340,7 +344,7 @@ def test_ranks_that_are_not_bound_are_found_on_their_nodes(real: Testbed, tmp_pa
 def test_a_node_that_is_powered_off_takes_its_job_alone_and_is_used_again(
         cluster: Cluster) -> None:
     """The lost job is repeated elsewhere, its neighbour goes on, and the node comes back."""
-    cluster.config(Allocation={"Policy": "compact"}, Cores=1, Grace=0.5, Hosts={"Timeout": 2})
+    cluster.config(Allocation={"Policy": "compact"}, Cores=1, Grace=0.5, Hosts={"Timeout": 4})
     cluster.queue(cluster.line("bt.S.x", 2, 60, "keeps", "go"),
                   cluster.line("cg.S.x", 4, 60, "lost", "go", more="retries=1"),
                   cluster.line("ep.S.x", 4, 60, "gone", "never"),
@@ -348,11 +352,12 @@ def test_a_node_that_is_powered_off_takes_its_job_alone_and_is_used_again(
     with cluster.testbed.allocation(6, "--exclusive") as batch:
         process = cluster.start(batch)
         wait_until(lambda: len(list(cluster.marks.iterdir())) == 10, "all ranks have started")
-        first = {job["id"]: job["nodes"] for job in cluster.state()["jobs"] if "nodes" in job}
+        first = wait_until(lambda: (found := cluster.nodes_of_jobs()).keys() >= {0, 1, 2} and found,
+                           "the state tells of all three")
         assert first[0] == [batch.host] and len(set(first[1]) | set(first[2])) == 4
         cluster.testbed.kill(first[1][1])
         cluster.testbed.kill(first[2][1])
-        wait_until(lambda: 2 in cluster.rows(), "the job without retries has ended", limit=40)
+        wait_until(lambda: 2 in cluster.rows(), "the job without retries has ended")
         wait_until(lambda: [job for job in cluster.state()["jobs"] if job["id"] == 1
                             and job["state"] == "running" and job["nodes"] != first[1]],
                    "the other one runs elsewhere")
@@ -386,7 +391,7 @@ def test_an_ensemble_goes_on_without_a_node_and_with_it_again(testbed: Testbed, 
     config = tmp_path / "vrm.yaml"
     config.write_text(yaml.safe_dump({
         "Applications": {"Path": "bin", "Queue": "queue"}, "Sockets": 1, "Cores": 1, "Log": "log",
-        "Launcher": {"Kind": "direct"}, "Hosts": {"File": "hosts", "Timeout": 2}}))
+        "Launcher": {"Kind": "direct"}, "Hosts": {"File": "hosts", "Timeout": 4}}))
 
     def ran(node: str) -> List[str]:
         file = tmp_path / f"{node}.ran"
@@ -416,7 +421,7 @@ def test_an_ensemble_goes_on_without_a_node_and_with_it_again(testbed: Testbed, 
 
 
 def test_what_runs_on_a_node_that_was_cut_off_is_ended_when_it_is_back(cluster: Cluster) -> None:
-    cluster.config(Allocation={"Policy": "compact"}, Cores=1, Grace=0.5, Hosts={"Timeout": 2})
+    cluster.config(Allocation={"Policy": "compact"}, Cores=1, Grace=0.5, Hosts={"Timeout": 4})
     cluster.queue(cluster.line("bt.S.x", 6, 300, "cut", "never"),
                   cluster.line("cg.S.x", 2, 300, "waits", "go"))
 
@@ -427,15 +432,15 @@ def test_what_runs_on_a_node_that_was_cut_off_is_ended_when_it_is_back(cluster: 
     with cluster.testbed.allocation(4, "--exclusive") as batch:
         process = cluster.start(batch)
         wait_until(lambda: len(list(cluster.marks.iterdir())) == 8, "all ranks have started")
-        lost = next(job["nodes"] for job in cluster.state()["jobs"] if job["id"] == 0)[-1]
+        lost = wait_until(lambda: cluster.nodes_of_jobs().get(0), "the state tells of the job")[-1]
         cluster.testbed.cut(lost)
         try:
-            wait_until(lambda: 0 in cluster.rows(), "the job has ended", limit=40)
+            wait_until(lambda: 0 in cluster.rows(), "the job has ended")
             assert cluster.rows()[0].status == "failed"
             assert ranks(lost), "its ranks go on where nobody can reach them"
         finally:
             cluster.testbed.join(lost)
-        wait_until(lambda: not ranks(lost), "they are ended", limit=40)
+        wait_until(lambda: not ranks(lost), "they are ended")
         wait_until(lambda: all(node["up"] for node in cluster.state()["nodes"]), "it is used again")
         (cluster.marks / "go").touch()
         cluster.finish(process)

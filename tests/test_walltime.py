@@ -188,7 +188,7 @@ def test_running_jobs_are_ended_in_time_and_the_next_vrm_goes_on(
 
 
 def test_the_end_comes_by_itself(site: Site) -> None:
-    configure(site, End={"At": 4, "Margin": 0, "Fit": False}, Grace=0)
+    configure(site, End={"At": 10, "Margin": 0, "Fit": False}, Grace=0)
     site.program("long.x", WAIT)
     site.lines("long.x 1 50 0")
     said = site.finish(site.start())

@@ -470,10 +470,7 @@ def _may_be_directory(path: Path) -> str:
 
 
 def _may_be_file(path: Path) -> str:
-    def is_no_directory(path: Path) -> bool:  # a pipe will do as well as a file
-        return not os.path.isdir(path)
-
-    return _complaint(path, is_no_directory, "a file") if os.path.lexists(path) else ""
+    return _must_be_file(path) if os.path.lexists(path) else ""
 
 
 def _complaint(path: Path, right: Callable[[Path], bool], wanted: str) -> str:

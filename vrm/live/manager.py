@@ -141,6 +141,7 @@ class Manager:
         self._lingering: Deque[Tuple[float, Booking]] = collections.deque()  # to be swept then
         self._known_kinds: Set[str] = set()       # applications looked up in the heatmap
         self._signals = 0
+        self._gone = False                        # somebody has removed the run's directory
         self._changed = True                      # a scheduling step is due
         self._next_step = math.inf
         self._next_poll = 0.0
@@ -221,7 +222,7 @@ class Manager:
         return self._next_step if self.scheduler.interval and self._next_step <= now else now
 
     def _done(self) -> bool:
-        if self._signals > 2 and not self.running:
+        if (self._signals > 2 or self._gone) and not self.running:
             return True  # what a full disk does not take is taken up by the next manager
         if self.running or self._prepared or self.records.pending or (
                 self.records.sweep_at < math.inf):
@@ -229,8 +230,8 @@ class Manager:
         if self.phase == "stopping":
             return True
         # Held jobs are waited for; what does not fit before the allocation's end is the next one's.
-        return self._input_ended and not len(self.queue) and not self.book.held and not any(
-            True for _ in control.take(self.run_directory))
+        return (self._input_ended and not len(self.queue) and not self.book.held
+                and not self._commands())
 
     def _next_deadline(self) -> float:
         """When the loop must wake up even if nothing happens."""
@@ -291,7 +292,8 @@ class Manager:
             running = self.running.get(int(event.id))
             if running is None:
                 continue
-            if isinstance(event, LaunchFailed) and event.message.endswith(_FULL_DISK):
+            if isinstance(event, LaunchFailed) and (event.message.endswith(_FULL_DISK)
+                                                    or event.message.startswith("marker file")):
                 del self.running[running.job.id]
                 self._no_room(running.job, event.message)
             elif isinstance(event, Started):
@@ -345,6 +347,10 @@ class Manager:
         name = self.cluster.nodes[event.node].name
         self.cluster.set_up(event.node, False)
         self._changed = self._dirty = True
+        for start in list(self._prepared):  # not launched yet, so it can still go elsewhere
+            if start.booking.placement.node_set >> event.node & 1:
+                self._prepared.remove(start)
+                self._take_back(start.job)
         lost = [running for running in self.running.values()
                 if running.booking.placement.node_set >> event.node & 1]
         self.tell("warning", f"node {name} is down: {event.reason}; "
@@ -369,10 +375,23 @@ class Manager:
         if self.phase == "running":
             self._read_queue(now)
             self._ask_end(now)
-        for name, command in control.take(self.run_directory):
+        for name, command in self._commands():
             self._obey(name, command)
         for running in [r for r in self.running.values() if r.taken_over]:
             self._look_at_marker(running)
+
+    def _commands(self) -> List[Tuple[str, control.Command]]:
+        """The commands that wait. Without the directory of the run no job can be followed."""
+        try:
+            return list(control.take(self.run_directory))
+        except FileNotFoundError as error:
+            if not self._gone:
+                self._gone = True
+                self.stop(f"{error.filename} was removed or renamed, which this run needs",
+                          kill=True)
+        except OSError as error:
+            self._disk_trouble(f"{self.run_directory.commands}: {error.strerror}")
+        return []
 
     def _look_at_marker(self, running: Running) -> None:
         """See whether a job of an earlier manager has ended."""
@@ -898,9 +917,13 @@ class Manager:
         try:
             past = journals.replay(journals.read(run.journal))
         except (ValueError, KeyError) as error:
+            damage = f"the journal in {run.directory} is damaged ({error})"
             if not self.fresh:
-                raise RunError(f"{error}; use --fresh to put it aside and start anew") from error
-            past = journals.Past()
+                raise RunError(f"{damage}; use --fresh to put it aside and start anew") from error
+            if any(run.pids.iterdir()):
+                raise RunError(f"{damage}, and jobs of that run may still be running; end them, "
+                               f"remove the files in {run.pids}, and try again") from error
+            past = journals.Past("damaged")
         if past.run and (self.fresh or past.finished) and not past.running:
             outputs = [path for job in past.jobs.values()
                        for path in (run.output(job.app, job.id), run.errors(job.app, job.id))]

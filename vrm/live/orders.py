@@ -82,7 +82,7 @@ class Orders:
                 if job_id in named:
                     wrong.append(str(error))
         if not done and not wrong:
-            wrong.append("there is no such job")
+            wrong.append(f"there is no job to {command['do']} among these")
         if self._requeued:
             self.manager.records.forget(self._requeued)
             self._requeued.clear()

@@ -33,6 +33,7 @@ the manager, which knows what has not started, begins anew with another one.
 
 from __future__ import annotations
 
+import errno
 import gc
 import marshal
 import os
@@ -253,6 +254,8 @@ def refusal(program: bytes, error: Exception) -> str:
         reason = "is a directory"
     elif isinstance(error, FileNotFoundError) and os.path.exists(program):
         reason = "the interpreter that its first line names does not exist"
+    elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:
+        reason = "no program for this machine, nor a script whose first line names one (#!/bin/sh)"
     return clean(f"{os.fsdecode(program)}: {reason}")
 
 

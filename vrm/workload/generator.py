@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Optional, Sequence, TextIO, Tuple
 
 from vrm.workload.npb import allows, rule
-from vrm.workload.queue_file import (HEARTBEAT, LineError, QueueLine, WriterMarker, check_app,
-                                     parse_line)
+from vrm.workload.queue_file import (HEARTBEAT, LONGEST_TIME, LineError, QueueLine, WriterMarker,
+                                     check_app, parse_line)
 
 END = "end\n"
 
@@ -163,6 +163,9 @@ def check(mix: Mix) -> None:
         raise GenerateError(f"the exclusive share is from 0 to 1, not {mix.exclusive:g}")
     if not 0 < mix.margin < math.inf:
         raise GenerateError(f"the margin is above 0, not {mix.margin:g}")
+    longest = mix.margin * max(seconds for rows in mix.choices.values() for *_, seconds in rows)
+    if max(longest, mix.arrival.high, mix.arrival.mean) > LONGEST_TIME:
+        raise GenerateError(f"no estimate and no delay may be longer than {LONGEST_TIME} s")
     for app in mix.choices:
         try:
             check_app(app)

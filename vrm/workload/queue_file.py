@@ -49,6 +49,9 @@ EXAMPLE = "ft.B.x 8 60 0"
 LONGEST = 16384
 """Bytes of the longest line that is read."""
 
+LONGEST_TIME = 1_000_000_000
+"""Seconds that an estimate or a delay may say: more than 31 years, and a table can show it."""
+
 
 class LineError(ValueError):
     """A line that names no job as it should; the text says what stands there and what is wanted."""
@@ -107,10 +110,9 @@ def _whole(text: str) -> int:
 def _number(text: str) -> float:
     if not re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text):
         raise ValueError(text)
-    number = float(text)
-    if math.isinf(number):
+    if float(text) > LONGEST_TIME:
         raise ValueError(text)
-    return number
+    return float(text)
 
 
 def _positive(text: str) -> float:
@@ -235,9 +237,11 @@ def check_app(app: str) -> str:
 COLUMNS: Dict[str, _Entry] = {
     "app": _Entry(check_app, "the name of a program"),
     "procs": _Entry(_whole, "a whole number of ranks, 1 or more"),
-    "seconds": _Entry(_positive, "the estimated run time, a number of seconds above 0"),
+    "seconds": _Entry(_positive, "the estimated run time, a number of seconds above 0 "
+                      f"and at most {LONGEST_TIME}"),
     "exclusive": _Entry(_flag, "0 (may share its nodes) or 1 (may not)"),
-    "delay": _Entry(_number, "the seconds until the next line, 0 or more"),
+    "delay": _Entry(_number, "the seconds until the next line, 0 or more and at most "
+                    f"{LONGEST_TIME}"),
 }
 
 FIELDS: Dict[str, _Entry] = {
