@@ -101,7 +101,7 @@ def test_a_queue_that_jobs_come_to_and_leave(name, data):
             assert seen[0] == order[0]
         first, room = chosen.randint(0, len(order)), chosen.randint(0, NODES + 1)
         window, beside = chosen.choice([math.inf, 1, 3]), chosen.randint(0, room)
-        assert seen.fitting(first, room, window, beside) == [
+        assert list(seen.fitting(first, room, window, beside)) == [
             job for job in order[first:] if nodes_of(job) <= room
             and (job.estimate <= window or nodes_of(job) <= beside)]
         assert list(seen) == order and seen[:] == order and seen[1:3] == order[1:3]
@@ -240,4 +240,5 @@ def test_the_length_of_queues_beyond_which_arrays_are_used(monkeypatch):
             seen = waiting.in_order(9.0)
             assert [seen[place] for place in range(min(20, len(jobs)))] == wanted[:20]
             first = min(2, number)
-            assert seen.fitting(first, 3) == [job for job in wanted[first:] if nodes_of(job) <= 3]
+            assert list(seen.fitting(first, 3)) == [
+                job for job in wanted[first:] if nodes_of(job) <= 3]

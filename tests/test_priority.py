@@ -44,7 +44,8 @@ def test_the_order_is_that_of_a_plain_sort(algorithm: str, values, removed, room
     assert list(waiting) == wanted
     if wanted:
         assert waiting[0] is wanted[0] and waiting[len(wanted) - 1] is wanted[-1]
-        assert waiting.fitting(1, room) == [j for j in wanted[1:] if j.id % 3 + 1 <= room]
+        assert list(waiting.fitting(1, room)) == [
+            j for j in wanted[1:] if j.id % 3 + 1 <= room]
     queue.remove_started(wanted[:2])
     assert list(queue.in_order(now)) == wanted[2:]
 

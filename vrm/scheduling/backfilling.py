@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Dict, Hashable, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Hashable, Iterable, Iterator, NamedTuple, Optional, Tuple
 
 from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.job import Job
@@ -70,7 +70,7 @@ class NoBackfilling:
 
     name = "none"
 
-    def fill(self, now: float, waiting: Sequence[Job], first: int, cluster: Cluster,
+    def fill(self, now: float, waiting: Waiting, first: int, cluster: Cluster,
              policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
         """No job."""
         return iter(())
@@ -81,7 +81,7 @@ class ListScheduling:
 
     name = "list"
 
-    def fill(self, now: float, waiting: Sequence[Job], first: int, cluster: Cluster,
+    def fill(self, now: float, waiting: Waiting, first: int, cluster: Cluster,
              policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
         """Jobs of `waiting` after the head (at `first`) that fit, with their places."""
         for job in fitting(waiting, first + 1, cluster, policy):
@@ -90,8 +90,8 @@ class ListScheduling:
                 yield job, placement
 
 
-def fitting(waiting: Sequence[Job], first: int, cluster: Cluster, policy: Any,
-            window: float = math.inf, beside: int = 0) -> Sequence[Job]:
+def fitting(waiting: Waiting, first: int, cluster: Cluster, policy: Any,
+            window: float = math.inf, beside: int = 0) -> Iterable[Job]:
     """The jobs from place `first` on without those that cannot start for lack of room, and
     those that take longer than `window` and need more than `beside`, as far as can be counted."""
     room = policy.room(cluster) if hasattr(policy, "room") else None
@@ -99,10 +99,7 @@ def fitting(waiting: Sequence[Job], first: int, cluster: Cluster, policy: Any,
         return waiting[first:]
     if room <= 0:
         return ()
-    if isinstance(waiting, Waiting):
-        return waiting.fitting(first, room, window, beside)
-    return [job for job in waiting[first:] if policy.size(job) <= room
-            and (job.estimate <= window or policy.size(job) <= beside)]
+    return waiting.fitting(first, room, window, beside)
 
 
 class Easy:
@@ -123,7 +120,7 @@ class Easy:
             return reserve_by_count(job, now, cluster, policy)
         return reserve(job, now, cluster, policy)
 
-    def fill(self, now: float, waiting: Sequence[Job], first: int, cluster: Cluster,
+    def fill(self, now: float, waiting: Waiting, first: int, cluster: Cluster,
              policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
         """Jobs of `waiting` after the head (at `first`) that may start now, with their places.
 
@@ -133,13 +130,13 @@ class Easy:
             return self._fill_by_count(now, waiting, first, cluster, policy)
         return self._fill(now, waiting, first, cluster, policy)
 
-    def _fill_by_count(self, now: float, waiting: Sequence[Job], first: int, cluster: Cluster,
+    def _fill_by_count(self, now: float, waiting: Waiting, first: int, cluster: Cluster,
                        policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
         head, known = waiting[first], self.reservation
         if (known is not None and known.pool is None and known.job is head and known.time > now
-                and self._left == (cluster, cluster.generation) and isinstance(waiting, Waiting)
+                and self._left == (cluster, cluster.generation)
                 and not (cluster.ends and cluster.ends[0][0] <= now)):
-            jobs: Sequence[Job] = [job for job in waiting.fresh if job is not head]
+            jobs: Iterable[Job] = [job for job in waiting.fresh if job is not head]
             shadow, spare = known.time, known.spare
         else:
             self.reservation = known = reserve_by_count(head, now, cluster, policy)
@@ -166,15 +163,14 @@ class Easy:
                     break
         self._left = (cluster, cluster.generation)
 
-    def _fill(self, now: float, waiting: Sequence[Job], first: int, cluster: Cluster,
+    def _fill(self, now: float, waiting: Waiting, first: int, cluster: Cluster,
               policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
         head = waiting[first]
         left = (cluster, cluster.generation)
         known = self.reservation
         if (known is not None and known.job is head and self._left == left
-                and isinstance(waiting, Waiting)
                 and not (cluster.ends and cluster.ends[0][0] <= now)):
-            jobs: Sequence[Job] = [job for job in waiting.fresh if job is not head]
+            jobs: Iterable[Job] = [job for job in waiting.fresh if job is not head]
             reservation = known
         else:
             jobs = fitting(waiting, first + 1, cluster, policy)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import math
 from array import array
-from typing import Any, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Iterable, List, NamedTuple, Optional
 
 from vrm.model.cluster import AnyPlacement, Booking, Cluster, Pool
 from vrm.model.job import Job
@@ -159,20 +159,6 @@ class CountProfile:
     def place(self, job: Job, cluster: Cluster) -> Optional[AnyPlacement]:
         """Where the job starts now, its reservation having been given back."""
         return self.policy.place(job, cluster)
-
-    def holes(self, size: int, begin: float, end: float) -> Tuple[Any, Any]:
-        """Begins and ends of all times in which `size` units are free and that reach into the
-        time from begin to end, as arrays."""
-        numpy = _numpy()
-        steps = len(self.times)
-        times = numpy.empty(steps + 1)
-        times[:steps], times[steps] = numpy.frombuffer(self.times), math.inf
-        blocked = (numpy.frombuffer(self.free, "q") < size).nonzero()[0]
-        edges = numpy.empty(len(blocked) + 2, numpy.int64)
-        edges[0], edges[1:-1], edges[-1] = -1, blocked, steps
-        begins, ends = times[edges[:-1] + 1], times[edges[1:]]
-        some = (begins < ends) & (ends >= begin) & (begins <= end)
-        return begins[some], ends[some]
 
 
 def _numpy() -> Any:

@@ -35,7 +35,7 @@ class Waiting(Sequence[Job]):
     @property
     def fresh(self) -> List[Job]:
         """Jobs that came since the last scheduling step and still wait, in order."""
-        jobs = [job for job in self._queue.fresh if job.id in self._queue]
+        jobs = [job for job in self._queue.fresh if job.id in self._queue.jobs]
         return jobs if len(jobs) < 2 else sorted(jobs, key=self.key)
 
     @property
@@ -57,7 +57,7 @@ class Waiting(Sequence[Job]):
         return self._queue.key(job, self._now)
 
     def fitting(self, first: int, room: int, window: float = math.inf,
-                beside: int = 0) -> List[Job]:
+                beside: int = 0) -> Iterable[Job]:
         """The jobs from place `first` on that need at most `room`, in order.
 
         Of these only such as take at most `window` seconds by their estimate or need at most
@@ -93,21 +93,23 @@ class _Sorted(Waiting):
         return (entries[at][-1] for at in range(self._queue.first, len(entries)))
 
     def fitting(self, first: int, room: int, window: float = math.inf,
-                beside: int = 0) -> List[Job]:
+                beside: int = 0) -> Iterable[Job]:
         queue = self._queue
         estimates, sizes = queue.columns()
-        begin = queue.first + first
-        entries = queue.entries
         if len(sizes) - first < _FEW:
-            return [entries[at][-1] for at, size in enumerate(sizes[first:], begin)
-                    if size <= room
-                    and (size <= beside or estimates[at - queue.first] <= window)]
-        import numpy
-        size = numpy.frombuffer(sizes, numpy.int64)[first:]
-        fits = size <= room
-        if window < math.inf:
-            fits &= (numpy.frombuffer(estimates, numpy.float64)[first:] <= window) | (size <= beside)
-        return [entries[begin + at][-1] for at in fits.nonzero()[0].tolist()]
+            places: Iterable[int] = [
+                at for at, size in enumerate(sizes[first:], first)
+                if size <= room and (size <= beside or estimates[at] <= window)]
+        else:
+            import numpy
+            size = numpy.frombuffer(sizes, numpy.int64)[first:]
+            fits = size <= room
+            if window < math.inf:
+                fits &= ((numpy.frombuffer(estimates, numpy.float64)[first:] <= window)
+                         | (size <= beside))
+            places = (fits.nonzero()[0] + first).tolist()
+        entries, head = queue.entries, queue.first
+        return (entries[head + place][-1] for place in places)
 
 
 class _Ranked(Waiting):
@@ -175,7 +177,7 @@ class _Ranked(Waiting):
         self._ordered.append(queue.slots[chosen])
 
     def fitting(self, first: int, room: int, window: float = math.inf,
-                beside: int = 0) -> List[Job]:
+                beside: int = 0) -> Iterable[Job]:
         queue = self._queue
         if first > len(self._ordered):
             self[first - 1]

@@ -13,7 +13,8 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Union
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple,
+                    Union)
 
 from vrm.model.cluster import AnyPlacement, Booking, Cluster
 from vrm.model.job import Job
@@ -71,7 +72,7 @@ class Reserving:
         """When the next reservation begins; infinity if none does."""
         return self._table.first_after(math.nextafter(now, math.inf))
 
-    def plan(self, now: float, waiting: Sequence[Job], cluster: Cluster,
+    def plan(self, now: float, waiting: Waiting, cluster: Cluster,
              policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
         """The jobs that start now, in the order of the queue, with their places.
 
@@ -83,24 +84,22 @@ class Reserving:
             cluster.watchers.append(self)
             self._cluster, self._stale = cluster, True
         self._starting: Set[int] = set()
-        fresh = waiting.fresh if isinstance(waiting, Waiting) else list(waiting)
-        self._update(now, waiting, fresh, cluster, policy)
+        self._update(now, waiting, cluster, policy)
         assert self._profile is not None
         started = yield from self._start_due(now, waiting, cluster)
         if self.depth is not None:
             yield from self._walk(now, waiting, cluster, started)
 
-    def _update(self, now: float, waiting: Sequence[Job], fresh: Sequence[Job], cluster: Cluster,
-                policy: Any) -> None:
+    def _update(self, now: float, waiting: Waiting, cluster: Cluster, policy: Any) -> None:
         """Bring the plan up to now: ends, new jobs, and whatever makes it void."""
-        table = self._table
-        if isinstance(waiting, Waiting) and waiting.prioritised and not self._prioritised:
+        table, fresh = self._table, waiting.fresh
+        if waiting.prioritised and not self._prioritised:
             self._prioritised = True
             table.rekey(waiting.key)
         overdue = bool(cluster.ends) and cluster.ends[0][0] <= now
         late = any(booking.expected_end < now for booking in self._early)
         known = len(table) + len(fresh) == len(waiting) if self.depth is None else \
-            all(_waits(waiting, job) for job, _ in table)
+            all(waiting.holds(job) for job, _ in table)
         self._check_countable(fresh, cluster, policy)
         if self._stale or overdue or late or not self.kept or not known or self._profile is None:
             kind = CountProfile if self._counting else PoolProfile
@@ -123,9 +122,8 @@ class Reserving:
             self._regions.append((now, booking.expected_end))
         if early and len(table):
             if isinstance(profile, CountProfile):
-                changing = isinstance(waiting, Waiting) and not waiting.static
                 self._regions = _compress(now, table, profile, self._regions,
-                                          waiting.key if changing else None)
+                                          None if waiting.static else waiting.key)
             else:
                 self._compress_all(waiting)
                 self._regions.clear()
@@ -141,16 +139,15 @@ class Reserving:
                                        policy.exact(b.job) for b in cluster.running()))):
             self._counting, self._stale = False, True
 
-    def _reserve(self, jobs: Sequence[Job], waiting: Sequence[Job]) -> None:
+    def _reserve(self, jobs: Sequence[Job], waiting: Waiting) -> None:
         assert self._profile is not None
-        key = waiting.key if isinstance(waiting, Waiting) else None
         for job in jobs:
             slot = self._profile.earliest(job)
             self._profile.hold(job, slot)
             size = self._profile.policy.size(job) if self._counting else 0
-            self._table.add(job, slot, size, key(job) if key else (0.0, job.submit, job.id))
+            self._table.add(job, slot, size, waiting.key(job))
 
-    def _compress_all(self, waiting: Sequence[Job]) -> None:
+    def _compress_all(self, waiting: Waiting) -> None:
         assert self._profile is not None
         for job in [job for job in waiting if job.id in self._table]:
             slot = self._table.slot(job)
@@ -160,14 +157,14 @@ class Reserving:
             self._profile.hold(job, slot)
             self._table.move(job, slot)
 
-    def _start_due(self, now: float, waiting: Sequence[Job],
+    def _start_due(self, now: float, waiting: Waiting,
                    cluster: Cluster) -> "Iterator[Tuple[Job, AnyPlacement]]":
         """Start the jobs whose reservation begins now."""
         profile, table = self._profile, self._table
         assert profile is not None
         due = table.due(now)
         if len(due) > 1:
-            due.sort(key=waiting.key if isinstance(waiting, Waiting) else waiting.index)
+            due.sort(key=waiting.key)
         for job in due:
             slot = table.slot(job)
             if isinstance(profile, PoolProfile):
@@ -183,7 +180,7 @@ class Reserving:
             yield job, placement
         return {job.id for job in due}
 
-    def _walk(self, now: float, waiting: Sequence[Job], cluster: Cluster,
+    def _walk(self, now: float, waiting: Waiting, cluster: Cluster,
               started: Set[int]) -> Iterator[Tuple[Job, AnyPlacement]]:
         """Start what fits beside the reservations, and give more of these while there are any."""
         profile, table, policy = self._profile, self._table, self._profile.policy
@@ -197,14 +194,13 @@ class Reserving:
             elif len(table) < self.depth:
                 profile.hold(job, slot)
                 table.add(job, slot, policy.size(job) if self._counting else 0,
-                          waiting.key(job) if isinstance(waiting, Waiting)
-                          else (0.0, job.submit, job.id))
+                          waiting.key(job))
             if len(table) >= self.depth:
                 break
         else:
             return
-        if isinstance(waiting, Waiting) and self._counting:
-            rest: Sequence[Job] = waiting.fitting(first + 1, policy.room(cluster))
+        if self._counting:
+            rest: Iterable[Job] = waiting.fitting(first + 1, policy.room(cluster))
         else:
             rest = waiting[first + 1:]
         for job in rest:
@@ -220,10 +216,6 @@ class Reserving:
             self._profile.hold(job, Slot(now, placement))
             self._starting.add(job.id)
             yield job, placement
-
-
-def _waits(waiting: Sequence[Job], job: Job) -> bool:
-    return waiting.holds(job) if isinstance(waiting, Waiting) else job in waiting
 
 
 class _Table:
@@ -298,7 +290,7 @@ class _Table:
     def first_after(self, now: float) -> float:
         """The first reservation after that time; infinity if there is none."""
         if len(self.jobs) <= _FEW:
-            return min((time for time in self.time if time > now), default=math.inf)
+            return min([time for time in self.time if time > now], default=math.inf)
         times = _numpy().frombuffer(self.time)
         later = times[times > now]
         return float(later.min()) if len(later) else math.inf
@@ -376,22 +368,6 @@ def _movable(now: float, table: _Table, profile: CountProfile, region: Region) -
         return [row for row, (size, time) in enumerate(zip(table.size, table.time))
                 if size <= most and time > begin]
     numpy = _numpy()
-    sizes, durations, times = (numpy.frombuffer(table.size, "q"), numpy.frombuffer(table.duration),
-                               numpy.frombuffer(table.time))
-    rows = ((sizes <= most) & (times > begin)).nonzero()[0]
-    if len(rows) <= _FEW // 4:
-        return rows.tolist()
-    found: List[int] = []
-    wanted = sizes[rows]
-    for level in set(wanted.tolist()):
-        chosen = rows[wanted == level]
-        begins, ends = profile.holes(level, begin, end)
-        if not len(begins):
-            continue
-        before = begins.searchsorted(times[chosen]) - 1  # the last hole that begins before it
-        chosen, before = chosen[before >= 0], before[before >= 0]
-        # Room for rounding: whoever is found is looked at exactly.
-        longest = numpy.maximum.accumulate(ends - begins)[before] * (1 + 1e-12)
-        can = (longest >= durations[chosen]) | (ends[before] >= times[chosen])
-        found += chosen[can].tolist()
-    return found
+    rows = ((numpy.frombuffer(table.size, "q") <= most)
+            & (numpy.frombuffer(table.time) > begin))
+    return rows.nonzero()[0].tolist()

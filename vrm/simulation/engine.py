@@ -78,10 +78,10 @@ class Simulator:
         self.events = 0
         self.ended = 0
         self.left = 0  # jobs that nobody released, and those that depend on them
-        self._events: List[Tuple[float, int, int, int]] = []  # time, what, job, version
-        self._hidden: Dict[int, Tuple[float, str]] = {}  # run time and user of jobs not ended
+        self._events: List[Tuple[float, int, int]] = []  # time, what, job
+        self._hidden: Dict[int, Submission] = {}  # of jobs that have not ended
         self._started: Dict[int, Start] = {}
-        self._versions: Dict[int, int] = {}  # of the ends of running jobs; old ones are void
+        self._ends: Dict[int, float] = {}  # of running jobs; events of other ends are void
         self._may_be_void = False
         self._book: Optional[JobBook] = None  # of the jobs that depend on others, and of these
         self._failed: Dict[int, Tuple[Job, JobState]] = {}  # ended, but not completed
@@ -141,14 +141,15 @@ class Simulator:
                                "placement policy promised that they fit")
         self.left = len(self._book.parked) if self._book is not None else 0
 
-    def _is_void(self, event: Tuple[float, int, int, int]) -> bool:
+    def _is_void(self, event: Tuple[float, int, int]) -> bool:
         """Whether the end has been put elsewhere, or the job has ended before its estimate."""
-        version = self._versions.get(event[2])
-        return version != event[3] if event[1] == _END else version is None
+        time, what, job_id = event
+        end = self._ends.get(job_id)
+        return end != time if what == _END else end is None
 
     def _submit(self, submission: Submission) -> None:
-        job, run, user, after, held = submission
-        self._hidden[job.id] = run, user
+        job, _, user, after, held = submission
+        self._hidden[job.id] = submission
         try:
             if after or held:
                 self._cancel(self._enter(job, after, held))
@@ -183,7 +184,7 @@ class Simulator:
         """Record the ends of jobs that will never run."""
         for job, reason in dropped:
             self._failed[job.id] = job, JobState.CANCELLED
-            self.recorder.cancelled(job, reason, self.now, self._hidden.pop(job.id)[1])
+            self.recorder.cancelled(job, reason, self.now, self._hidden.pop(job.id).user)
 
     def _start(self, start: Start, now: float) -> None:
         booking = start[0]
@@ -191,7 +192,7 @@ class Simulator:
         self._started[job_id] = start
         if self._book is not None and job_id in self._book.entries:
             self._book.started(job_id)
-        run = self._hidden[job_id][0]
+        run = self._hidden[job_id].run
         if self.speeds is not None:
             for changed, end in self.speeds.started(booking, run, now):
                 self._schedule_end(changed, end)
@@ -199,29 +200,30 @@ class Simulator:
             self._schedule_end(job_id, now + run)
 
     def _schedule_end(self, job_id: int, end: float) -> None:
-        version = self._versions.get(job_id, 0) + 1
-        if version > 1:
-            self._may_be_void = True
-        self._versions[job_id] = version
         expected = self._started[job_id][0].expected_end
+        again = job_id in self._ends
         if end > expected:
             if self.kill:
                 end = expected
-            elif version == 1:
+            elif not again:
                 self._may_be_void = True
-                heapq.heappush(self._events, (expected, _EXPECTED, job_id, version))
-        heapq.heappush(self._events, (end, _END, job_id, version))
+                heapq.heappush(self._events, (expected, _EXPECTED, job_id))
+        if again:
+            self._may_be_void = True
+        self._ends[job_id] = end
+        heapq.heappush(self._events, (end, _END, job_id))
 
     def _end(self, job_id: int, now: float) -> int:
         booking = self.cluster.release(job_id)
-        run, user = self._hidden.pop(job_id)
-        del self._versions[job_id]
-        killed = self.kill and now >= booking.expected_end and self._unfinished(booking, run, now)
+        submission = self._hidden.pop(job_id)
+        del self._ends[job_id]
+        killed = (self.kill and now >= booking.expected_end
+                  and self._unfinished(booking, submission.run, now))
         if self.speeds is not None:
             for changed, end in self.speeds.ended(booking, now):
                 self._schedule_end(changed, end)
         self.recorder.ended(booking, self._started.pop(job_id), now,
-                            "timeout" if killed else "completed", user)
+                            "timeout" if killed else "completed", submission.user)
         self.ended += 1
         state = JobState.COMPLETED
         if killed:

@@ -163,7 +163,11 @@ class Results:
     def start_hash(self) -> str:
         """A fingerprint of the schedule: the first 16 hex digits of the SHA-256 of the lines
         `id start`, by id, with starts in whole seconds."""
-        lines = map("%d %d\n".__mod__, sorted(zip(self.ids, self.starts)))
+        import numpy as np
+        ids, starts = np.frombuffer(self.ids, np.int64), np.frombuffer(self.starts)
+        order = ids.argsort()
+        lines = map("%d %d\n".__mod__, zip(ids[order].tolist(),
+                                           starts[order].astype(np.int64).tolist()))
         return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
     def summary(self, warm_up: float = 0.0, cool_down: float = 0.0,

@@ -153,6 +153,7 @@ class Trace:
         previous, latest = 0, float("-inf")
         number = _number
         names: Dict[bytes, str] = {}
+        owners: Dict[bytes, str] = {}
         for line_number, line in enumerate(lines, 1):
             words = line.split()
             if not words or words[0].startswith(b";"):
@@ -217,10 +218,10 @@ class Trace:
             if name is None:
                 text = app.decode("ascii", "replace")
                 name = names[app] = "app" if text.startswith("-") else f"app{text}"
-            owner = names.get(b"u" + user)
+            owner = owners.get(user)
             if owner is None:
                 text = user.decode("ascii", "replace")
-                owner = names[b"u" + user] = "" if text.startswith("-") else text
+                owner = owners[user] = "" if text.startswith("-") else text
             yield Submission(Job(job_id, name, procs, estimate, submit), run, owner)
 
 
