@@ -1,9 +1,15 @@
-"""Which nodes of a job are other machines: none of an emulated cluster, where nobody watches."""
+"""Which nodes of a job are other machines: none of an emulated cluster, where nobody watches; and
+what is told of those that go and come.
+"""
 
 from __future__ import annotations
 
-from vrm.live.agents import Agents
-from vrm.live.nodewatch import NodeWatch
+from dataclasses import replace
+from typing import List
+
+from vrm.live.agents import AgentEvent, Agents, NodeDown, NodeLost, NodeUp
+from vrm.live.nodewatch import Down, NodeWatch, Unsure, Up
+from vrm.live.topology import Core, NodeFacts, Topology
 from vrm.model import Cluster, Job
 from vrm.scheduling import make_policy
 
@@ -21,3 +27,39 @@ def test_emulated_nodes_are_this_machine() -> None:
         assert watch.beyond(both)
     finally:
         agents.close()
+
+
+class Told:
+    """In the place of the agents: tells what a test has put there."""
+
+    def __init__(self) -> None:
+        self.waiting: List[AgentEvent] = []
+
+    def tick(self, now: float) -> float:
+        return now
+
+    def events(self) -> List[AgentEvent]:
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
+
+def test_what_is_told_of_a_node_that_goes_and_comes() -> None:
+    cluster = Cluster.regular(2, 1, 2)
+    names = [node.name for node in cluster.nodes]
+    cores = Core(0, 0, 0, (0,)), Core(1, 0, 1, (1,))
+    shape = Topology(names[1], cores, (cores,))
+    agents = Told()
+    watch = NodeWatch(agents, cluster, {names[1]: shape}, "openmpi", names[0])  # type: ignore
+    for event, told, answers in (
+            (NodeUp(names[1], NodeFacts(shape)), [], True),
+            (NodeLost(names[1], "x"), [Unsure(1, "x")], False),
+            (NodeUp(names[1], NodeFacts(shape)), [Up(1)], True),
+            (NodeLost(names[1], "y"), [Unsure(1, "y")], False),
+            (NodeDown(names[1], "y"), [Down(1, "y")], False),
+            (NodeDown(names[1], "y"), [], False),
+            (NodeUp(names[1], NodeFacts(shape)), [Up(1)], True),
+            (NodeDown(names[1], "z"), [Down(1, "z")], False),
+            (NodeUp(names[1], NodeFacts(replace(shape, sockets=()))),
+             [Down(1, "it has come back with other cores than before")], False)):
+        agents.waiting.append(event)
+        assert watch.poll(0.0) == told and watch.answers(1) is answers

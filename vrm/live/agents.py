@@ -12,11 +12,11 @@ child. A run uses it like this:
 
 When a node counts as down: at the start, when its agent cannot be started (two attempts, or one
 that hangs for `timeout`). Later, when it does not answer a ping for `timeout`, or when its agent
-was lost and cannot be started anew for `timeout`: a lost connection alone is no lost node. This
-machine is never down. Nodes that are down are tried again, with pauses that double up to a minute.
+was lost and cannot be started anew for `timeout`: a lost connection alone is no lost node, but
+nothing should start there meanwhile. This machine is never down. Nodes that are down are tried again, with pauses that double up to a minute.
 
-Outcomes are told once: `NodeDown` when a node counts as down, `NodeUp` when it answers first, or
-again. A node that was restarted gives both. What was asked of a node is asked again when its
+Outcomes are told once: `NodeLost` when its agent was lost, `NodeDown` when a node counts as down,
+`NodeUp` when it answers first, or again. A node that was restarted gives both. What was asked of a node is asked again when its
 agent was lost; sweeps wait for nodes that are down, which are not up again before they are swept;
 other questions are forgotten.
 """
@@ -103,6 +103,14 @@ class NodeUp:
 
 
 @dataclass(frozen=True)
+class NodeLost:
+    """The agent of a node was lost; it may answer again soon, or count as down."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class NodeDown:
     """A node does not answer."""
 
@@ -130,7 +138,7 @@ class Swept:
     left: int = 0
 
 
-AgentEvent = Union[NodeUp, NodeDown, Affinity, Swept]
+AgentEvent = Union[NodeUp, NodeLost, NodeDown, Affinity, Swept]
 
 
 # --------------------------------------------------------------------------- the way to a node
@@ -315,9 +323,10 @@ class Agents:
                 self._fail(node, now, f"no answer within {self.timeout:g} s" + (
                     f"; it said: {node.said}" if node.said else ""))
             elif node.pinged:
-                self._fail(node, now, f"no answer to a ping within {self.timeout:g} s")
+                reason = f"no answer to a ping within {self.timeout:g} s"
                 if node.up and not node.local:
-                    self._down(node, node.said)
+                    self._down(node, reason)
+                self._fail(node, now, reason)
             else:
                 node.pinged, node.due = True, now + self.timeout
                 self._send(node, {"number": 0, "ask": "ping"})
@@ -484,6 +493,8 @@ class Agents:
                              self._timing.first_pause * 2 ** min(node.failures - 1, 20))
         if answered and node.lost_at is None:
             node.lost_at = now
+            if node.up and not node.local:
+                self._ready.append(NodeLost(node.host, reason))
         if node.up is None and node.failures >= 2:
             self._down(node, reason)
 
@@ -624,6 +635,8 @@ class Agents:
         node.state, node.pinged, node.due = _ANSWERS, False, now + self._timing.ping
         if node.up and node.boot and facts.boot != node.boot:
             self._down(node, "it was restarted")
+        if node.up and node.lost_at is not None and not node.local:
+            self._ready.append(NodeUp(node.host, facts))
         node.lost_at = None
         node.boot = facts.boot
         node.rising = None if node.up else facts

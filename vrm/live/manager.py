@@ -23,10 +23,11 @@ from typing import Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 from vrm.config import Settings
 from vrm.live import control, journal as journals, recovery
 from vrm.live.launchers import LaunchError
-from vrm.live.nodewatch import Bound, Down, Left, NodeWatch, Up
+from vrm.live.nodewatch import Bound, Down, Left, NodeWatch, Unsure, Up
 from vrm.live.orders import Orders
 from vrm.live.processes import SessionEnd, pids_with_environment, signal_process
 from vrm.live.records import Outcome, Records, Tell
+from vrm.live.remote import UNREACHED
 from vrm.live.rundir import RunDirectory, RunError, write_json
 from vrm.live.setup import Site, application_fault
 from vrm.live.snapshot import snapshot
@@ -55,6 +56,9 @@ BINDINGS_AFTER = 1.0
 
 LINGER = 2.0
 """Seconds that mpirun's helpers on other nodes may stay after a job that ended well."""
+
+CLOSED_FOR = 15.0
+"""Seconds in which nothing starts on a node that could not be reached once."""
 
 RETRY = 1.0
 """Seconds after which something is tried again that a full disk has prevented."""
@@ -139,6 +143,7 @@ class Manager:
         self._prepared: List[Start] = []          # decided, to be launched when in the journal
         self._untold: List[Start] = []            # launched, to be told of
         self._lingering: Deque[Tuple[float, Booking]] = collections.deque()  # to be swept then
+        self._closed: Dict[int, float] = {}       # until when nothing starts on a node
         self._known_kinds: Set[str] = set()       # applications looked up in the heatmap
         self._signals = 0
         self._gone = False                        # somebody has removed the run's directory
@@ -246,7 +251,7 @@ class Manager:
                 deadline = min(deadline, running.ending.deadline)
             elif not running.warned:
                 deadline = min(deadline, running.booking.expected_end)
-        return deadline
+        return min([deadline, *self._closed.values()])
 
     # What wakes the loop.
 
@@ -296,6 +301,8 @@ class Manager:
                                                     or event.message.startswith("marker file")):
                 del self.running[running.job.id]
                 self._no_room(running.job, event.message)
+            elif isinstance(event, LaunchFailed) and UNREACHED in event.message:
+                self._unreached(running, event.message)
             elif isinstance(event, Started):
                 running.session = event.supervisor_pid
                 if running.intent:
@@ -307,6 +314,20 @@ class Manager:
             elif isinstance(event, SupervisorLost):
                 running.session = event.supervisor_pid or running.session
                 self._lost(running)
+
+    def _unreached(self, running: Running, why: str) -> None:
+        """A job was not started since its node does not answer: others will do, or the same later.
+        Were the node kept, it would swallow the queue."""
+        if running.intent:
+            self._ended(running, None, *verdict(running.intent, None, why))
+            return
+        del self.running[running.job.id]
+        self._take_back(running.job)
+        node, = running.booking.placement.nodes
+        if self.cluster.up >> node & 1:
+            self.tell("warning", f"{why}; nothing starts there for {CLOSED_FOR:g} s")
+        self._close_node(node)
+        self._closed[node] = self.now + CLOSED_FOR
 
     def _replace_spawner(self, event: SpawnerLost) -> None:
         self.tell("warning", f"{event.message}; starting another, running jobs are not touched")
@@ -329,6 +350,10 @@ class Manager:
         for event in self.watch.poll(now):
             if isinstance(event, Down):
                 self._node_down(event)
+            elif isinstance(event, Unsure):
+                self._close_node(event.node)
+                self.tell("note", f"node {self.cluster.nodes[event.node].name}: {event.reason}; "
+                                  "nothing starts there until it answers")
             elif isinstance(event, Up):
                 self.cluster.set_up(event.node, True)
                 self._changed = self._dirty = True
@@ -345,12 +370,7 @@ class Manager:
     def _node_down(self, event: Down) -> None:
         """A node is lost: nothing starts there, and the jobs that are on it are lost with it."""
         name = self.cluster.nodes[event.node].name
-        self.cluster.set_up(event.node, False)
-        self._changed = self._dirty = True
-        for start in list(self._prepared):  # not launched yet, so it can still go elsewhere
-            if start.booking.placement.node_set >> event.node & 1:
-                self._prepared.remove(start)
-                self._take_back(start.job)
+        self._close_node(event.node)
         lost = [running for running in self.running.values()
                 if running.booking.placement.node_set >> event.node & 1]
         self.tell("warning", f"node {name} is down: {event.reason}; "
@@ -359,6 +379,15 @@ class Manager:
         for running in lost:
             running.why = running.why or f"node {name} is down"
             self.end_job(running, "node")
+
+    def _close_node(self, node: int) -> None:
+        """Nothing starts on a node any more."""
+        self.cluster.set_up(node, False)
+        self._changed = self._dirty = True
+        for start in list(self._prepared):  # not launched yet, so it can still go elsewhere
+            if start.booking.placement.node_set >> node & 1:
+                self._prepared.remove(start)
+                self._take_back(start.job)
 
     def _judged(self, running: Running, status: ExitStatus) -> Tuple[JobState, str]:
         """How a job ended; mpirun may say that all is well when it has lost a node."""
@@ -417,6 +446,11 @@ class Manager:
             for running in list(self.running.values()):
                 if not running.intent:
                     self.end_job(running, "interrupted")
+        for node in [node for node, until in self._closed.items() if now >= until]:
+            del self._closed[node]
+            if self.watch.answers(node):
+                self.cluster.set_up(node, True)
+                self._changed = self._dirty = True
         for running in list(self.running.values()):
             if running.ending:
                 if now >= running.ending.deadline and running.ending.poll(now):

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Union
 
-from vrm.live.agents import (RANK_VARIABLES, Affinity, Agents, NodeDown, NodeUp, Swept,
+from vrm.live.agents import (RANK_VARIABLES, Affinity, Agents, NodeDown, NodeLost, NodeUp, Swept,
                              compare_affinity)
 from vrm.live.launchers import BindingCheck
 from vrm.live.topology import Topology
@@ -32,8 +32,16 @@ class Down:
 
 
 @dataclass(frozen=True)
+class Unsure:
+    """The connection to a node was lost, which may mean that the node was."""
+
+    node: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Up:
-    """A node that was down answers again."""
+    """A node that was down, or of which nobody could be sure, answers again."""
 
     node: int
 
@@ -56,7 +64,7 @@ class Left:
     immortal: int
 
 
-NodeEvent = Union[Down, Up, Bound, Left]
+NodeEvent = Union[Down, Unsure, Up, Bound, Left]
 
 
 @dataclass
@@ -85,6 +93,8 @@ class NodeWatch:
         self._hosts = [node.name for node in cluster.nodes]
         self._index = {host: number for number, host in enumerate(self._hosts)}
         self._questions: Dict[int, _Question] = {}
+        self._down: Set[int] = set()
+        self._unsure: Set[int] = set()
         # The one agent of a single machine starts when it is first asked something.
         self._awake = agents is not None and set(self._hosts) != {here}
         self.deadline = 0.0 if self._awake else math.inf
@@ -117,21 +127,31 @@ class NodeWatch:
         self.deadline = now + (due - moment)
         return events
 
-    def _changed(self, event: Union[NodeUp, NodeDown]) -> List[NodeEvent]:
+    def _changed(self, event: Union[NodeUp, NodeLost, NodeDown]) -> List[NodeEvent]:
         """A node that comes or goes; at the start of a run all are known to be up."""
         node = self._index[event.host]
-        up = bool(self._cluster.up >> node & 1)
+        if isinstance(event, NodeLost):
+            self._unsure.add(node)
+            return [Unsure(node, event.reason)]
         if isinstance(event, NodeUp):
-            if up:
+            if self.answers(node):
                 return []
+            self._unsure.discard(node)
             if event.topology != self._topologies.get(event.host):
+                self._down.add(node)
                 return [Down(node, "it has come back with other cores than before")]
+            self._down.discard(node)
             return [Up(node)]
-        told: List[NodeEvent] = [Down(node, event.reason)] if up else []
+        told: List[NodeEvent] = [] if node in self._down else [Down(node, event.reason)]
+        self._down.add(node)
         for job_id in [job_id for job_id, question in self._questions.items()
                        if event.host in question.waiting_for]:
             told += self._answered(job_id, event.host, {})
         return told
+
+    def answers(self, node: int) -> bool:
+        """Whether a node does, as far as is known."""
+        return node not in self._down | self._unsure
 
     # Where ranks are.
 

@@ -33,6 +33,9 @@ import time
 MAGIC = b"\nvrm's runner\n"
 """What a runner says first: login scripts may have said something before."""
 
+UNREACHED = "cannot be reached"
+"""Begins the reason of what was not started since its node did not answer."""
+
 MOST_NOISE = 1 << 20
 """Bytes that may come before it."""
 
@@ -222,7 +225,7 @@ class Relay:
             process = subprocess.Popen(way, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                        stderr=subprocess.PIPE, start_new_session=True, cwd="/")
         except OSError as error:
-            self.dismiss(client, refused(f"cannot be reached: {error.strerror}"))
+            self.dismiss(client, refused(f"{UNREACHED}: {error.strerror}"))
             return None
         line = self.lines[client.host] = Line(process, time.monotonic() + self.timeout)
         for pipe, handler in ((process.stdout, self.hear), (process.stderr, self.hear_errors)):
@@ -305,7 +308,7 @@ class Relay:
             return
         del self.lines[host]
         answer = b"" if line.ready else refused(
-            f"cannot be reached: {reason}" + (f"; it said: {line.said}" if line.said else ""))
+            f"{UNREACHED}: {reason}" + (f"; it said: {line.said}" if line.said else ""))
         for client in line.clients.values():
             self.dismiss(client, answer)
         self.disconnect(line)

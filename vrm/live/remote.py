@@ -15,6 +15,9 @@ from typing import Mapping, Optional, Sequence
 
 from vrm.live import relay
 
+UNREACHED = f": {relay.UNREACHED}"
+"""Stands behind the node's name where a program was not started since the node did not answer."""
+
 GONE_WITHIN = 3.0
 """Seconds in which a relay without programs must have ended."""
 
