@@ -25,7 +25,7 @@ from vrm.live import control, journal as journals, recovery
 from vrm.live.launchers import LaunchError
 from vrm.live.nodewatch import Bound, Down, Left, NodeWatch, Unsure, Up
 from vrm.live.orders import Orders
-from vrm.live.processes import SessionEnd, pids_with_environment, signal_process
+from vrm.live.processes import SessionEnd, TagEnd, pids_with_environment
 from vrm.live.records import Outcome, Records, Tell
 from vrm.live.remote import UNREACHED
 from vrm.live.rundir import RunDirectory, RunError, write_json
@@ -925,9 +925,11 @@ class Manager:
         while left and self._lingering and self.clock() < self._lingering[-1][0]:
             time.sleep(0.05)  # what ends by itself may do so
             left = pids_with_environment("VRM_RUN", self.run_id)
-        for process in left:
-            signal_process(process, signal.SIGKILL)
-        killed = len(left) + self.watch.close(sweep=not self.running)
+        killed, ending = len(left), TagEnd("VRM_RUN", self.run_id, grace=0.0)
+        limit = self.clock() + LINGER
+        while left and not ending.poll(self.clock()) and self.clock() < limit:
+            time.sleep(0.01)
+        killed += self.watch.close(sweep=not self.running)
         if killed:
             self.tell("warning", f"{killed} process(es) of ended jobs were still there and are "
                                  "killed")

@@ -1,5 +1,6 @@
 """Finds and ends processes: those of a session, and those that carry a job's tag.
-Every signal goes to the very process that was found, never to a later one with its number.
+Every signal goes to the very process that was found, never to a later one with its number; SIGKILL
+also to its group, which nobody can leave by forking in time.
 
 Sessions are used because each rank of Open MPI is a process group of its own but stays in the
 session of its mpirun. The kernel keeps no list of a session's members, so all processes are
@@ -10,10 +11,14 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import (Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set,
+                    Tuple)
 
 Sessions = Dict[int, List[int]]
 """Process numbers by session, see `sessions`."""
+
+ROUNDS = 10
+"""How often processes are listed in one look at them; new ones come all the time on a busy node."""
 
 FIRST_PAUSE = 0.005
 """Seconds between the first and the second look at processes that are being ended."""
@@ -26,15 +31,17 @@ class Pid(int):
     """A process number that remembers when its process started.
 
     `started` is in clock ticks since the boot, as in /proc/PID/stat. Together with the number
-    it names one process of this boot for ever.
+    it names one process of this boot for ever. `group` is its process group, 0 if not known.
     """
 
     started: int
+    group: int
 
-    def __new__(cls, number: int, started: int) -> Pid:
+    def __new__(cls, number: int, started: int, group: int = 0) -> Pid:
         """Process `number`, that started at `started`."""
         pid = super().__new__(cls, number)
         pid.started = started
+        pid.group = group
         return pid
 
 
@@ -57,7 +64,7 @@ def read_stat(pid: int) -> Optional[Stat]:
     fields = text.rpartition(b")")[2].split()
     # A process whose first thread has ended shows as a zombie while its other threads run.
     dead = fields[0] in (b"Z", b"X", b"x") and int(fields[17]) <= 1
-    return Stat(Pid(pid, int(fields[19])), int(fields[3]), dead)
+    return Stat(Pid(pid, int(fields[19]), int(fields[2])), int(fields[3]), dead)
 
 
 def boot_id() -> str:
@@ -66,8 +73,16 @@ def boot_id() -> str:
         return file.read().strip()
 
 
-def _numbers() -> List[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+def _numbers() -> Iterator[int]:
+    """The numbers of all processes, the newest first, with those that come while they are read:
+    else a child could be missed that has come since, and whose parent has gone."""
+    known: Set[int] = set()
+    for _ in range(ROUNDS):
+        new = {int(name) for name in os.listdir("/proc") if name.isdigit()} - known
+        if not new:
+            return
+        known |= new
+        yield from sorted(new, reverse=True)
 
 
 def sessions() -> Sessions:
@@ -93,22 +108,21 @@ def session_members(sid: int, started: Optional[int] = None,
         leader = read_stat(sid)
         if leader is not None and leader.pid.started != started:
             return []
-    if table is not None:
-        numbers = table.get(sid, [])
-    else:
-        numbers = []
-        for pid in _numbers():
-            try:
-                if os.getsid(pid) == sid:
-                    numbers.append(pid)
-            except (ProcessLookupError, PermissionError):
-                continue
     members = []
-    for pid in numbers:
+    for pid in _in_session(sid) if table is None else table.get(sid, []):
         stat = read_stat(pid)
         if stat is not None and stat.session == sid and not stat.dead:
             members.append(stat.pid)
     return members
+
+
+def _in_session(sid: int) -> Iterator[int]:
+    for pid in _numbers():
+        try:
+            if os.getsid(pid) == sid:
+                yield pid
+        except (ProcessLookupError, PermissionError):
+            continue
 
 
 def pids_with_environment(name: str, value: str) -> List[Pid]:
@@ -215,8 +229,24 @@ def signal_session(sid: int, signum: int, spare: Collection[int] = (),
 
     `started` and `table` as in `session_members`.
     """
-    return [pid for pid in session_members(sid, started, table)
-            if pid not in spare and signal_process(pid, signum)]
+    found = [pid for pid in session_members(sid, started, table) if pid not in spare]
+    told = [pid for pid in found if signal_process(pid, signum)]
+    if signum == signal.SIGKILL:
+        kill_groups(found, spare)
+    return told
+
+
+def kill_groups(pids: Iterable[Pid], spare: Collection[int]) -> None:
+    """Kill the process groups of processes that were just found, but those led by one of `spare`.
+
+    The kernel lets no fork come between. (It gives the number of a group away only when nobody is
+    left in it.)
+    """
+    for group in {pid.group for pid in pids} - {0, *spare}:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
 
 
 class Ending:
@@ -244,6 +274,9 @@ class Ending:
     def _find(self, table: Optional[Sessions]) -> List[Pid]:
         raise NotImplementedError
 
+    def _kill_groups(self) -> None:
+        """Kill the groups of what remains, where all in them are to end."""
+
     def poll(self, now: float, table: Optional[Sessions] = None) -> bool:
         """Look, signal what is left, and say whether nothing was.
 
@@ -253,6 +286,8 @@ class Ending:
         if self._kill_at is None:
             self._kill_at = now + self.grace
         self.remaining = [pid for pid in self._find(table) if pid not in self.spare]
+        if now >= self._kill_at:
+            self._kill_groups()
         for pid in self.remaining:
             if now >= self._kill_at:
                 self.killed = True
@@ -285,6 +320,9 @@ class SessionEnd(Ending):
 
     def _find(self, table: Optional[Sessions]) -> List[Pid]:
         return session_members(self.sid, self.started, table)
+
+    def _kill_groups(self) -> None:
+        kill_groups(self.remaining, self.spare)
 
 
 class TagEnd(Ending):
