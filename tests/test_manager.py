@@ -507,9 +507,11 @@ def test_a_replaced_queue_file_is_read_from_its_start(site: Site) -> None:
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
 def test_a_queue_that_is_not_readable(site: Site, make: Callable[[Path], None]) -> None:
+    program = site.program("ok.x", OK)
     make(site.queue)
     done = site.run("--once")
     assert done.returncode == 2 and f"{site.queue} is not a file" in done.stderr
+    assert ran(program) == 0
 
 
 def test_once_without_a_queue_file_cannot_run(site: Site) -> None:

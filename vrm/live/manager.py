@@ -301,7 +301,8 @@ class Manager:
                                                     or event.message.startswith("marker file")):
                 del self.running[running.job.id]
                 self._no_room(running.job, event.message)
-            elif isinstance(event, LaunchFailed) and UNREACHED in event.message:
+            elif isinstance(event, LaunchFailed) and event.message.startswith(
+                    self.cluster.nodes[running.booking.placement.nodes[0]].name + UNREACHED):
                 self._unreached(running, event.message)
             elif isinstance(event, Started):
                 running.session = event.supervisor_pid
