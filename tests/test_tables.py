@@ -364,11 +364,11 @@ def test_queue_json():
     assert jobs[0] == {"id": 0, "app": "ft.B.x", "procs": 6, "state": "running",
                        "submit": NOW - 32, "estimate": 60, "exclusive": False, "start": NOW - 27,
                        "remaining": 33, "expected_start": None, "nodes": ["n0"],
-                       "priority": 0, "held": False, "after": [], "late": False}
+                       "priority": 0, "held": False, "after": [], "late": False, "lacks": ""}
     assert jobs[2] == {"id": 2, "app": "mg.B.x", "procs": 8, "state": "queued",
                        "submit": NOW - 10, "estimate": 10, "exclusive": False, "start": None,
                        "remaining": 10, "expected_start": NOW + 33, "nodes": [],
-                       "priority": 0, "held": False, "after": [], "late": False}
+                       "priority": 0, "held": False, "after": [], "late": False, "lacks": ""}
 
 
 def test_state_json():
@@ -528,7 +528,7 @@ def test_watch_gives_the_signals_back():
 
 
 @pytest.mark.parametrize("facts, shown", [
-    ({}, "Q"), ({"held": False, "after": [], "late": False}, "Q"), ({"held": True}, "held"),
+    ({}, "Q"), ({"held": False, "after": [], "late": False, "lacks": ""}, "Q"), ({"held": True}, "held"),
     ({"held": True, "after": [1], "late": True}, "held"), ({"after": [4]}, "after 4"),
     ({"after": [4, 5, 6, 7]}, "after 4,5,6,..."), ({"late": True}, "late"),
 ])

@@ -35,7 +35,7 @@ from vrm.live.spawner import (Ended, ExitStatus, LaunchFailed, LaunchRequest, Ma
                               SpawnerError, SpawnerLost, Started, SupervisorLost)
 from vrm.live.trust import distrust
 from vrm.live.walltime import AllocationEnd
-from vrm.model import Booking, Infeasible, Job, JobState
+from vrm.model import Booking, Cluster, Job, JobState
 from vrm.scheduling import Start
 from vrm.scheduling.book import Details, Dropped, JobBook
 from vrm.workload.queue_file import (Line, LineError, Position, QueueFollower, QueueLine, Replay,
@@ -100,6 +100,7 @@ class Running:
     why: str = ""                        # more about the intent: which node was lost
     bindings_due: float = math.inf
     binding: str = "unchecked"           # whether its ranks are where they should be
+    former: Optional[Cluster] = None     # on which it runs, where its nodes are not all here now
 
     @property
     def job(self) -> Job:
@@ -124,7 +125,8 @@ class Manager:
         self.clock = Clock()
         self.start_time = self.now = self.clock()
         self.queue = self.scheduler.new_queue()
-        self.book = JobBook(self.queue)
+        self.room = site.room
+        self.book = JobBook(self.queue, self.room.lacks)
         self.records = Records(run, self.cluster, self.launcher, settings.launcher.check_bindings,
                                tell)
         self.place = recovery.Place.here(site.allocation)
@@ -373,7 +375,7 @@ class Manager:
         name = self.cluster.nodes[event.node].name
         self._close_node(event.node)
         lost = [running for running in self.running.values()
-                if running.booking.placement.node_set >> event.node & 1]
+                if not running.former and running.booking.placement.node_set >> event.node & 1]
         self.tell("warning", f"node {name} is down: {event.reason}; "
                   + (f"its {len(lost)} job(s) are ended" if lost else "no job was on it")
                   + ", nothing starts there")
@@ -392,13 +394,17 @@ class Manager:
 
     def _judged(self, running: Running, status: ExitStatus) -> Tuple[JobState, str]:
         """How a job ended; mpirun may say that all is well when it has lost a node."""
-        if not running.intent and self.watch.beyond(running.booking.placement):
+        if not running.intent and self._beyond(running):
             job, run = running.job, self.run_directory
             ask = getattr(self.launcher, "lost_nodes", None)  # not every launcher has words for it
             lost = ask(run.errors(job.app, job.id), run.output(job.app, job.id)) if ask else ()
             if lost:
                 return JobState.FAILED, f"mpirun has lost {', '.join(lost)}"
         return verdict(running.intent, status, running.why)
+
+    def _beyond(self, running: Running) -> bool:
+        """Whether a job has other nodes of this cluster than this machine."""
+        return not running.former and self.watch.beyond(running.booking.placement)
 
     def _look_at_files(self, now: float) -> None:
         """The queue file, the commands, the jobs of an earlier manager, the allocation's end."""
@@ -499,10 +505,14 @@ class Manager:
         """Say once why nothing happens."""
         waits = ""
         if not (self.running or len(self.queue)):
-            held = self.book.held
+            held, lacking = self.book.held, self.book.lacking
             if held:
                 waits = (f"only held jobs are left ({fold(sorted(held)[:20])}); `vrm release` or "
                          "`vrm cancel` lets the run go on")
+            elif lacking and not self._input_ended:
+                waits = (f"only jobs are left that need more nodes than there are "
+                         f"({fold(sorted(lacking)[:20])}); waiting for lines in {queue} (`vrm stop` "
+                         "ends the run, and the same command goes on with them)")
             elif not self._input_ended:
                 waits = (f"nothing to do; waiting for lines in {queue} (an `end` line or "
                          "`vrm stop` ends the run)")
@@ -548,8 +558,16 @@ class Manager:
                 self._changed = True
         if not reason:
             self._tell_unknown(jobs[0])
+            self._tell_lacking([job_id for job_id in ids if self.book.entries[job_id].lacks])
         self._dirty = True
         return ids, reason
+
+    def _tell_lacking(self, ids: Sequence[int]) -> None:
+        """Report waiting jobs that cannot run on the nodes there are now."""
+        if ids:
+            first = self.book.entries[ids[0]]
+            self.tell("note", f"#{fold(ids)} wait{'s' * (len(ids) == 1)} for more nodes: "
+                              f"{first.job.app}: {first.lacks}")
 
     def _fault(self, job: Job, details: Details) -> str:
         """Why a new job can't be taken, or "" when it can."""
@@ -560,11 +578,7 @@ class Manager:
             if dependency.id >= job.id:
                 reason = reason or (f"it depends on job {dependency.id}, and a job can depend "
                                     "only on such as came before it")
-        try:
-            self.scheduler.check(job)
-        except Infeasible as never:
-            reason = reason or str(never)
-        return reason
+        return reason or self.room.never(job)
 
     def _drop(self, dropped: List[Dropped]) -> None:
         """Close jobs that can never run since one they depend on did not end as they want."""
@@ -734,11 +748,11 @@ class Manager:
                           self._exit_code(job, status), self.now,
                           None if running.away else running.session,
                           running.marker.started if running.marker else None,
-                          (status.start, status.end) if status else None)
-        if state is JobState.COMPLETED and self.watch.beyond(running.booking.placement):
+                          (status.start, status.end) if status else None, running.former)
+        if state is JobState.COMPLETED and self._beyond(running):
             self._lingering.append((self.now + LINGER, running.booking))
             outcome.session = None
-        else:
+        elif not running.former:
             self.watch.sweep(job.id, running.booking.placement)
         why, retry = self._why_again(outcome, running.intent)
         if why:
@@ -861,7 +875,8 @@ class Manager:
         try:
             write_json(self.run_directory.state, snapshot(
                 self.clock(), self.settings, self.cluster, self.scheduler, self.book,
-                [(each.booking, each.binding) for each in self.running.values()], self.counts,
+                [(each.booking, each.binding, each.former or self.cluster)
+                 for each in self.running.values()], self.counts,
                 emulated=self.emulated, started=self.start_time, phase=self.phase,
                 end=self.end.end))
             self._snapshot_failed = False
@@ -938,8 +953,10 @@ class Manager:
         if self._input_ended and not waiting:
             self.journal.append("finished", time=self.clock())
         elif waiting:
-            self.tell("note", f"{waiting} job(s) still wait; the same command goes on with them "
-                              "(--fresh starts anew)")
+            lacking = len(self.book.lacking)
+            self.tell("note", f"{waiting} job(s) still wait"
+                      + (f", {lacking} of them for more nodes than there are" if lacking else "")
+                      + "; the same command goes on with them (--fresh starts anew)")
         self.phase = "ended"
         self._write_snapshot(self.clock())
         try:
@@ -998,6 +1015,8 @@ class Manager:
         if self.once:
             follower.finish()
         self._input = Replay(follower, self.settings.replay.speed)
+        for record in past.runs:
+            self.room.add(journals.cluster_of(record, self.cluster).nodes)
         self._restore_jobs(past)
         for job, start in past.running:
             self._take_over(job, start, past.intents.get(job.id, ""))
@@ -1015,6 +1034,7 @@ class Manager:
             if job.id in past.again:
                 self._clear(job.id)
             self._drop(self.book.enter(job, past.details[job.id]))
+        self._tell_lacking(sorted(self.book.lacking))
         for job_id, tries in past.tries.items():
             self.book.entries[job_id].tries = tries
 
@@ -1033,7 +1053,8 @@ class Manager:
         else:
             booking = self.cluster.book(job, placement, start["time"])
         running = Running(booking, start["backfilled"], taken_over=True, marker=found.marker,
-                          intent=intent, away=found.what == recovery.ELSEWHERE)
+                          intent=intent, away=found.what == recovery.ELSEWHERE,
+                          former=before if placement is None else None)
         self.running[job.id] = running
         marker = found.marker
         if marker and (marker.host, marker.boot) == (self.place.host, self.place.boot):

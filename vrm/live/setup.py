@@ -16,6 +16,7 @@ from vrm.live.allocation import AllocationError, batch_job, end_of, find_allocat
 from vrm.live.launchers import Launcher, LaunchError, make_launcher
 from vrm.live.nodewatch import NodeWatch
 from vrm.live.remote import Relay
+from vrm.live.room import NodesOf, Room
 from vrm.live.rundir import RunDirectory, RunError
 from vrm.live.topology import NodeFacts, TopologyError, cluster_geometry, read_topology
 from vrm.live.trust import distrust
@@ -31,13 +32,14 @@ class Site:
     `allocation` names the batch job (empty: the environment tells), and `end` asks when it ends:
     epoch seconds, None for never. `watch` watches the nodes, `relay` starts on them what the
     launcher does not, `warnings` tell what is used
-    otherwise than it might seem.
+    otherwise than it might seem. `room` says which jobs the nodes can take.
     """
 
     cluster: Cluster
     emulated: bool
     scheduler: Scheduler
     launcher: Launcher
+    room: Room
     allocation: str = ""
     end: Optional[Callable[[], Optional[float]]] = None
     watch: Optional[NodeWatch] = None
@@ -67,6 +69,17 @@ def read_heatmap(settings: Settings) -> Optional[Heatmap]:
     if path is None:
         return None
     return heatmap_files.read(path, least=settings.allocation.min_throughput).heatmap
+
+
+def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
+              granted: Sequence[Node] = ()) -> Room:
+    """What judges whether jobs can run on the cluster, or could on the `granted` nodes."""
+    heatmap = getattr(scheduler.policy, "heatmap", None)
+
+    def on(nodes: Sequence[Node]) -> NodesOf:
+        return make_policy(settings.allocation.policy, Cluster(nodes), heatmap).nodes
+
+    return Room(scheduler, cluster.nodes, on, granted)
 
 
 def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
@@ -152,7 +165,8 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
         agents.close()
     watcher = NodeWatch(agents if watched else None, cluster, wished.topologies,
                         kind, here)
-    return Site(cluster, wished.emulated, scheduler, launcher, batch_job(env),
+    room = make_room(settings, cluster, scheduler, wished.granted)
+    return Site(cluster, wished.emulated, scheduler, launcher, room, batch_job(env),
                 (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
                 relay, wished.warnings)
 

@@ -16,12 +16,12 @@ FORMAT = 1
 
 
 def snapshot(now: float, settings: Settings, cluster: Cluster, scheduler: Scheduler, book: JobBook,
-             running: Iterable[Tuple[Booking, str]], ended: Mapping[str, int], *, emulated: bool,
+             running: Iterable[Tuple[Booking, str, Cluster]], ended: Mapping[str, int], *, emulated: bool,
              started: float, phase: str, end: float = math.inf) -> Dict[str, Any]:
     """Nodes, cores, running and waiting jobs, and how many ended how; see `vrm.report.tables`.
 
-    `running` are the jobs that run, and whether their ranks are where they should be, as in the
-    column `binding` of jobs.csv.
+    `running` are the jobs that run, whether their ranks are where they should be (as in the
+    column `binding` of jobs.csv), and the cluster on whose nodes they are.
     `started` is the manager's own start and `end` that of its allocation's end, all in
     epoch seconds.
     """
@@ -40,19 +40,18 @@ def snapshot(now: float, settings: Settings, cluster: Cluster, scheduler: Schedu
         "nodes": [{"name": node.name, "up": bool(cluster.up >> number & 1),
                    "sockets": [socket_.slots for socket_ in sockets]}
                   for number, (node, sockets) in enumerate(zip(cluster.nodes, cluster.view()))],
-        "jobs": [*_running(running, cluster), *_waiting(now, cluster, scheduler, book)],
+        "jobs": [*_running(running), *_waiting(now, cluster, scheduler, book)],
         "ended": ended,
     }
 
 
-def _running(running: Iterable[Tuple[Booking, str]], cluster: Cluster) -> List[Dict[str, Any]]:
-    names = [node.name for node in cluster.nodes]
+def _running(running: Iterable[Tuple[Booking, str, Cluster]]) -> List[Dict[str, Any]]:
     return [{**_facts(booking.job), "state": JobState.RUNNING.value,
              "start": booking.start, "expected_end": booking.expected_end,
-             "nodes": [names[number] for number in booking.placement.nodes],
+             "nodes": [on.nodes[number].name for number in booking.placement.nodes],
              "binding": binding}
-            for booking, binding in sorted(running, key=lambda each: (each[0].start,
-                                                                      each[0].job.id))]
+            for booking, binding, on in sorted(running, key=lambda each: (each[0].start,
+                                                                          each[0].job.id))]
 
 
 def _waiting(now: float, cluster: Cluster, scheduler: Scheduler,
@@ -75,4 +74,5 @@ def _facts(job: Job) -> Dict[str, Any]:
 
 def _reasons(entry: Entry) -> Dict[str, Any]:
     """Why a job waits although there may be room for it."""
-    return {"held": entry.held, "after": sorted(entry.missing), "late": entry.late}
+    return {"held": entry.held, "after": sorted(entry.missing), "late": entry.late,
+            "lacks": entry.lacks}

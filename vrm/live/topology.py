@@ -440,12 +440,15 @@ def geometry(nodes: Size = "auto", sockets: Size = "auto", cores: Size = "auto",
 @dataclass(frozen=True)
 class Geometry:
     """The nodes of a run and their topologies by name. An `emulated` cluster has none: all of
-    its nodes are this machine. `warnings` say what is used otherwise than it might seem."""
+    its nodes are this machine. `warnings` say what is used otherwise than it might seem.
+    `granted` are all nodes of the allocation; one that does not answer counts as like the first
+    that does."""
 
     nodes: Tuple[Node, ...]
     topologies: Mapping[str, Topology]
     emulated: bool = False
     warnings: Tuple[str, ...] = ()
+    granted: Tuple[Node, ...] = ()
 
 
 def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
@@ -489,8 +492,12 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
         complaint = (f"this machine is 1 node of {_shape(first)} usable cores" if len(hosts) == 1
                      else f"the allocation has {len(hosts)} nodes")
     if not complaint:
+        like = facts[answered[0]].topology
+        silent = [Node(host, _wanted_shape(_granted(host, like, granted.get(host))[0],
+                                           wanted_sockets, wanted_cores))
+                  for host in hosts if host not in facts]
         return Geometry(tuple(chosen), {host: facts[host].topology for host in shapes},
-                        warnings=tuple(warnings))
+                        warnings=tuple(warnings), granted=(*chosen, *silent)[:wanted_nodes])
     shape = _wanted_shape(first, wanted_sockets, wanted_cores)
     if emulate:
         return Geometry(tuple(Node(f"n{i}", shape) for i in range(wanted_nodes)), {}, True,

@@ -128,7 +128,8 @@ def duration(seconds: float) -> str:
 
 def status(job: Mapping[str, Any]) -> str:
     """R for a running job, Q for one that waits for room; others wait for what is named: held,
-    after other jobs, late (for another allocation: it would not end before this one does)."""
+    after other jobs, nodes (more of them than there are), late (for another allocation: it would not
+    end before this one does)."""
     if job["state"] == "running":
         return "R"
     if job.get("held"):
@@ -137,6 +138,8 @@ def status(job: Mapping[str, Any]) -> str:
     if after:
         some = ",".join(map(str, after[:3]))
         return f"after {some}{',...' if len(after) > 3 else ''}"
+    if job.get("lacks"):
+        return "nodes"
     return "late" if job.get("late") else "Q"
 
 
@@ -316,7 +319,8 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
     `submit`, `estimate`, `exclusive`, `start` (null while queued), `remaining` (below 0: past its
     estimate), `expected_start` (null without a reservation), `nodes` (empty while queued),
     `priority`, and why it waits although there may be room: `held`, `after` (ids of the jobs it
-    waits for), `late` (it would not end before the allocation does).
+    waits for), `late` (it would not end before the allocation does), `lacks` (why the nodes there are
+    now cannot take it, or an empty text).
     Moments are epoch seconds, durations seconds.
     """
     now = time.time() if now is None else now
@@ -331,6 +335,7 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
         "nodes": list(job.get("nodes", ())),
         "priority": job.get("priority", 0), "held": job.get("held", False),
         "after": list(job.get("after", ())), "late": job.get("late", False),
+        "lacks": job.get("lacks", ""),
     } for job in [*running, *head.queued]]}
 
 

@@ -603,6 +603,8 @@ def _waiting_columns(now: float) -> List[_Column]:
             return [("held", "warn")]
         if job.get("after"):
             return [(f"after {', '.join(map(str, job['after']))}", "warn")]
+        if job.get("lacks"):
+            return [("on more nodes", "warn")]
         if job.get("late"):
             return [("in another allocation", "warn")]
         moment = job.get("expected_start")

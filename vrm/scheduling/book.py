@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass, field
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from vrm.model import Dependency, Job, JobState
 from vrm.scheduling.queue import JobQueue
@@ -58,7 +58,8 @@ PLAIN = Details()
 @dataclass
 class Entry:
     """A job and where it is in its life. `tries` counts the retries that were used, `missing` are
-    the jobs it still waits for, `late`: it would not end before the allocation does."""
+    the jobs it still waits for, `late`: it would not end before the allocation does. `lacks` says
+    why it cannot run on the nodes there are now, "" when it can."""
 
     job: Job
     details: Details = PLAIN
@@ -67,11 +68,12 @@ class Entry:
     tries: int = 0
     missing: Set[int] = field(default_factory=set)
     late: bool = False
+    lacks: str = ""
 
     @property
     def eligible(self) -> bool:
         """Whether it may start as soon as there is room for it."""
-        return not (self.held or self.missing or self.late)
+        return not (self.held or self.missing or self.late or self.lacks)
 
 
 class Dropped(NamedTuple):
@@ -82,10 +84,15 @@ class Dropped(NamedTuple):
 
 
 class JobBook:
-    """All jobs of a run. `queue` holds the eligible ones, `parked` the others that wait, by id."""
+    """All jobs of a run. `queue` holds the eligible ones, `parked` the others that wait, by id.
 
-    def __init__(self, queue: JobQueue) -> None:
+    `lacks` says why a job cannot run on the nodes there are now ("" when it can); without it all
+    jobs can.
+    """
+
+    def __init__(self, queue: JobQueue, lacks: Optional[Callable[[Job], str]] = None) -> None:
         self.queue = queue
+        self._lacks = lacks
         self.entries: Dict[int, Entry] = {}
         self.parked: Dict[int, Entry] = {}
         self._dependents: Dict[int, List[int]] = {}
@@ -101,6 +108,11 @@ class JobBook:
     def held(self) -> List[int]:
         """Ids of the jobs that somebody holds."""
         return [job_id for job_id, entry in self.parked.items() if entry.held]
+
+    @property
+    def lacking(self) -> List[int]:
+        """Ids of the waiting jobs that cannot run on the nodes there are now."""
+        return [job_id for job_id, entry in self.parked.items() if entry.lacks]
 
     def get(self, job_id: int) -> Entry:
         """The job of that id; LifeError when there is none."""
@@ -130,6 +142,7 @@ class JobBook:
         against = self.against(entry)
         if against is not None:
             return self._drop(entry, against)
+        entry.lacks = self._lacks(entry.job) if self._lacks else ""
         entry.missing = {dependency.id for dependency in entry.details.after
                          if not self.entries[dependency.id].state.ended}
         self._place(entry)

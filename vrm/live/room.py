@@ -1,0 +1,62 @@
+"""On which nodes a job has room: those that are there now, those that were granted, and those of
+earlier allocations of the run.
+
+A job without room on any of them is refused. One that has no room on the nodes there are now but
+had, or would have, on the others waits: the same command may find more nodes the next time.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Iterable, List, Sequence, Tuple
+
+from vrm.model import Infeasible, Job, Node
+from vrm.scheduling import PolicyError, Scheduler
+
+NodesOf = Callable[[Job], int]
+"""How many nodes a job needs under a placement policy; raises Infeasible, with the reason."""
+
+
+class Room:
+    """Judges the jobs of a run.
+
+    `scheduler` is that of the nodes there are now, whose `nodes` these are; `on` makes the judge
+    of other nodes, `granted` are all that the batch system gave, also such as do not answer.
+    """
+
+    def __init__(self, scheduler: Scheduler, nodes: Sequence[Node],
+                 on: Callable[[Sequence[Node]], NodesOf], granted: Sequence[Node] = ()) -> None:
+        self._scheduler = scheduler
+        self._on = on
+        self._known: List[Tuple[Node, ...]] = [tuple(nodes)]
+        self._others: List[NodesOf] = []
+        self.add(granted)
+
+    def add(self, nodes: Iterable[Node]) -> None:
+        """Nodes that jobs could run on, in this allocation or in an earlier one."""
+        nodes = tuple(nodes)
+        if not nodes or nodes in self._known:
+            return
+        self._known.append(nodes)
+        try:
+            self._others.append(self._on(nodes))
+        except PolicyError:  # a user's own policy that is not for such nodes
+            return
+
+    def lacks(self, job: Job) -> str:
+        """Why a job cannot run on the nodes there are now, "" when it can."""
+        try:
+            self._scheduler.check(job)
+        except Infeasible as never:
+            return str(never)
+        return ""
+
+    def never(self, job: Job) -> str:
+        """Why a job could not run on any of the nodes either, "" when it could."""
+        reason = self.lacks(job)
+        for needs in self._others if reason else ():
+            try:
+                needs(job)
+            except Infeasible:
+                continue
+            return ""
+        return reason
