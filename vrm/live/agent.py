@@ -54,15 +54,13 @@ _OF_CPU = (("package_cpus_list", "core_siblings_list", "physical_package_id"),
 # Of each group the first that is there: the kernel has renamed some.
 
 
-def read_files(root="/"):
-    # type: (Any) -> Dict[str, str]
+def read_files(root: "Any" = "/") -> "Dict[str, str]":
     """The kernel's files from which a topology is read, by their path below
     `sys/devices/system`; a CPU's folder stands for itself with an empty text."""
     system = os.path.join(os.fspath(root), "sys/devices/system")
-    files = {}  # type: Dict[str, str]
+    files: "Dict[str, str]" = {}
 
-    def read(name):
-        # type: (str) -> bool
+    def read(name: str) -> bool:
         try:
             with open(os.path.join(system, name)) as file:
                 files[name] = file.read().strip()
@@ -82,8 +80,7 @@ def read_files(root="/"):
     return files
 
 
-def _numbered(system, folder, name):
-    # type: (str, str, str) -> List[str]
+def _numbered(system: str, folder: str, name: str) -> "List[str]":
     """The entries of a folder that are called `name` and a number."""
     try:
         entries = os.listdir(os.path.join(system, folder))
@@ -93,8 +90,7 @@ def _numbered(system, folder, name):
                   if entry.startswith(name) and entry[len(name):].isdigit())
 
 
-def widen():
-    # type: () -> Set[int]
+def widen() -> "Set[int]":
     """The CPUs of the cpuset that this thread lives in, which is what launchers see and use.
 
     An affinity mask can be smaller (taskset, srun): Open MPI does not keep to it. The mask of
@@ -109,8 +105,7 @@ def widen():
     return os.sched_getaffinity(0) | mask
 
 
-def count_gpus(root="/"):
-    # type: (Any) -> int
+def count_gpus(root: "Any" = "/") -> int:
     """How many GPUs the node has: NVIDIA's by their device files, AMD's by the kernel's list."""
     root = os.fspath(root)
     nvidia = len(_numbered(root, "dev", "nvidia"))
@@ -125,8 +120,7 @@ def count_gpus(root="/"):
     return nvidia + amd
 
 
-def read_memory(root="/"):
-    # type: (Any) -> Tuple[int, int]
+def read_memory(root: "Any" = "/") -> "Tuple[int, int]":
     """Bytes of memory: all, and what could be used now; 0 where the kernel does not say."""
     sizes = {}
     try:
@@ -141,8 +135,7 @@ def read_memory(root="/"):
     return total, sizes.get("MemAvailable:", total)
 
 
-def facts():
-    # type: () -> Dict[str, Any]
+def facts() -> "Dict[str, Any]":
     """What the node is: all that `vrm.live.topology.node_facts` makes its answer of."""
     mask = os.sched_getaffinity(0)
     cpuset = widen()
@@ -153,8 +146,7 @@ def facts():
             "available": available, "gpus": count_gpus(), "boot": _boot()}
 
 
-def _boot():
-    # type: () -> str
+def _boot() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -165,8 +157,7 @@ def _boot():
 # ----------------------------------------------------------------------------------- processes
 
 
-def read_stat(pid):
-    # type: (int) -> Optional[Tuple[int, int]]
+def read_stat(pid: int) -> "Optional[Tuple[int, int]]":
     """A process's parent and start time, or None when there is no such process."""
     try:
         with open("/proc/{}/stat".format(pid), "rb", 0) as file:
@@ -178,8 +169,7 @@ def read_stat(pid):
     return int(fields[1]), int(fields[19])
 
 
-def _environment(pid):
-    # type: (int) -> List[bytes]
+def _environment(pid: int) -> "List[bytes]":
     """What a process of some run was started with; nothing of other processes, of other users'
     and of dead ones."""
     try:
@@ -191,15 +181,14 @@ def _environment(pid):
     return text.split(b"\0") if b"VRM_RUN=" in text else []
 
 
-def marked():
-    # type: () -> Iterator[Tuple[Process, List[bytes]]]
+def marked() -> "Iterator[Tuple[Process, List[bytes]]]":
     """The processes of all runs with their environment, the newest first: so a process that
     always goes on in a child of its own is met before it has gone.
 
     Those that have come in the meantime are looked at as well, ROUNDS times at most: else a child
     could be missed that has come since and whose parent has gone.
     """
-    known = set()  # type: Set[int]
+    known: "Set[int]" = set()
     for _ in range(ROUNDS):
         numbers = {int(name) for name in os.listdir("/proc") if name.isdigit()} - known
         known |= numbers
@@ -215,15 +204,13 @@ def marked():
             break
 
 
-def marks(run, job):
-    # type: (str, Optional[int]) -> List[bytes]
+def marks(run: str, job: "Optional[int]") -> "List[bytes]":
     """What all processes of a job, or of a whole run, have in their environment."""
     run_mark = [os.fsencode("VRM_RUN=" + run)]
     return run_mark + ([] if job is None else [os.fsencode("VRM_JOB_ID={}".format(job))])
 
 
-def kill(process):
-    # type: (Process) -> None
+def kill(process: "Process") -> None:
     """SIGKILL to this very process, never to a later one with its number."""
     pid, started = process
     handle = None
@@ -250,8 +237,7 @@ def kill(process):
             os.close(handle)
 
 
-def _rank(environment, name):
-    # type: (List[bytes], bytes) -> Optional[int]
+def _rank(environment: "List[bytes]", name: bytes) -> "Optional[int]":
     """The whole number behind `name`, None if there is none."""
     # All that a batch script starts inherits one that says 0: ranks have it in a step.
     if name == b"SLURM_PROCID=" and not any(
@@ -263,8 +249,7 @@ def _rank(environment, name):
     return None
 
 
-def _outermost(processes):
-    # type: (Set[Process]) -> int
+def _outermost(processes: "Set[Process]") -> int:
     """The one that has started the others: none of them is above it; if there are several,
     the oldest."""
     if len(processes) > 1:
@@ -274,8 +259,7 @@ def _outermost(processes):
     return min(processes, key=lambda process: (process[1], process[0]))[0]
 
 
-def _below(pid, numbers):
-    # type: (int, Set[int]) -> bool
+def _below(pid: int, numbers: "Set[int]") -> bool:
     """Whether a process has one of these above it."""
     stat = read_stat(pid)
     while stat is not None and stat[0] > 1:
@@ -285,8 +269,7 @@ def _below(pid, numbers):
     return False
 
 
-def allowed_cpus(pid):
-    # type: (int) -> Optional[str]
+def allowed_cpus(pid: int) -> "Optional[str]":
     """The CPUs that a process may use, as the kernel lists them; None when it is gone."""
     try:
         with open("/proc/{}/status".format(pid)) as file:
@@ -304,8 +287,7 @@ def allowed_cpus(pid):
 class Affinity:
     """Looks for the ranks of a job until all are there. `due`: when to look next."""
 
-    def __init__(self, request, now):
-        # type: (Dict[str, Any], float) -> None
+    def __init__(self, request: "Dict[str, Any]", now: float) -> None:
         self.number = request["number"]
         self.marks = marks(str(request["run"]), int(request["job"]))
         self.wanted = int(request["ranks"])
@@ -313,19 +295,17 @@ class Affinity:
         self.until = now + float(request["patience"])
         self.due = now
         self.pause = FIRST_PAUSE
-        self.ranks = {}  # type: Dict[int, str]
-        self.found = {}  # type: Dict[bytes, Dict[int, Set[Process]]]
+        self.ranks: "Dict[int, str]" = {}
+        self.found: "Dict[bytes, Dict[int, Set[Process]]]" = {}
 
-    def see(self, process, environment):
-        # type: (Process, List[bytes]) -> None
+    def see(self, process: "Process", environment: "List[bytes]") -> None:
         """One process of the job."""
         for variable in self.variables:
             rank = _rank(environment, variable)
             if rank is not None:
                 self.found.setdefault(variable, {}).setdefault(rank, set()).add(process)
 
-    def looked(self, now):
-        # type: (float) -> bool
+    def looked(self, now: float) -> bool:
         """All processes have been seen: True when there is nothing more to wait for.
 
         The first of the variables that some process has is what tells the rank.
@@ -340,8 +320,7 @@ class Affinity:
         self.pause = min(1.6 * self.pause, LONGEST_PAUSE)
         return len(self.ranks) >= self.wanted or now >= self.until
 
-    def answer(self):
-        # type: () -> Dict[str, Any]
+    def answer(self) -> "Dict[str, Any]":
         """What was found."""
         return {"number": self.number, "ranks": {str(r): cpus for r, cpus in self.ranks.items()}}
 
@@ -349,39 +328,34 @@ class Affinity:
 class Sweep:
     """Kills the processes of a job or a run until there are none. `due`: when to look next."""
 
-    def __init__(self, request, now):
-        # type: (Dict[str, Any], float) -> None
+    def __init__(self, request: "Dict[str, Any]", now: float) -> None:
         self.number = request["number"]
         job = request["job"]
         self.marks = marks(str(request["run"]), None if job is None else int(job))
         self.until = now + SWEEP_SECONDS
         self.due = now
-        self.killed = set()  # type: Set[Process]
+        self.killed: "Set[Process]" = set()
         self.met = 0
         self.left = 0
 
-    def see(self, process, environment):
-        # type: (Process, List[bytes]) -> None
+    def see(self, process: "Process", environment: "List[bytes]") -> None:
         """One process of the job: killed at once, before it has gone on in another."""
         kill(process)
         self.killed.add(process)
         self.met += 1
 
-    def looked(self, now):
-        # type: (float) -> bool
+    def looked(self, now: float) -> bool:
         """All processes have been seen: True when there were none, or they do not die."""
         self.left, self.met = self.met, 0
         self.due = now + SWEEP_PAUSE
         return not self.left or now >= self.until
 
-    def answer(self):
-        # type: () -> Dict[str, Any]
+    def answer(self) -> "Dict[str, Any]":
         """How many there were."""
         return {"number": self.number, "processes": len(self.killed), "left": self.left}
 
 
-def look(tasks, now):
-    # type: (List[Any], float) -> None
+def look(tasks: "List[Any]", now: float) -> None:
     """Look through all processes once, for all tasks that are due, and answer what is done."""
     due = [task for task in tasks if task.due <= now]
     if not due:
@@ -397,8 +371,7 @@ def look(tasks, now):
             say(task.answer())
 
 
-def say(answer):
-    # type: (Dict[str, Any]) -> None
+def say(answer: "Dict[str, Any]") -> None:
     """One line to vrm. The newline before it ends what a login script may have printed."""
     answer["vrm"] = 1
     data = ("\n" + json.dumps(answer, separators=(",", ":")) + "\n").encode()
@@ -406,8 +379,7 @@ def say(answer):
         data = data[os.write(1, data):]
 
 
-def take(request, tasks, now):
-    # type: (Dict[str, Any], List[Any], float) -> None
+def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float) -> None:
     """Begin what a request asks for."""
     kind = request["ask"]
     if kind == "ping":
@@ -423,13 +395,12 @@ def take(request, tasks, now):
         tasks.append(sweep)
 
 
-def serve(silence):
-    # type: (float) -> None
+def serve(silence: float) -> None:
     """Answer requests until the end of the input, or until nobody has spoken for so long."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # batch systems warn all steps of a job
     say({"facts": facts()})
-    tasks = []  # type: List[Any]
+    tasks: "List[Any]" = []
     unread = b""
     heard = time.monotonic()
     poll = select.poll()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import bisect
 import math
 from array import array
-from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union,
-                    overload)
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Optional,
+                    Sequence, Tuple, Union, overload)
 
 from vrm.model.job import Job
 from vrm.scheduling.ordering import Ordering
+
+if TYPE_CHECKING:
+    import numpy
 
 Key = Tuple[float, ...]
 """A job's place in the order: that of the ordering, behind its negated priority once any has one."""
@@ -119,7 +122,7 @@ class _Ranked(Waiting):
         super().__init__(queue, now)
         self._ordered: List[Job] = []
         self._complete = False
-        self._utilities: Optional["numpy.ndarray"] = None  # type: ignore[name-defined]  # noqa: F821
+        self._utilities: Optional["numpy.ndarray"] = None
 
     @overload
     def __getitem__(self, index: int) -> Job: ...
@@ -340,7 +343,7 @@ class JobQueue:
                              array("q", [self.size_of(job) for job in jobs]))
         return self._columns
 
-    def utilities(self, now: float) -> "numpy.ndarray":  # type: ignore[name-defined]  # noqa: F821
+    def utilities(self, now: float) -> "numpy.ndarray":
         """The utilities of the slots; minus infinity for what is not a number."""
         import numpy
         assert self.ordering.vector is not None
