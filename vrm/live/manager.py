@@ -1033,7 +1033,12 @@ class Manager:
         for job in past.waiting:
             if job.id in past.again:
                 self._clear(job.id)
-            self._drop(self.book.enter(job, past.details[job.id]))
+            never = self.room.never(job)
+            if never:  # the machine died between the job's record and that of its refusal
+                self.book.know(job, past.details[job.id], JobState.REFUSED)
+                self.close_job(Outcome(job, JobState.REFUSED, never, end=self.now))
+            else:
+                self._drop(self.book.enter(job, past.details[job.id]))
         self._tell_lacking(sorted(self.book.lacking))
         for job_id, tries in past.tries.items():
             self.book.entries[job_id].tries = tries
