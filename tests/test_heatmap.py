@@ -467,12 +467,14 @@ def test_a_picture_that_cannot_be_drawn(tmp_path: Path) -> None:
 
 def test_throughput_compares_with_one_after_the_other() -> None:
     # bt alone on half the cores has 1.25 of compact's speed; beside bt 0.5, so 0.4 each.
-    assert MEASURED.throughput() == {"bt": {"bt": 0.8, "cg": pytest.approx(0.7 + 1.25)},
-                                     "cg": {"bt": pytest.approx(1.25 + 0.7)}}
+    assert {tuple(load.split(".")[0] for load in pair): value
+            for pair, value in MEASURED.throughput().pairs.items()} == {
+        ("bt", "bt"): 0.8, ("bt", "cg"): pytest.approx(0.7 + 1.25),
+        ("cg", "bt"): pytest.approx(1.25 + 0.7)}
     heatmap = MEASURED.heatmap(least=1.0)
-    assert heatmap.refuses("bt.S.x", "bt.A.x") and not heatmap.refuses("bt", "cg")
-    assert not heatmap.refuses("nix", "bt") and not MEASURED.heatmap(0.0).refused
-    assert MEASURED.heatmap(2.0).refuses("cg", "bt")
+    assert heatmap.refuses("bt.S.x", 1, "bt.A.x", 1) and not heatmap.refuses("bt", 1, "cg", 1)
+    assert not heatmap.refuses("nix", 1, "bt", 1) and not MEASURED.heatmap(0.0).refused
+    assert MEASURED.heatmap(2.0).refuses("cg", 1, "bt", 1)
 
 
 def started(heatmap: Heatmap, *apps: str, nodes: int = 2) -> List[List[int]]:

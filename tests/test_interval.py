@@ -73,8 +73,8 @@ class Places(Results):
         self.cluster = cluster
         self.found: Started = {}
 
-    def ended(self, booking: Booking, start: Any, end: float, status: str, user: str) -> None:
-        super().ended(booking, start, end, status, user)
+    def ended(self, booking: Booking, start: Any, end: float, status: str) -> None:
+        super().ended(booking, start, end, status)
         places = places_of(booking.placement, self.cluster.nodes)
         self.found[booking.job.id] = booking.start, start.backfilled, places
 

@@ -26,7 +26,7 @@ UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def row(submit, start, end, procs=1, status="completed", app_time=None, user=""):
-    return SimpleNamespace(status=status, submit=submit, start=start, end=end, procs=procs,
+    return SimpleNamespace(status=status, submit=submit, start=start, end=end, processors=procs,
                            walltime=100.0, app_time=app_time, user=user)
 
 
@@ -157,8 +157,8 @@ def test_machine_against_a_loop_over_seconds(jobs, first, length):
     used = lost = waited = 0
     lengths = []
     for second in range(*window):  # everything happens at whole seconds
-        busy = sum(job.procs for job in done if job.start <= second < job.end)
-        queue = [job.procs for job in done if job.submit <= second < job.start]
+        busy = sum(job.processors for job in done if job.start <= second < job.end)
+        queue = [job.processors for job in done if job.submit <= second < job.start]
         used += busy
         lost += min(4 - busy, sum(queue))
         waited += len(queue)
@@ -179,7 +179,7 @@ def test_capacity_is_used_lost_or_not_asked_for(jobs):
     done = metrics.ran(jobs)
     assume(makespan(done) > 0)
     first, last = span(done)
-    unasked = sum(max(0, 4 - sum(job.procs for job in done if job.submit <= second < job.end))
+    unasked = sum(max(0, 4 - sum(job.processors for job in done if job.submit <= second < job.end))
                   for second in range(first, last))
     assert (utilisation(jobs, 4) + loss_of_capacity(jobs, 4)
             + unasked / (4 * makespan(done))) == pytest.approx(1)
@@ -344,5 +344,5 @@ def test_thousands_of_jobs_against_plain_averages():
     assert found["average_bounded_slowdown"] == pytest.approx(sum(
         max(1, (job.end - job.submit) / max(10, job.end - job.start)) for job in rows) / len(rows))
     assert found["utilisation"] == pytest.approx(
-        sum((job.end - job.start) * job.procs for job in rows)
+        sum((job.end - job.start) * job.processors for job in rows)
         / 128 / (max(job.end for job in rows) - rows[0].submit))

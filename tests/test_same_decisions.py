@@ -53,7 +53,7 @@ class Ran:
 def replay(jobs: List[Ran], out: Path, **policies: Any) -> Dict[int, Tuple[int, str, str]]:
     """Start, nodes and cores of every job in virtual time, its estimate and run time given."""
     submissions = [Submission(Job(job.id, job.app, job.procs, job.estimate, job.submit,
-                                  job.exclusive), job.end - job.start, "", job.after)
+                                  job.exclusive), job.end - job.start, job.after)
                    for job in jobs]
     simulate(submissions, nodes=6, sockets=2, cores=2, out=out, places="full", **policies)
     return {row.id: (int(row.start), row.nodes, row.cores) for row in read_jobs(out / "jobs.csv")}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import math
 import re
+from dataclasses import replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import pytest
@@ -259,7 +260,7 @@ def dependent_workloads(draw: Any) -> List[Submission]:
                               max_size=2)) if job_id else []
         found.append(Submission(
             Job(job_id, "app", draw(st.integers(1, 4)), draw(st.integers(1, 6)), time),
-            draw(st.integers(1, 8)), "", tuple(after), draw(st.integers(0, 9)) == 9))
+            draw(st.integers(1, 8)), tuple(after), draw(st.integers(0, 9)) == 9))
     return found
 
 
@@ -275,7 +276,7 @@ def in_plain_words(jobs: List[Submission], procs: int, overtake: bool) -> Dict[i
             if job.submit == now:
                 state[job.id] = "refused" if job.procs > procs else "waiting"
         ready = []
-        for job, _, _, after, held in jobs:  # lower ids, on which others may depend, come first
+        for job, _, after, held in jobs:  # lower ids, on which others may depend, come first
             if state.get(job.id) != "waiting":
                 continue
             on = [(state.get(other, "completed"), whatever) for other, whatever in after]
@@ -301,13 +302,13 @@ def test_dependencies_and_holds_as_in_plain_words(jobs: List[Submission], overta
     found: Dict[int, Any] = {}
 
     class Record(Results):
-        def ended(self, booking: Any, start: Any, end: float, status: str, user: str) -> None:
+        def ended(self, booking: Any, start: Any, end: float, status: str) -> None:
             found[booking.job.id] = booking.start, status
 
-        def refused(self, job: Job, reason: str, user: str) -> None:
+        def refused(self, job: Job, reason: str) -> None:
             found[job.id] = None, "refused"
 
-        def cancelled(self, job: Job, reason: str, now: float, user: str) -> None:
+        def cancelled(self, job: Job, reason: str, now: float) -> None:
             found[job.id] = None, "cancelled"
 
     cluster = Cluster.regular(3, 1, 1)
@@ -380,7 +381,7 @@ def nearly(a: Any, b: Any) -> bool:
 @settings(max_examples=50, deadline=None)
 @given(jobs=workloads(), trim=st.sampled_from([(0.0, 0.0), (3.0, 2.0)]))
 def test_metrics_are_those_of_the_report(jobs: List[Submission], trim: Tuple[float, float]) -> None:
-    users = [Submission(job, run, str(job.id % 3 or "")) for job, run, *_ in jobs]
+    users = [Submission(replace(job, user=str(job.id % 3 or "")), run) for job, run, *_ in jobs]
     cluster = Cluster.regular(6, 1, 1)
     results = Results(cluster.nodes)
     Simulator(Scheduler(make_ordering("FCFS"), make_backfilling("easy"),
@@ -388,8 +389,8 @@ def test_metrics_are_those_of_the_report(jobs: List[Submission], trim: Tuple[flo
 
     class Finished:
         def __init__(self, row: Any) -> None:
-            self.procs, self.submit, self.start, self.end = row[1:5]
-            self.user, self.status, self.app_time = row.user, "completed", None
+            self.processors, self.submit, self.start, self.end = row[1:5]
+            self.user, self.status, self.app_time = row.user, row.status, None
 
     rows = [Finished(row) for row in results.rows()]
     try:

@@ -61,12 +61,12 @@ def test_machine_from_max_nodes_or_nothing(path: Path) -> None:
 
 def test_a_row(path: Path) -> None:
     (one,) = trace(path, row(5, 17, 30, time=60))
-    assert one == Submission(Job(5, "app7", 2, 60, 17), 30, "3")
+    assert one == Submission(Job(5, "app7", 2, 60, 17, user="3"), 30)
 
 
 def test_decimals_and_unknown_fields(path: Path) -> None:
     (one,) = trace(path, row(5, "17.25", "3.5", 4, -1, -1, -1, -1, -1))
-    assert one == Submission(Job(5, "app", 4, 3.5, 17.25), 3.5, "")
+    assert one == Submission(Job(5, "app", 4, 3.5, 17.25), 3.5)
 
 
 @pytest.mark.parametrize("bad, reason", [
@@ -148,7 +148,7 @@ def test_cleaning(path: Path) -> None:
 
 submissions = st.lists(st.builds(
     lambda procs, estimate, submit, share, user, app: Submission(
-        Job(1, app, procs, estimate, submit), max(1, int(estimate * share)), user),
+        Job(1, app, procs, estimate, submit, user=user), max(1, int(estimate * share))),
     st.integers(1, 500), st.integers(1, 10 ** 6), st.integers(0, 10 ** 7), st.floats(0, 1),
     st.sampled_from(["", "1", "2"]), st.sampled_from(["app", "app3", "app12"])), max_size=20)
 
@@ -159,8 +159,8 @@ def test_what_is_written_is_read_again(tmp_path_factory: Any, jobs: List[Submiss
                                        packed: bool) -> None:
     path = tmp_path_factory.mktemp("w") / ("t.swf.gz" if packed else "t.swf")
     jobs = sorted(jobs, key=lambda one: one.job.submit)
-    jobs = [Submission(Job(number, one.job.app, one.job.procs, one.job.estimate, one.job.submit),
-                       one.run, one.user) for number, one in enumerate(jobs, 1)]
+    jobs = [Submission(Job(number, one.job.app, one.job.procs, one.job.estimate, one.job.submit,
+                           user=one.job.user), one.run) for number, one in enumerate(jobs, 1)]
     assert write(path, jobs, {"MaxProcs": 500, "Note": "a\nb"}) == len(jobs)
     found = Trace(path)
     assert list(found) == jobs and found.header["Note"] == "a\nb" and not found.dirt

@@ -201,6 +201,21 @@ def _moment(now: float, unix_start: Optional[int]) -> str:
     return datetime.fromtimestamp(unix_start + now, timezone.utc).strftime("%Y-%m-%d")
 
 
+def _unmatched(found: Dict[str, Dict[str, int]]) -> List[Tuple[str, str]]:
+    """What ran at speed 1 because its speed was not measured, under which loads."""
+    lines = []
+    for where, text in (("beside", "ran beside others at speed 1: the heatmap has no such pair"),
+                        ("alone", "were alone on half a node at speed 1: the heatmap has no "
+                                  "spare time")):
+        loads = found.get(where, {})
+        if loads:
+            most = sorted(loads, key=lambda load: (-loads[load], load))[:3]
+            named = ", ".join(f"{load} ({loads[load]})" for load in most)
+            more = f" and {len(loads) - 3} more" if len(loads) > 3 else ""
+            lines.append(("not measured", f"{sum(loads.values())} jobs {text}: {named}{more}"))
+    return lines
+
+
 def _table(report: Dict[str, Any]) -> str:
     machine = report["machine"]
     every = ""
@@ -223,6 +238,7 @@ def _table(report: Dict[str, Any]) -> str:
     lines += [(f"{reason}", f"{number} rows") for reason, number in report["dirt"].items()]
     lines += [("refused", f"{number} jobs: {reason}")
               for reason, number in list(report["refusals"].items())[:5]]
+    lines += _unmatched(report.get("unmatched_speeds", {}))
     lines += [
         ("makespan", f"{report['makespan']:.0f} s"),
         ("utilisation", f"{report['utilisation']:.4f}"),

@@ -151,7 +151,7 @@ class Cluster(Pool):
         self.watchers: List[Any] = []
         self.bookings: Dict[int, Booking] = {}
         self.ends: List[Tuple[float, int]] = []
-        self.tenants: Dict[str, List[int]] = {}
+        self.tenants: Dict[Tuple[str, int], List[int]] = {}
         self.taken_cores = 0
         self.uniform = (not self.left and len({n.sockets for n in self.nodes}) == 1)
 
@@ -182,7 +182,7 @@ class Cluster(Pool):
         bisect.insort(self.ends, (booking.expected_end, job.id))
         lane0, lane1 = placement.claims
         if lane0 != lane1:  # else it has its nodes for itself
-            tenant = self.tenants.setdefault(job.kind, [0, 0])
+            tenant = self.tenants.setdefault((job.app, job.procs), [0, 0])
             tenant[0] |= lane0
             tenant[1] |= lane1
         self.taken_cores += placement.procs * placement.width
@@ -201,11 +201,12 @@ class Cluster(Pool):
         del self.ends[bisect.bisect_left(self.ends, (booking.expected_end, job_id))]
         lane0, lane1 = placement.claims
         if lane0 != lane1:
-            tenant = self.tenants[booking.job.kind]
+            load = booking.job.app, booking.job.procs
+            tenant = self.tenants[load]
             tenant[0] &= ~lane0
             tenant[1] &= ~lane1
             if not tenant[0] and not tenant[1]:
-                del self.tenants[booking.job.kind]
+                del self.tenants[load]
         self.taken_cores -= placement.procs * placement.width
         self.generation += 1
         self.releases += 1

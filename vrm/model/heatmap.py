@@ -4,12 +4,55 @@ which should not do so at all."""
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
 from vrm.model.job import application_kind
 
 _NO_NAME = re.compile(r"""[][{}()<>"'`,;:=]""")
 """What no line of the rank form has: it is another kind of file."""
+
+
+class Throughput:
+    """What pairs of applications do together, as measured: 1 is as much as running the two one
+    after the other on the same nodes, each alone on its half of the cores; 2 that of two which do
+    not feel each other.
+
+    `pairs` are values of pairs of loads (`bt.D.256`: application, class and ranks). A pair that
+    was not measured has the mean of the pairs of the same applications and classes, on whatever
+    ranks; else that of the same applications; else no value.
+    """
+
+    def __init__(self, pairs: Mapping[Tuple[str, str], float]) -> None:
+        self.pairs = dict(pairs)
+        found: List[Dict[Tuple[str, str], List[float]]] = [{}, {}, {}]
+        for (load, partner), value in pairs.items():
+            for step, names in enumerate(zip(_names(load), _names(partner))):
+                found[step].setdefault(names, []).append(value)
+        self._steps = [{names: sum(values) / len(values) for names, values in step.items()}
+                       for step in found]
+        self._known: Dict[Tuple[str, int, str, int], Optional[float]] = {}
+
+    def of(self, app: str, procs: int, partner: str, partner_procs: int) -> Optional[float]:
+        """The value of two jobs, by their executables and ranks; None where there is none."""
+        key = (app, procs, partner, partner_procs)
+        if key not in self._known:
+            names = zip(_names(load_name(app, procs)), _names(load_name(partner, partner_procs)))
+            self._known[key] = next((step[pair] for step, pair in zip(self._steps, names)
+                                     if pair in step), None)
+        return self._known[key]
+
+
+def load_name(app: str, procs: Optional[int]) -> str:
+    """The name of a load: `bt.D.256` for `bt.D.x` on 256 ranks."""
+    short = ".".join(app.split(".")[:2])
+    return short if procs is None else f"{short}.{procs}"
+
+
+def _names(load: str) -> Tuple[str, str, str]:
+    """A load with its ranks, with its class, and as an application alone."""
+    load = load.lower()
+    short, _, last = load.rpartition(".")
+    return load, short if short and last.isdigit() else load, application_kind(load)
 
 
 class Heatmap:
@@ -18,18 +61,18 @@ class Heatmap:
     Pairs that are not known get the neutral rank, the middle of the row or, for an unknown
     application, of the whole map.
 
-    Where it was measured, `throughput` is that of a pair together: 1 is as much as running the two
-    one after the other on the same nodes. Pairs below `least` are refused; unknown ones never are.
+    Where it was measured, `throughput` is that of pairs together. Pairs below `least` are
+    refused; unknown ones never are.
     """
 
     def __init__(self, ranks: Mapping[str, Mapping[str, float]],
-                 throughput: Optional[Mapping[str, Mapping[str, float]]] = None,
-                 least: float = 0.0) -> None:
+                 throughput: Optional[Throughput] = None, least: float = 0.0) -> None:
         self.ranks: Dict[str, Dict[str, float]] = {app: dict(row) for app, row in ranks.items()}
-        self.throughput = {app: dict(row) for app, row in (throughput or {}).items()}
+        self.throughput = throughput
         self.least = least
         largest = max((len(row) for row in self.ranks.values()), default=1)
         self._neutral = (largest + 1) / 2
+        self._known: Dict[Tuple[str, str], float] = {}
 
     @classmethod
     def parse(cls, lines: Iterable[str]) -> "Heatmap":
@@ -61,23 +104,31 @@ class Heatmap:
 
     def rank(self, app: str, partner: str) -> float:
         """The rank of running `app` beside `partner` (executables or bare names)."""
+        known = self._known.get((app, partner))
+        if known is None:
+            known = self._known[app, partner] = self._rank(app, partner)
+        return known
+
+    def _rank(self, app: str, partner: str) -> float:
         row = self.ranks.get(application_kind(app).lower())
         if row is None:
             return self._neutral
         known = row.get(application_kind(partner).lower())
         return (len(row) + 1) / 2 if known is None else known
 
-    def refuses(self, app: str, partner: str) -> bool:
-        """Whether the two do less together than one after the other."""
-        row = self.throughput.get(application_kind(app).lower())
-        known = None if row is None else row.get(application_kind(partner).lower())
-        return known is not None and known < self.least
+    def refuses(self, app: str, procs: int, partner: str, partner_procs: int) -> bool:
+        """Whether two jobs, by their executables and ranks, do less together than `least`."""
+        if self.throughput is None:
+            return False
+        together = self.throughput.of(app, procs, partner, partner_procs)
+        return together is not None and together < self.least
 
     @property
-    def refused(self) -> List[Sequence[str]]:
-        """The ordered pairs that are refused."""
-        return [(app, partner) for app, row in self.throughput.items() for partner in row
-                if self.refuses(app, partner)]
+    def refused(self) -> List[Tuple[str, str]]:
+        """The measured pairs of loads that are refused."""
+        if self.throughput is None:
+            return []
+        return [pair for pair, value in self.throughput.pairs.items() if value < self.least]
 
     def missing(self, apps: Iterable[str]) -> List[str]:
         """The applications of `apps` that have no row."""

@@ -46,6 +46,7 @@ class Job:
     seconds. `cores` and `resources` are wanted by each rank (a rank's cores lie in one
     socket); `features` must be offered by every node the job uses. An `exclusive` job
     shares no node with another. Jobs of a higher `priority` come first, whatever the ordering.
+    `user` is whose job it is, where a workload says so: for orderings that look at users.
     """
 
     id: int
@@ -58,11 +59,13 @@ class Job:
     resources: Mapping[str, float] = field(default_factory=dict)
     features: FrozenSet[str] = frozenset()
     priority: int = 0
+    user: str = ""
 
     def __init__(self, id: int, app: str, procs: int, estimate: float, submit: float = 0.0,
                  exclusive: bool = False, cores: int = 1,
                  resources: Optional[Mapping[str, float]] = None,
-                 features: FrozenSet[str] = frozenset(), priority: int = 0) -> None:
+                 features: FrozenSet[str] = frozenset(), priority: int = 0,
+                 user: str = "") -> None:
         if procs < 1:
             raise ValueError(f"a job needs at least 1 rank, not {procs}")
         if not estimate > 0:
@@ -73,7 +76,7 @@ class Job:
         self.__dict__.update(
             id=id, app=app, procs=procs, estimate=estimate, submit=submit, exclusive=exclusive,
             cores=cores, resources={} if resources is None else resources, features=features,
-            priority=priority)
+            priority=priority, user=user)
 
     @property
     def kind(self) -> str:
@@ -82,5 +85,11 @@ class Job:
 
 
 def application_kind(app: str) -> str:
-    """The name a heatmap knows an executable by: `ft` for `ft.B.x`."""
-    return app.partition(".")[0]
+    """The name a heatmap knows an executable by: `ft` for `ft.B.x`, up to the first dot.
+
+    A number alone is no name: `628.pot3d_s` of SPEC's suites keeps what follows it.
+    """
+    name, _, rest = app.partition(".")
+    if rest and name.isdigit():
+        return f"{name}.{rest.partition('.')[0]}"
+    return name

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from vrm.model.heatmap import Heatmap
+from vrm.model.heatmap import Heatmap, Throughput, load_name
 from vrm.model.job import application_kind
+
+__all__ = ["SpeedError", "Speedups", "load_name"]
 
 
 class SpeedError(ValueError):
@@ -23,7 +25,6 @@ class Speedups:
 
     A load is named `bt.D.256` (application, class, ranks), `bt.D` or `bt`; a job is looked up by
     the most exact name that is known: with class and ranks, with class, by application alone.
-    Pairs that are not known have speed-up 1.
     """
 
     def __init__(self, pairs: Mapping[str, Mapping[str, float]],
@@ -35,7 +36,7 @@ class Speedups:
         for name, value in self._values():
             if not value > 0:
                 raise SpeedError(f"{name}: a speed-up or time must be above 0, not {value:g}")
-        self._known: Dict[Tuple[str, int, str, int], float] = {}
+        self._known: Dict[Tuple[str, int, str, int], Optional[float]] = {}
 
     def _values(self) -> Iterator[Tuple[str, float]]:
         for load, row in self.pairs.items():
@@ -44,20 +45,17 @@ class Speedups:
         for load, value in [*self.spare.items(), *self.compact.items()]:
             yield load, value
 
-    def beside(self, app: str, procs: int, partner: str, partner_procs: int) -> float:
-        """The speed-up of an application beside another."""
+    def beside(self, app: str, procs: int, partner: str, partner_procs: int) -> Optional[float]:
+        """The speed-up of an application beside another, if it was measured."""
         key = (app, procs, partner, partner_procs)
-        known = self._known.get(key)
-        if known is None:
+        if key not in self._known:
             row = _named(self.pairs, app, procs)
-            found = _named(row, partner, partner_procs) if row is not None else None
-            known = self._known[key] = 1.0 if found is None else found
-        return known
+            self._known[key] = _named(row, partner, partner_procs) if row is not None else None
+        return self._known[key]
 
-    def alone(self, app: str, procs: int) -> float:
-        """The spare speed-up of an application; 1 if it is not known."""
-        found = _named(self.spare, app, procs)
-        return 1.0 if found is None else found
+    def alone(self, app: str, procs: int) -> Optional[float]:
+        """The spare speed-up of an application, if it was measured."""
+        return _named(self.spare, app, procs)
 
     def compact_time(self, app: str, procs: int) -> Optional[float]:
         """The run time of an application on full nodes, in seconds, if it was measured."""
@@ -80,19 +78,12 @@ class Speedups:
             ranks[app] = {partner: float(rank) for rank, partner in enumerate(best, 1)}
         return Heatmap(ranks, self.throughput(), least)
 
-    def throughput(self) -> Dict[str, Dict[str, float]]:
-        """The combined throughput of pairs, by application: 1 is that of running them one after
-        the other on the same nodes, each alone on its half of the cores; 2 that of two which do
-        not feel each other. Pairs measured in one direction only are left out."""
-        speeds = _means(self.against_spare())
-        return {app: {partner: speed + speeds[partner][app] for partner, speed in row.items()
-                      if app in speeds.get(partner, ())} for app, row in speeds.items()}
-
-
-def load_name(app: str, procs: Optional[int]) -> str:
-    """The name of a load: `bt.D.256` for `bt.D.x` on 256 ranks."""
-    short = ".".join(app.split(".")[:2])
-    return short if procs is None else f"{short}.{procs}"
+    def throughput(self) -> Throughput:
+        """The combined throughput of pairs. Pairs measured in one direction only are left out."""
+        speeds = self.against_spare()
+        return Throughput({(load, partner): speed + speeds[partner][load]
+                           for load, row in speeds.items() for partner, speed in row.items()
+                           if load in speeds.get(partner, ())})
 
 
 def _means(pairs: Mapping[str, Mapping[str, float]]) -> Dict[str, Dict[str, float]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, \
     TextIO, Tuple, Union
 
@@ -52,6 +52,14 @@ class JobRow:
     binding: str = ""
     reason: str = ""
 
+    @cached_property
+    def processors(self) -> int:
+        """The cores that the job held: those in `cores`, else one for each rank."""
+        if not self.cores:
+            return self.procs
+        return sum(int(last or first) - int(first) + 1
+                   for first, last in _core_ranges(self.cores))
+
     @property
     def line(self) -> str:
         """The job's line, with its line end."""
@@ -60,6 +68,8 @@ class JobRow:
                         self.exclusive, self.backfilled, self.nodes, self.cores, self.binding,
                         self.reason)
 
+
+_core_ranges = re.compile(r"/(\d+)(?:-(\d+))?").findall
 
 COLUMNS = tuple(column.name for column in fields(JobRow))
 HEADER = ",".join(COLUMNS) + "\n"

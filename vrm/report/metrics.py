@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import sub
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Protocol, Sequence, \
@@ -24,6 +24,7 @@ THRESHOLD = 10.0
 class Finished(Protocol):
     """What a metric reads of a job that ended; `JobRow` is one, a simulation may have its own.
 
+    `processors` is the number of cores that the job held: its ranks, times the cores of each.
     `start` and `end` (s) are None when the job never ran. A `user` attribute is read by
     `fairness` where there is one.
     """
@@ -31,7 +32,7 @@ class Finished(Protocol):
     @property
     def status(self) -> str: ...
     @property
-    def procs(self) -> int: ...
+    def processors(self) -> int: ...
     @property
     def submit(self) -> float: ...
     @property
@@ -110,7 +111,7 @@ def per_processor_bounded_slowdown(row: Finished, threshold: float = THRESHOLD) 
     """
     if threshold <= 0:
         raise ValueError(f"the threshold must be above 0 s, not {threshold:g}")
-    return max(1.0, turnaround(row) / (row.procs * max(running(row), threshold)))
+    return max(1.0, turnaround(row) / (row.processors * max(running(row), threshold)))
 
 
 # ------------------------------------------------------------------------------- distributions
@@ -180,6 +181,8 @@ def utilisation(rows: Iterable[Finished], processors: int,
                 window: Optional[Window] = None) -> float:
     """Share (0 to 1) of the processor time of the window that jobs used: sum(r p) / (P T).
 
+    p is the number of cores that a job held, all cores of each of its ranks.
+
     The window is the makespan unless given as (begin, end); of jobs that reach over its edges
     the part within counts. Failed and killed jobs count: they held their processors.
     """
@@ -187,7 +190,7 @@ def utilisation(rows: Iterable[Finished], processors: int,
     first, last = _window(jobs, processors, window)
     if last <= first:
         return 0.0
-    used = math.fsum(row.procs * (min(row.end, last) - max(row.start, first))
+    used = math.fsum(row.processors * (min(row.end, last) - max(row.start, first))
                      for row in jobs if row.end > first and row.start < last)
     return used / (processors * (last - first))
 
@@ -226,8 +229,8 @@ def _moments(jobs: Iterable[Finished]) -> Tuple[List[float], List[int]]:
     """The moments at which something happened, and the state after each."""
     changes: Dict[float, int] = defaultdict(int)
     for row in jobs:
-        waits = _QUEUED + _QUEUED_PROCS * row.procs
-        runs = _RUNNING + row.procs
+        waits = _QUEUED + _QUEUED_PROCS * row.processors
+        runs = _RUNNING + row.processors
         changes[row.submit] += waits
         changes[row.start] += runs - waits
         changes[row.end] -= runs
@@ -376,65 +379,24 @@ def trim(rows: Iterable[Row], warm_up: float = 0.0, cool_down: float = 0.0) -> L
 
 def summary(rows: Iterable[Finished], processors: int, warm_up: float = 0.0,
             cool_down: float = 0.0, threshold: float = THRESHOLD) -> Dict[str, Any]:
-    """All metrics of a run on `processors` cores, ready for JSON (None where there is no value).
-
-    Averages are over the jobs that ran (`jobs` of them), completed or not. With `warm_up` or
-    `cool_down` (s) they are over the jobs that `trim` leaves, and what belongs to the machine
-    (utilisation, queue, loss, throughput) is over the time between their limits; the makespan
-    stays that of all. `slowdown` leaves out the jobs that ran 0 s. ValueError when trimming
-    leaves no time, or for a bad threshold or number of processors.
-    """
+    """All metrics of the rows, by `vrm.report.summary.summarise`, which says more."""
+    import numpy as np
+    from vrm.report.summary import Columns, Moments, summarise
     rows = list(rows)
-    everyone = jobs = ran(rows)
-    first, last = whole = _window(everyone, processors, None)
-    if (warm_up or cool_down) and everyone:
-        jobs = trim(everyone, warm_up, cool_down)
-        latest = max(row.submit for row in everyone)
-        first, last = first + warm_up, latest - cool_down
-        if last <= first:
-            raise ValueError(f"a warm-up of {warm_up:g} s and a cool-down of {cool_down:g} s leave"
-                             f" nothing of the {latest - whole[0]:g} s in which jobs came")
-    window = (first, last)
     counts = {state.value: 0 for state in JobState if state.ended}
     for row in rows:
         counts[row.status] += 1
-    spells = _spells(everyone, window)
-    waits = distribution(map(waiting, jobs))
-    runs = distribution(map(running, jobs))
-    turnarounds = distribution(map(turnaround, jobs))
-    bounded = distribution(bounded_slowdown(row, threshold) for row in jobs)
-    queue = _queue_length(spells)
-    users = fairness(jobs, lambda row: bounded_slowdown(row, threshold))
-    return {
-        "jobs": len(jobs),
-        **counts,
-        "average_wait": waits.mean,
-        "average_running": runs.mean,
-        "average_turnaround": turnarounds.mean,
-        "average_bounded_slowdown": bounded.mean,
-        "average_queue_length": queue.mean,
-        "makespan": whole[1] - whole[0],
-        "utilisation": utilisation(everyone, processors, window),
-        "loss_of_capacity": _loss_of_capacity(spells, processors),
-        "throughput_per_hour": throughput(everyone, window),
-        "wait": asdict(waits),
-        "running": asdict(runs),
-        "turnaround": asdict(turnarounds),
-        "slowdown": asdict(distribution(slowdown(row) for row in jobs if running(row) > 0)),
-        "bounded_slowdown": asdict(bounded),
-        "per_processor_bounded_slowdown": asdict(distribution(
-            per_processor_bounded_slowdown(row, threshold) for row in jobs)),
-        "queue_length": asdict(queue),
-        "fairness": asdict(users) if users.means else None,
-        "method": {
-            "processors": processors,
-            "bounded_slowdown_threshold": threshold,
-            "bounded_slowdown_floor": 1.0,
-            "percentile": "linear interpolation (Hyndman and Fan, type 7)",
-            "warm_up": warm_up,
-            "cool_down": cool_down,
-        },
-    }
+    jobs = ran(rows)
+    users: Dict[str, int] = {"": 0}
+    numbers = [users.setdefault(str(getattr(row, "user", None) or ""), len(users))
+               for row in jobs]
+    columns = Columns(*(np.array([getattr(row, name) for row in jobs], float)
+                        for name in ("submit", "start", "end")),
+                      np.array([row.processors for row in jobs], np.int64),
+                      np.array([row.status == JobState.COMPLETED for row in jobs], bool),
+                      np.array(numbers, np.int64), tuple(users))
+    return summarise(columns, Moments.of(columns), counts, processors, warm_up, cool_down,
+                     threshold)
 
 
 def closing_line(algorithm: str, backfilling: Any, rows: Iterable[Finished]) -> str:

@@ -168,7 +168,9 @@ class LanePolicy:
         """
         if not self._counted(job):
             return None
-        return (job.kind, self.alone(job)), self.nodes(job)
+        # Where pairs are refused, on how many ranks they run decides it, too.
+        kind = (job.app, job.procs) if self._refusing else job.kind
+        return (kind, self.alone(job)), self.nodes(job)
 
     def _counted(self, job: Job) -> bool:
         return self._countable and not job.resources and not job.features
@@ -198,8 +200,8 @@ class LanePolicy:
         """
         closed = 0
         if self._refusing and self.heatmap is not None:
-            for app, (lane0, lane1) in self.cluster.tenants.items():
-                if self.heatmap.refuses(job.kind, app):
+            for (app, procs), (lane0, lane1) in self.cluster.tenants.items():
+                if self.heatmap.refuses(job.app, job.procs, app, procs):
                     closed |= (lane0 & pool.busy0) | (lane1 & pool.busy1)
         return closed
 
@@ -213,7 +215,7 @@ class LanePolicy:
             return [empty, shared]
         by_rank: Dict[float, int] = {}
         known = 0
-        for app, (lane0, lane1) in cluster.tenants.items():
+        for (app, _), (lane0, lane1) in cluster.tenants.items():
             beside = (lane0 | lane1) & shared
             if beside:
                 rank = self.heatmap.rank(job.kind, app)

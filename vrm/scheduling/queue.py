@@ -217,7 +217,7 @@ class JobQueue:
         self.prioritised = False
         self.fresh: List[Job] = []
         self.jobs: Dict[int, Job] = {}  # by id
-        self.wanted = 0  # processors, by all of them
+        self.wanted = 0  # cores, by all of them
         # Static: sorted; `first` is the place of the head (taking it out must not move all).
         self.entries: List[Tuple[Any, ...]] = []  # the key's parts, then the job
         self.first = 0
@@ -286,13 +286,13 @@ class JobQueue:
             self.procs.append(job.procs)
             self.ids.append(job.id)
         self.jobs[job.id] = job
-        self.wanted += job.procs
+        self.wanted += job.procs * job.cores
         self.fresh.append(job)
 
     def remove(self, job_id: int) -> Job:
         """Take a job out; KeyError when it does not wait."""
         job = self.jobs.pop(job_id)
-        self.wanted -= job.procs
+        self.wanted -= job.procs * job.cores
         if self.ordering.static:
             entry = (*self.key(job, 0.0), job)
             at = bisect.bisect_left(self.entries, entry, self.first)
@@ -324,7 +324,7 @@ class JobQueue:
         for job in jobs:
             if self.ordering.static and self.entries[self.first][-1] is job:
                 del self.jobs[job.id]
-                self.wanted -= job.procs
+                self.wanted -= job.procs * job.cores
                 if self._columns is not None:
                     del self._columns[0][0], self._columns[1][0]
                 self._drop_head()

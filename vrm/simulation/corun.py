@@ -3,29 +3,35 @@
 The model is that of the ELiSE group (JSSPP 2025; the measured speed-ups, with their definitions,
 are in `vrm.model.speedups`). A job is as fast as its slowest part: over all neighbours on all its
 nodes the smallest speed-up. When neighbours change, the work that is left is done at the new
-speed; the compact time is the work.
+speed; the compact time is the work. What was not measured is speed 1, and counted.
 """
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Tuple
+from collections import Counter
+from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 from vrm.model import bits
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.node import HALF
-from vrm.model.speedups import Speedups
+from vrm.model.speedups import Speedups, load_name
 
 
 class _Run:
-    """A running job: what is left of its work (s of compact time) at a moment, and its speed."""
+    """A running job: what is left of its work (s of compact time) at a moment, and its speed.
 
-    __slots__ = ("booking", "left", "since", "speed")
+    `lacks` says for which company its speed, as of `looked`, was not measured.
+    """
+
+    __slots__ = ("booking", "left", "since", "speed", "looked", "lacks")
 
     def __init__(self, booking: Booking, left: float, since: float) -> None:
         self.booking = booking
         self.left = left
         self.since = since
         self.speed = 0.0
+        self.looked = since
+        self.lacks: Set[str] = set()
 
 
 class CoRunning:
@@ -36,6 +42,8 @@ class CoRunning:
         self.speedups = speedups
         self._runs: Dict[int, _Run] = {}
         self._on_node: List[List[int]] = [[] for _ in cluster.nodes]
+        # Jobs for which a speed was wanted that was not measured, with their loads.
+        self._unmatched: Dict[str, Dict[int, str]] = {"beside": {}, "alone": {}}
 
     def started(self, booking: Booking, run: float, now: float) -> Iterable[Tuple[int, float]]:
         """A job of `run` seconds of work started: the jobs whose end changes, with their ends."""
@@ -52,7 +60,7 @@ class CoRunning:
     def ended(self, booking: Booking, now: float) -> Iterable[Tuple[int, float]]:
         """A job left: the jobs whose end changes, with their new ends."""
         job_id = booking.job.id
-        del self._runs[job_id]
+        self._count(self._runs.pop(job_id), now)
         touched: List[int] = []
         for node in bits.members(booking.placement.node_set):
             here = self._on_node[node]
@@ -71,6 +79,7 @@ class CoRunning:
         ends = []
         for job_id in jobs:
             run = self._runs[job_id]
+            self._count(run, now)
             speed = self._speed(run)
             if speed != run.speed:
                 run.left = max(0.0, run.left - (now - run.since) * run.speed)
@@ -91,8 +100,33 @@ class CoRunning:
             lonely = lonely or len(here) == 1
             neighbours.update(here)
         neighbours.discard(job.id)
-        speeds = [self.speedups.alone(job.app, job.procs)] if lonely or not neighbours else []
+        speeds = []
+        if lonely or not neighbours:
+            speeds.append(self._measured(self.speedups.alone(job.app, job.procs), run, "alone"))
         for other in neighbours:
             beside = self._runs[other].booking.job
-            speeds.append(self.speedups.beside(job.app, job.procs, beside.app, beside.procs))
+            speeds.append(self._measured(self.speedups.beside(
+                job.app, job.procs, beside.app, beside.procs), run, "beside"))
         return min(speeds)
+
+    @staticmethod
+    def _measured(speed: Optional[float], run: _Run, where: str) -> float:
+        if speed is not None:
+            return speed
+        run.lacks.add(where)
+        return 1.0
+
+    def _count(self, run: _Run, now: float) -> None:
+        """Count a job for the speeds that it lacked until now, if that was any time at all."""
+        if now > run.looked:
+            job = run.booking.job
+            for where in run.lacks:
+                self._unmatched[where][job.id] = load_name(job.app, job.procs)
+        run.looked = now
+        run.lacks.clear()
+
+    def unmatched(self) -> Dict[str, Dict[str, int]]:
+        """The jobs that ran at speed 1 for some time since their speed was not measured: beside
+        another job, and alone on half of a node; how many of each load."""
+        return {where: dict(sorted(Counter(jobs.values()).items()))
+                for where, jobs in self._unmatched.items()}

@@ -24,19 +24,19 @@ _END, _EXPECTED = 0, 1
 
 
 Moment = Tuple[float, int, int, int]
-"""A time, the jobs and the processors that they want in the queue, and the processors in use."""
+"""A time, the jobs in the queue and the cores that they want, and the cores in use."""
 
 
 class Recorder(Protocol):
     """Is told what happens; times in seconds of the workload."""
 
-    def ended(self, booking: Booking, start: Start, end: float, status: str, user: str) -> None:
+    def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
         """A job ended: `status` is completed, or timeout when it was killed."""
 
-    def refused(self, job: Job, reason: str, user: str) -> None:
+    def refused(self, job: Job, reason: str) -> None:
         """A job can never run on this machine."""
 
-    def cancelled(self, job: Job, reason: str, now: float, user: str) -> None:
+    def cancelled(self, job: Job, reason: str, now: float) -> None:
         """A job will never run since one that it depends on did not end as it wants."""
 
     def moment(self, state: Moment) -> None:
@@ -100,7 +100,7 @@ class Simulator:
         waiting = queue.jobs
         interval = self.scheduler.interval
         wakes = interval or hasattr(self.scheduler.backfilling, "wake")
-        busy_procs = 0
+        busy_cores = 0
         wake = math.inf
         while True:
             if self._may_be_void:
@@ -117,13 +117,13 @@ class Simulator:
             while events and events[0][0] <= now:
                 event = heapq.heappop(events)
                 if not self._may_be_void or event[1] == _END and not self._is_void(event):
-                    busy_procs -= self._end(event[2], now)
+                    busy_cores -= self._end(event[2], now)
             while following is not None and following.job.submit <= now:
                 self._submit(following)
                 following = next(source, None)
             for start in step(now, queue, cluster):
-                procs = start[0][0].procs  # of its booking's job
-                busy_procs += procs
+                job = start[0][0]  # of its booking
+                busy_cores += job.procs * job.cores
                 self._start(start, now)
             if wakes:
                 tick = interval and now == wake
@@ -131,7 +131,7 @@ class Simulator:
                 if interval and (not len(queue) or (tick and following is None
                                                     and not cluster.bookings)):
                     wake = math.inf  # nothing waits, or none of it fits on an empty machine
-            moment((now, len(waiting), queue.wanted, busy_procs))
+            moment((now, len(waiting), queue.wanted, busy_cores))
             self.events += 1
             if progress is not None and self.events % 1000 == 0:
                 progress(now, self.ended, len(queue))
@@ -148,7 +148,7 @@ class Simulator:
         return end != time if what == _END else end is None
 
     def _submit(self, submission: Submission) -> None:
-        job, _, user, after, held = submission
+        job, _, after, held = submission
         self._hidden[job.id] = submission
         try:
             if after or held:
@@ -158,7 +158,7 @@ class Simulator:
         except (Infeasible, LifeError) as reason:
             del self._hidden[job.id]
             self._failed[job.id] = job, JobState.REFUSED
-            self.recorder.refused(job, str(reason), user)
+            self.recorder.refused(job, str(reason))
 
     def _enter(self, job: Job, after: Iterable[Dependency], held: bool) -> List[Dropped]:
         """Enter a job in the book, with those it depends on unless they have completed."""
@@ -184,7 +184,8 @@ class Simulator:
         """Record the ends of jobs that will never run."""
         for job, reason in dropped:
             self._failed[job.id] = job, JobState.CANCELLED
-            self.recorder.cancelled(job, reason, self.now, self._hidden.pop(job.id).user)
+            del self._hidden[job.id]
+            self.recorder.cancelled(job, reason, self.now)
 
     def _start(self, start: Start, now: float) -> None:
         booking = start[0]
@@ -223,7 +224,7 @@ class Simulator:
             for changed, end in self.speeds.ended(booking, now):
                 self._schedule_end(changed, end)
         self.recorder.ended(booking, self._started.pop(job_id), now,
-                            "timeout" if killed else "completed", submission.user)
+                            "timeout" if killed else "completed")
         self.ended += 1
         state = JobState.COMPLETED
         if killed:
@@ -231,7 +232,7 @@ class Simulator:
             self._failed[job_id] = booking.job, state
         if self._book is not None and job_id in self._book.entries:
             self._cancel(self._book.ended(job_id, state))
-        return booking.job.procs
+        return booking.job.procs * booking.job.cores
 
     def _unfinished(self, booking: Booking, run: float, now: float) -> bool:
         if self.speeds is not None:

@@ -71,7 +71,7 @@ class QueueWorkload:
                 job = Job(job_id, wanted.app, wanted.procs, wanted.seconds, offset,
                           wanted.exclusive, wanted.fields.get("cores", 1),
                           priority=wanted.fields.get("priority", 0))
-                yield Submission(job, wanted.seconds if run is None else run, "",
+                yield Submission(job, wanted.seconds if run is None else run,
                                  wanted.fields.get("after", ()),
                                  wanted.fields.get("hold", False))
 

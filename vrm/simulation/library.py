@@ -139,10 +139,10 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         results = Results(cluster.nodes, files[0], places, files[1],
                           Path(workload).name if isinstance(workload, (str, Path)) else "workload")
         stack.callback(results.close)
+        speeds = CoRunning(cluster, measured) if measured is not None else None
         simulator = Simulator(
             Scheduler(ordering, backfilling, placement, interval, starts_per_interval),
-            cluster, results, kill,
-            CoRunning(cluster, measured) if measured is not None else None, progress)
+            cluster, results, kill, speeds, progress)
         begun = time.perf_counter()
         interrupted = False
         try:
@@ -161,6 +161,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         **results.summary(warm_up, cool_down, threshold),
         "backfilled": results.backfilled,
         "held": simulator.left,
+        **({"unmatched_speeds": speeds.unmatched()} if speeds is not None else {}),
         "start_hash": results.start_hash(),
         "refusals": dict(results.refusals),
         "events": simulator.events,

@@ -73,7 +73,8 @@ class Lublin:
             run = self._run_time(draw, size)
             estimate = math.ceil(run * draw.uniform(1, self.factor))
             user = min(self.users, int(draw.paretovariate(1.2)))
-            yield Submission(Job(job_id, "app", size, estimate, int(time)), run, str(user))
+            yield Submission(Job(job_id, "app", size, estimate, int(time), user=str(user)),
+                             run)
 
     def _size(self, draw: random.Random) -> int:
         if draw.random() <= self.serial:

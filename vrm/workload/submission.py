@@ -8,7 +8,7 @@ from vrm.model.job import Dependency, Job
 
 
 class Submission(NamedTuple):
-    """A job, its real run time in seconds, which no scheduler may see, and its user.
+    """A job, and its real run time in seconds, which no scheduler may see.
 
     It starts only after the jobs of `after`, which have lower ids, have ended as it wants (those
     that are not in the workload count as completed), and never if it is `held`.
@@ -16,6 +16,5 @@ class Submission(NamedTuple):
 
     job: Job
     run: float
-    user: str = ""
     after: Tuple[Dependency, ...] = ()
     held: bool = False

@@ -222,7 +222,7 @@ class Trace:
             if owner is None:
                 text = user.decode("ascii", "replace")
                 owner = owners[user] = "" if text.startswith("-") else text
-            yield Submission(Job(job_id, name, procs, estimate, submit), run, owner)
+            yield Submission(Job(job_id, name, procs, estimate, submit, user=owner), run)
 
 
 def _number(text: bytes) -> float:
@@ -296,13 +296,13 @@ def write(path: Union[str, Path], submissions: Iterable[Submission], header: Dic
         for key, value in {"Version": "2.2", **header}.items():
             for line in str(value).splitlines():
                 out.write(f"; {key}: {line}\n")
-        for job, run, user, *_ in submissions:
+        for job, run, *_ in submissions:
             wait = "-1"
             if starts is not None:
                 wait = text_of(starts(job.id)[0] - job.submit)
             app = _code(job.app[3:] if job.app.startswith("app") else job.app, apps)
             out.write(f"{job.id} {text_of(job.submit)} {wait} {text_of(run)} {job.procs} -1 -1 "
-                      f"{job.procs} {text_of(job.estimate)} -1 1 {_code(user, users)} -1 {app} "
+                      f"{job.procs} {text_of(job.estimate)} -1 1 {_code(job.user, users)} -1 {app} "
                       "-1 -1 -1 -1\n")
             rows += 1
     return rows
