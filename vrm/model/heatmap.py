@@ -4,7 +4,7 @@ which should not do so at all."""
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model.job import application_kind
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import signal
 from array import array
-from typing import (Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, TextIO, Tuple,
+from typing import (Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, TextIO,
                     Union)
 
 from vrm.model.cluster import Booking
