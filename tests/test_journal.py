@@ -8,6 +8,7 @@ import errno
 import json
 import os
 from pathlib import Path
+from typing import Any, Dict, List
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -18,6 +19,18 @@ from vrm.scheduling import make_policy
 from vrm.scheduling.book import Details
 
 JOB = Job(3, "ft.B.x", 8, 60.0, 12.5, True)
+RUN = {"event": "run", "run": "r", "nodes": [["n0", [4]]]}
+
+
+def start(job_id: int, procs: int = 1) -> Dict[str, Any]:
+    """The start of a job on the first cores of the one node."""
+    return {"event": "start", "id": job_id, "time": 2.0, "backfilled": False,
+            "placement": {"taken": hex((1 << procs) - 1), "procs": procs, "width": 1}}
+
+
+def end(job_id: int, state: str) -> Dict[str, Any]:
+    return {"event": "end", "id": job_id, "time": 3.0, "state": state, "reason": "",
+            "exit_code": None}
 
 
 def test_records_survive_a_reopening(tmp_path: Path) -> None:
@@ -100,14 +113,12 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 
 def test_the_past_of_a_run() -> None:
     jobs = [Job(i, "a.x", 1, 10.0, float(i)) for i in range(5)]
-    records = [{"event": "run", "run": "r"}]
+    records = [RUN]
     records += [{"event": "job", **journals.job_record(job), "position": [1, 10 * job.id, job.id, ""]}
                 for job in jobs]
-    records += [{"event": "start", "id": 0}, {"event": "start", "id": 1},
-                {"event": "end", "id": 0, "state": "completed"},
-                {"event": "start", "id": 2}, {"event": "back", "id": 2},
+    records += [start(0), start(1), end(0, "completed"), start(2), {"event": "back", "id": 2},
                 {"event": "intent", "id": 1, "reason": "cancel"},
-                {"event": "end", "id": 4, "state": "refused"}]
+                end(4, "refused")]
     past = journals.replay(records)
     assert [job.id for job in past.waiting] == [2, 3]
     assert [job.id for job, _ in past.running] == [1]
@@ -122,7 +133,7 @@ def test_what_a_job_was_submitted_with_comes_back() -> None:
     details = Details((Dependency(1), Dependency(2, True)), 3, {"A": "x y"}, ("-o", "$HOME"),
                       "/some where", None, True, "a name")
     record = json.loads(json.dumps({"event": "job", **journals.job_record(job, details)}))
-    past = journals.replay([record])
+    past = journals.replay([RUN, record])
     assert past.jobs == {4: job} and past.details == {4: details} and past.next_id == 5
     assert journals.job_record(JOB).keys() == {"id", "app", "procs", "estimate", "submit",
                                                "exclusive", "cores"}  # as ever, where it is plain
@@ -130,8 +141,8 @@ def test_what_a_job_was_submitted_with_comes_back() -> None:
 
 def test_an_array_is_one_record_and_many_jobs() -> None:
     record = journals.job_record(JOB, Details(arguments=("%i",)), (2, 4, 6))
-    past = journals.replay([{"event": "job", **record, "position": [1, 2, 3, ""]},
-                            {"event": "end", "id": 4, "state": "completed"}])
+    past = journals.replay([RUN, {"event": "job", **record, "position": [1, 2, 3, ""]},
+                            end(4, "completed")])
     assert {i: past.details[i].index for i in past.jobs} == {3: 2, 4: 4, 5: 6}
     assert past.details[5].words == ("6",) and past.details[5].environment == {
         "VRM_ARRAY_INDEX": "6"}
@@ -139,19 +150,18 @@ def test_an_array_is_one_record_and_many_jobs() -> None:
 
 
 def test_jobs_that_wait_again_and_are_held() -> None:
-    records = [{"event": "run", "run": "r", "allocation": "slurm 1"},
+    records = [{**RUN, "allocation": "slurm 1"},
                *({"event": "job", **journals.job_record(Job(i, "a.x", 1, 9.0))} for i in range(3)),
-               {"event": "hold", "id": 2}, {"event": "start", "id": 0},
+               {"event": "hold", "id": 2}, start(0),
                {"event": "intent", "id": 0, "reason": "requeue", "command": "c1"},
-               {"event": "again", "id": 0, "retry": False}, {"event": "start", "id": 1},
-               {"event": "end", "id": 1, "state": "failed"},
+               {"event": "again", "id": 0, "retry": False}, start(1), end(1, "failed"),
                {"event": "again", "id": 1, "retry": True, "command": "c2"},
-               {"event": "run", "run": "r", "allocation": "slurm 2"}]
+               {**RUN, "allocation": "slurm 2"}]
     past = journals.replay(records)
     assert [job.id for job in past.waiting] == [0, 1, 2] and past.again == {0, 1}
     assert past.intents == {} and past.ended == {} and past.tries == {0: 0, 1: 1}
     assert past.details[2].held and past.commands == ["c1", "c2"]
-    past = journals.replay([*records, {"event": "release", "id": 2}, {"event": "start", "id": 1}])
+    past = journals.replay([*records, {"event": "release", "id": 2}, start(1)])
     assert not past.details[2].held and past.again == {0}
     assert past.run_of[1]["allocation"] == "slurm 2" and past.run == "r"
 
@@ -179,3 +189,138 @@ def test_placements_come_back_as_they_were(policy: str) -> None:
         cluster.book(job, placement, 0.0)
         other.book(job, back, 0.0)
         assert cluster.view() == other.view()
+
+
+# Damage.
+
+
+def run_of_three() -> List[Dict[str, Any]]:
+    """The records of three jobs: one has ended, one runs, one waits."""
+    return [RUN, *({"event": "job", **journals.job_record(Job(i, "a.x", 1, 9.0, 10.0 + i))}
+                   for i in range(3)), start(0), end(0, "completed"), start(1)]
+
+
+def written(path: Path, records: List[Dict[str, Any]]) -> bytes:
+    """A journal of this vrm with the records in it."""
+    path.unlink(missing_ok=True)
+    journal = journals.Journal(path)
+    for record in records:
+        more = {"format": 2} if record["event"] == "run" else {}
+        journal.append(**{**record, **more})
+    journal.close()
+    return path.read_bytes()
+
+
+def plain(records: List[Dict[str, Any]]) -> bytes:
+    """The same as vrm 0.1.0 wrote it."""
+    return b"".join(json.dumps(record, separators=(",", ":")).encode() + b"\n"
+                    for record in records)
+
+
+@pytest.mark.parametrize("change, line", [
+    (lambda lines: [lines[0].replace(b"4", b"8", 1), *lines[1:]], 1),
+    (lambda lines: [*lines[:2], lines[2].replace(b"11.0", b"12.0"), *lines[3:]], 3),
+    (lambda lines: [*lines[:3], *lines[4:]], 4),
+    (lambda lines: lines[1:], 1),
+    (lambda lines: [*lines[:3], lines[2], *lines[3:]], 4),
+    (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], 2),
+    (lambda lines: [*lines[:5], b"\0" + lines[5][1:], *lines[6:]], 6),
+    (lambda lines: [*lines[:6], lines[6] + b"\0\0{"], 8),
+    (lambda lines: [*lines[:6], b"\0" * 40 + b"{}\n"], 7),
+    (lambda lines: [*lines, b'{"event":"back","id":1}\n'], 8),
+    (lambda lines: [*lines[:4], b"\n", *lines[4:]], 5),
+    (lambda lines: [plain([{**RUN, "format": 2}])], 1),
+])
+def test_damage_is_found_and_nothing_is_cut(tmp_path: Path, change: Any, line: int) -> None:
+    path = tmp_path / "journal"
+    lines = written(path, run_of_three()).splitlines(keepends=True)
+    data = b"".join(change(lines))
+    path.write_bytes(data)
+    with pytest.raises(journals.JournalError, match=rf"journal:{line}: "):
+        journals.read(path)
+    if len(lines) > 1 and data.count(b"\n") > 1:
+        with pytest.raises(journals.JournalError):
+            journals.Journal(path)
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("tail", [b"", b"\0", b"\0" * 5000, b'{"event":"en', b'{"even\0\0\0\0'])
+def test_what_a_crash_leaves_behind_the_records_is_cut(tmp_path: Path, tail: bytes) -> None:
+    path = tmp_path / "journal"
+    data = written(path, run_of_three())
+    path.write_bytes(data + tail)
+    journal = journals.Journal(path)
+    journal.append("finished", time=9.0)
+    journal.close()
+    assert path.read_bytes()[:len(data)] == data
+    assert [record["event"] for record in journals.read(path)][-1] == "finished"
+
+
+def test_a_journal_of_0_1_0_is_read_and_continued(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    old = plain(run_of_three())
+    path.write_bytes(old + b"\0" * 100)
+    past = journals.replay(journals.read(path))
+    assert past.format == 1 and [job.id for job, _ in past.running] == [1]
+    journal = journals.Journal(path)
+    journal.append("run", run="r", format=2)
+    journal.append(**end(1, "completed"))
+    journal.close()
+    past = journals.replay(journals.read(path))
+    assert past.format == 1 and sorted(past.ended) == [0, 1]  # it began with 0.1.0
+    data = path.read_bytes()
+    assert data.startswith(old)
+    path.write_bytes(data.replace(b"11.0", b"12.0"))  # the older records are in the chain, too
+    with pytest.raises(journals.JournalError):
+        journals.read(path)
+    assert journals.replay(run_of_three()).format == 1
+    written(path, run_of_three())
+    assert journals.replay(journals.read(path)).format == 2
+
+
+@pytest.mark.parametrize("at, change, words", [
+    (0, None, "no manager's record"),
+    (0, {"format": 3}, "newer vrm"),
+    (0, {"nodes": [["n0", [0]]]}, "nodes"),
+    (0, {"run": "../x"}, "run"),
+    (1, None, "job 0, which never came"),
+    (1, {"id": 2}, "job 1 is there already"),
+    (1, {"app": "../../bin/sh"}, "app"),
+    (1, {"app": "--x"}, "app"),
+    (1, {"procs": 0}, "procs"),
+    (1, {"estimate": float("inf")}, "estimate"),
+    (1, {"exclusive": 1}, "exclusive"),
+    (1, {"variables": {"VRM_RUN": "x"}}, "variables"),
+    (1, {"variables": {"A B": "x"}}, "variables"),
+    (1, {"directory": "/x\0y"}, "directory"),
+    (1, {"arguments": "abc"}, "arguments"),
+    (1, {"after": [[1]]}, "after"),
+    (1, {"array": "5-0"}, "array"),
+    (1, {"position": [1, 2]}, "position"),
+    (4, {"id": 7}, "never came"),
+    (4, {"time": None}, "time"),
+    (4, {"placement": {}}, "placement"),
+    (4, {"placement": {"taken": "0x100", "procs": 1, "width": 1}}, "cores are wrong"),
+    (4, {"placement": {"taken": "0x3", "procs": 1, "width": 1}}, "cores are wrong"),
+    (4, {"placement": {"share": "whole", "claims": ["0x2", "0x2"], "order": ["0x2"], "procs": 1,
+                       "width": 1, "most": None}}, "claims"),
+    (5, {"state": "running"}, "state"),
+    (5, {"id": [0]}, "id"),
+    (6, {"id": 0}, "ended already"),
+    (6, {"event": "end"}, "end without state"),
+    (6, {"event": "again", "retry": False, "id": 2}, "never started"),
+    (6, {"event": "intent", "reason": "cancel", "id": 0}, "does not run"),
+    (6, {"event": "bang"}, "unknown event 'bang'"),
+])
+def test_records_that_make_no_sense_are_damage(tmp_path: Path, at: int, change: Any,
+                                               words: str) -> None:
+    """A journal of 0.1.0 has no checksums: a lost or changed line may leave it readable."""
+    records = run_of_three()
+    if change is None:
+        del records[at]
+    else:
+        records[at] = {**records[at], **change}
+    path = tmp_path / "journal"
+    path.write_bytes(plain(records))
+    with pytest.raises(journals.JournalError, match=rf"journal:\d+: .*{words}"):
+        journals.replay(journals.read(path), path)

@@ -147,7 +147,7 @@ def finished(journal: Path) -> bool:
 
     try:
         return journals.replay(journals.read(journal)).finished
-    except (ValueError, KeyError):
+    except ValueError:
         return False  # the manager tells what is wrong with it
 
 

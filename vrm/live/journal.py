@@ -1,7 +1,8 @@
 """The journal: an append-only record of what the manager does, written before it does it.
 
-One JSON object a line. `Journal` writes, `read` reads, `replay` turns the records into the past
-of a run, from which a restarted manager goes on.
+One JSON object a line, closed by a checksum that is chained over all lines before it. `Journal`
+writes, `read` reads, `replay` turns the records into the past of a run, from which a restarted
+manager goes on.
 """
 
 from __future__ import annotations
@@ -10,17 +11,28 @@ import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Union
+from zlib import crc32
 
+from vrm.live import journal_check as check
+from vrm.live.journal_check import JournalError, Record
 from vrm.model import AnyPlacement, Cluster, CorePlacement, Dependency, Job, Node, Placement
 from vrm.scheduling.book import PLAIN, Details
 from vrm.workload.queue_file import fold, numbers
 
-Record = Dict[str, Any]
-
+FORMAT = check.NEWEST
+"""What `run` records say of the journal's form. Format 1 (vrm 0.1.0, which says none) has no
+checksums; it is read, and the records that are added to it are chained to it from there on."""
 
 RESERVE = 1 << 16
 """Bytes by which the file is extended ahead of its records."""
+
+_SUM = b',"sum":"%08x"}\n'
+_SUM_SIZE = len(_SUM % 0)
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Journal:
@@ -29,19 +41,27 @@ class Journal:
     The file is extended with zeros ahead of the records and cut to them when it is closed: to
     write inside a file that does not grow needs no change of the file system's own records,
     which makes a sync several times faster. A line that an earlier crash left half-written is
-    cut off, so that it cannot swallow the next record.
+    cut off, so that it cannot swallow the next record; JournalError for any other damage.
     """
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._pending: List[bytes] = []
-        self._end = self._reserved = len(_whole_lines(path.read_bytes()))
+        self._end = self._sum = 0
+        try:
+            for _, self._end, self._sum, _ in _lines(path, path.read_bytes()):
+                pass
+        except JournalError:
+            os.close(self._fd)
+            raise
+        self._reserved = self._end
         os.ftruncate(self._fd, self._end)
 
     def append(self, event: str, **values: Any) -> None:
         """Add a record; it is on disk after the next `sync`."""
-        record = {"event": event, **values}
-        self._pending.append(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        body = _encode({"event": event, **values})[:-1].encode()
+        self._sum = crc32(body, self._sum)
+        self._pending.append(body + _SUM % self._sum)
 
     def sync(self) -> None:
         """Write what is pending and wait until it is on disk; OSError when that fails."""
@@ -74,28 +94,54 @@ class Journal:
         os.close(self._fd)
 
 
-def _whole_lines(data: bytes) -> bytes:
-    """The records in a file's content: up to the zeros kept ahead, without a torn last line."""
-    end = data.find(b"\0")
-    return data[:data.rfind(b"\n", 0, end if end >= 0 else len(data)) + 1]
+def _lines(path: Path, data: bytes) -> Iterator[Tuple[bytes, int, int, bool]]:
+    """The whole lines of a journal: each with the offset and the checksum after it, and whether
+    it has a checksum of its own.
+
+    What stands behind the last line end is what a crash leaves, a line that was not written whole
+    and the zeros kept ahead, and is passed over. JournalError for anything else that is no line.
+    """
+    end = data.rfind(b"\n") + 1
+    zero = data.find(b"\0")
+    if zero >= 0 and (zero < end or data[zero:].strip(b"\0")):
+        raise JournalError(path, data.count(b"\n", 0, zero) + 1, "zeros within the records")
+    at = total = 0
+    chained = False
+    for number, line in enumerate(data[:end].split(b"\n")[:-1], 1):
+        line += b"\n"
+        at += len(line)
+        body = line[:-_SUM_SIZE]
+        if line[-_SUM_SIZE:-_SUM_SIZE + 8] == _SUM[:8]:
+            total, chained = crc32(body, total), True
+            if line[-_SUM_SIZE:] != _SUM % total:
+                raise JournalError(path, number, "its checksum does not match: it was changed, or "
+                                                 "a line before it is missing or out of place")
+        elif chained:
+            raise JournalError(path, number, "it has no checksum")
+        else:
+            total = crc32(line, total)
+        yield line, at, total, chained
 
 
 def read(path: Path) -> List[Record]:
     """The records of a journal, without a half-written last line; [] when there is no file.
 
-    Raises ValueError with the line's number for a line that is not a record.
+    Raises JournalError with the line's number for a line that is not a record.
     """
     try:
-        lines = _whole_lines(path.read_bytes()).split(b"\n")[:-1]
+        data = path.read_bytes()
     except FileNotFoundError:
         return []
     records = []
-    for number, line in enumerate(lines, 1):
+    for number, (line, _, _, chained) in enumerate(_lines(path, data), 1):
         try:
             record = json.loads(line)
-            record["event"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{path}:{number}: not a journal record") from error
+        except (ValueError, RecursionError) as error:
+            raise JournalError(path, number, "not a journal record") from error
+        if not isinstance(record, dict) or not isinstance(record.get("event"), str):
+            raise JournalError(path, number, "not a journal record")
+        if not chained and record.get("format") == FORMAT:
+            raise JournalError(path, number, "it has no checksum")
         records.append(record)
     return records
 
@@ -104,11 +150,13 @@ def read(path: Path) -> List[Record]:
 class Past:
     """What a journal tells: the jobs, which were started where, and how they ended.
 
-    `runs` are the records of the managers that wrote it, `run_of` the one under which a job was
-    started. `tries` counts the retries of jobs, `again` are those that wait after a start.
+    `format` is that of the manager which began the run: 1 is vrm 0.1.0. `runs` are the records of
+    the managers that wrote it, `run_of` the one under which a job was started. `tries` counts the
+    retries of jobs, `again` are those that wait after a start.
     """
 
     run: str = ""
+    format: int = FORMAT
     finished: bool = False
     next_id: int = 0
     position: Optional[Record] = None
@@ -136,45 +184,56 @@ class Past:
         return [(self.jobs[i], start) for i, start in self.started.items() if i not in self.ended]
 
 
-def replay(records: Iterable[Record]) -> Past:
-    """The past that the records tell; each is applied to what those before it left."""
+def replay(records: Iterable[Record], path: PathLike = "journal") -> Past:
+    """The past that the records tell; each is applied to what those before it left.
+
+    JournalError, which names the line of `path`, for a record that makes no sense there.
+    """
     past = Past()
-    for record in records:
-        event = record["event"]
-        if event == "run":
-            past.run, past.finished = past.run or record["run"], False
-            past.runs.append(record)
-        elif event == "job":
-            _jobs_came(past, record)
-        elif event == "input":
-            past.position = record.get("position") or past.position
-            past.input_ended = record["ended"]
-        elif event == "start":
-            past.started[record["id"]] = record
-            past.intents.pop(record["id"], None)
-            past.again.discard(record["id"])
-            if past.runs:
-                past.run_of[record["id"]] = past.runs[-1]
-        elif event == "back":
-            del past.started[record["id"]]
-        elif event == "intent":
-            past.intents[record["id"]] = record["reason"]
-        elif event == "end":
-            past.ended[record["id"]] = record
-        elif event == "again":
-            job_id = record["id"]
-            for facts in (past.started, past.ended, past.intents):
-                facts.pop(job_id, None)
-            past.again.add(job_id)
-            past.tries[job_id] = past.tries.get(job_id, 0) + record["retry"]
-        elif event in ("hold", "release"):
-            past.details[record["id"]] = replace(past.details[record["id"]],
-                                                 held=event == "hold")
-        elif event == "finished":
-            past.finished = True
-        if record.get("command"):
-            past.commands.append(record["command"])
+    for number, record in enumerate(records, 1):
+        fault = check.fault(record, past)
+        if fault:
+            raise JournalError(path, number, fault)
+        _apply(record, past)
     return past
+
+
+def _apply(record: Record, past: Past) -> None:
+    """What a record changes."""
+    event = record["event"]
+    if event == "run":
+        if not past.runs:
+            past.format = record.get("format", 1)
+        past.run, past.finished = past.run or record["run"], False
+        past.runs.append(record)
+    elif event == "job":
+        _jobs_came(past, record)
+    elif event == "input":
+        past.position = record.get("position") or past.position
+        past.input_ended = record["ended"]
+    elif event == "start":
+        past.started[record["id"]] = record
+        past.intents.pop(record["id"], None)
+        past.again.discard(record["id"])
+        past.run_of[record["id"]] = past.runs[-1]
+    elif event == "back":
+        del past.started[record["id"]]
+    elif event == "intent":
+        past.intents[record["id"]] = record["reason"]
+    elif event == "end":
+        past.ended[record["id"]] = record
+    elif event == "again":
+        job_id = record["id"]
+        for facts in (past.started, past.ended, past.intents):
+            facts.pop(job_id, None)
+        past.again.add(job_id)
+        past.tries[job_id] = past.tries.get(job_id, 0) + record["retry"]
+    elif event in ("hold", "release"):
+        past.details[record["id"]] = replace(past.details[record["id"]], held=event == "hold")
+    elif event == "finished":
+        past.finished = True
+    if record.get("command"):
+        past.commands.append(record["command"])
 
 
 def _jobs_came(past: Past, record: Record) -> None:

@@ -37,7 +37,7 @@ from vrm.live.trust import distrust
 from vrm.live.walltime import AllocationEnd
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.scheduling import Start
-from vrm.scheduling.book import Details, Dropped, JobBook
+from vrm.scheduling.book import Details, Dropped, JobBook, LifeError
 from vrm.workload.queue_file import (Line, LineError, Position, QueueFollower, QueueLine, Replay,
                                      fold, writer_of)
 
@@ -969,11 +969,12 @@ class Manager:
         """What an earlier manager left in the directory; an ended run is put aside."""
         run = self.run_directory
         try:
-            past = journals.replay(journals.read(run.journal))
-        except (ValueError, KeyError) as error:
-            damage = f"the journal in {run.directory} is damaged ({error})"
+            past = journals.replay(journals.read(run.journal), run.journal)
+        except journals.JournalError as error:
+            damage = f"the journal is damaged: {error}"
             if not self.fresh:
-                raise RunError(f"{damage}; use --fresh to put it aside and start anew") from error
+                raise RunError(f"{damage}; nothing was started or changed. Put a copy of the file "
+                               "back, or use --fresh to put it aside and begin again") from error
             if any(run.pids.iterdir()):
                 raise RunError(f"{damage}, and jobs of that run may still be running; end them, "
                                f"remove the files in {run.pids}, and try again") from error
@@ -1004,8 +1005,8 @@ class Manager:
         nodes = journals.nodes_record(self.cluster.nodes)
         if past.runs and past.runs[-1].get("nodes", nodes) != nodes:
             self.tell("note", "the nodes are others than before; the run goes on with these")
-        self.journal.append("run", run=self.run_id, time=self.clock(), pid=os.getpid(),
-                            nodes=nodes, **self.place.record())
+        self.journal.append("run", format=journals.FORMAT, run=self.run_id, time=self.clock(),
+                            pid=os.getpid(), nodes=nodes, **self.place.record())
         self._next_id = past.next_id
         self._orders = Orders(self, past.commands)
         self._input_ended = past.input_ended
@@ -1034,11 +1035,14 @@ class Manager:
             if job.id in past.again:
                 self._clear(job.id)
             never = self.room.never(job)
+            try:
+                if not never:
+                    self._drop(self.book.enter(job, past.details[job.id]))
+            except LifeError as error:
+                never = str(error)
             if never:  # the machine died between the job's record and that of its refusal
                 self.book.know(job, past.details[job.id], JobState.REFUSED)
                 self.close_job(Outcome(job, JobState.REFUSED, never, end=self.now))
-            else:
-                self._drop(self.book.enter(job, past.details[job.id]))
         self._tell_lacking(sorted(self.book.lacking))
         for job_id, tries in past.tries.items():
             self.book.entries[job_id].tries = tries
