@@ -3,7 +3,7 @@ same policies deciding at every event.
 
     python studies/founding/compare.py --queues DIR [--heatmap FILE] [--held SECONDS] [--out DIR]
 
-docs/founding.md tells what is compared, what is assumed, and what the figures show.
+docs/founding.md says what is compared, what is assumed, and what the figures show.
 """
 
 from __future__ import annotations
@@ -36,7 +36,22 @@ MACHINES = {"cslab": "CSLab", "aris": "ARIS"}
 
 
 class StudyError(Exception):
-    """What is given cannot be studied; the text names the place and the mend."""
+    """What is given cannot be studied; the text names the place and the fix."""
+
+
+@dataclass(frozen=True)
+class CoRun:
+    """Co-run times measured on ARIS (`path`), and what is taken of jobs that they do not cover.
+
+    `fills`: measured speed-ups hold for jobs that fill a "socket" or more under compact (as all
+    measured loads did), for those that fill a "node" or more, or for "any" job; others have
+    speed 1. `alone`: on half of a node without neighbour a job has the speed that it has beside
+    its "best" measured partner (running alone cannot be slower), or "one", that of compact.
+    """
+
+    path: Path
+    fills: str = "socket"
+    alone: str = "best"
 
 
 @dataclass(frozen=True)
@@ -149,7 +164,7 @@ def find_queues(directory: Path, published: Sequence[Published]) -> Dict[str, Pa
 class Study:
     """The scenarios of one recorded queue. Raises StudyError when the queue cannot be used."""
 
-    def __init__(self, path: Path, published: Sequence[Published], corun: Optional[Path] = None,
+    def __init__(self, path: Path, published: Sequence[Published], corun: Optional[CoRun] = None,
                  held: float = 0.0) -> None:
         self.scenarios = list(published)
         self.held = held
@@ -160,7 +175,8 @@ class Study:
             raise StudyError(f"{path}: not a recorded queue, whose lines are program, ranks, "
                              "estimated seconds, exclusive (0 or 1) and seconds to the next line")
         self.estimate = fmean(one.job.estimate for one in self.submissions)
-        self.cores = int(self.settings.sockets) * int(self.settings.cores)  # of a node
+        self.socket = int(self.settings.cores)  # cores
+        self.cores = int(self.settings.sockets) * self.socket  # of a node
         self.speedups = self._speedups(corun) if corun is not None else None
         self.heatmap = self._heatmap()
 
@@ -168,24 +184,28 @@ class Study:
         assert self.settings.applications.heatmap is not None
         return read_heatmap(self.settings.applications.heatmap)[0]
 
-    def _speedups(self, corun: Path) -> Optional[Speedups]:
-        """Measured speed-ups where they apply: between jobs that fill a node or more, on the
-        machine that they were measured on; the mean over the sizes of an application."""
+    def _speedups(self, corun: CoRun) -> Optional[Speedups]:
+        """Measured speed-ups where they apply: on the machine that they were measured on; the
+        mean over the sizes of an application."""
         if self.scenarios[0].machine != "aris":
             return None
-        measured = read_heatmap_file(corun).speedups
+        measured = read_heatmap_file(corun.path).speedups
         if measured is None or not measured.pairs:
-            raise StudyError(f"{corun}: it has no measured speed-ups of pairs")
+            raise StudyError(f"{corun.path}: it has no measured speed-ups of pairs")
         sums: Dict[Tuple[str, str], List[float]] = {}
         for load_, row in measured.pairs.items():
             for partner, value in row.items():
                 key = load_.split(".")[0].lower(), partner.split(".")[0].lower()
                 sums.setdefault(key, []).append(value)
+        least = {"node": self.cores, "socket": self.socket, "any": 1}[corun.fills]
         loads = {load_name(job.app, job.procs): job.kind.lower()
-                 for job, *_ in self.submissions if job.procs >= self.cores}
-        return Speedups({one: {other: fmean(sums[kind, beside])
-                               for other, beside in loads.items() if (kind, beside) in sums}
-                         for one, kind in loads.items()})
+                 for job, *_ in self.submissions if job.procs >= least}
+        pairs = {one: {other: fmean(sums[kind, beside])
+                       for other, beside in loads.items() if (kind, beside) in sums}
+                 for one, kind in loads.items()}
+        alone = {one: max(fmean(values) for (own, _), values in sums.items() if own == kind)
+                 for one, kind in loads.items() if any(own == kind for own, _ in sums)}
+        return Speedups(pairs, alone if corun.alone == "best" else None)
 
     def run(self) -> List[Comparison]:
         """All scenarios."""
@@ -231,11 +251,11 @@ class Study:
                 for submission in self.submissions]
 
 
-def compare(queues: Path, corun: Optional[Path] = None,
+def compare(queues: Path, corun: Optional[CoRun] = None,
             held: float = 0.0) -> Tuple[List[Comparison], List[str]]:
     """All scenarios of the recorded queues in a directory, and what was assumed.
 
-    `corun`: a file of co-run times of ARIS. `held`: seconds by which a job holds its nodes longer
+    `corun`: co-run times of ARIS. `held`: seconds by which a job holds its nodes longer
     than it runs. Raises StudyError or SpeedError.
     """
     published = read_published()
@@ -260,9 +280,10 @@ def assumptions(measured: bool, held: float) -> List[str]:
     ]
     if measured:
         return notes + [
-            "ARIS under strip: the work of a job is its run time under compact; its speed beside "
+            "ARIS under strip: the work of a job is its run time under compact; its speed with "
             "another is the mean measured speed-up of the two applications over all measured "
-            "sizes, if both jobs fill a node or more, else 1; alone on half a node 1",
+            "sizes, if both jobs fill a socket or more under compact, else 1; alone on half a "
+            "node its speed is that with its best measured partner",
             "CSLab under strip: the co-run times of ARIS do not apply; every job is as much "
             "faster as the published mean says"]
     return notes + ["strip: no co-run times given (--heatmap); every job is as much faster as the "
@@ -276,14 +297,43 @@ HEADS = ("scenario", "waiting: published", "imitated", "event-driven", "ratio", 
          "turnaround: published", "imitated", "event-driven", "running: published", "imitated")
 LEGEND = ("average seconds; imitated: the loop of the thesis's manager, which every 10 s starts "
           "the head of the queue or, if it does not fit, backfills by its own rule; event-driven: "
-          "the same policies (with EASY), at every event; ratio: of published to event-driven; "
-          "loop alone: the imitated waiting where nodes are never short")
+          "the same policies (with EASY), at every event; both in virtual time; ratio: of imitated "
+          "to event-driven waiting; loop alone: the imitated waiting where nodes are never short")
+MOST = 100.0  # of a ratio: above it, next to nobody waits
+
+
+def ratio(one: Comparison) -> float:
+    """How many times longer jobs wait with the imitated loop than event-driven."""
+    return one.imitated.waiting / one.event.waiting if one.event.waiting else float("inf")
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.1f}" if value <= MOST else f"> {MOST:.0f}"
+
+
+def ranges(found: Sequence[Comparison]) -> List[str]:
+    """The ratios of waiting, imitated to event-driven, from the least to the largest."""
+    lines = []
+    for policy in ("compact", "strip"):
+        parts = []
+        for queue, group in by_queue(found).items():
+            own = [ratio(one) for one in group if one.published.policy == policy]
+            if own:
+                parts.append(f"{queue} {_ratio(min(own))} to {_ratio(max(own))}")
+        whole = [ratio(one) for one in found if one.published.policy == policy]
+        if whole:
+            lines.append(f"{policy}: waiting with the imitated loop is {_ratio(min(whole))} to "
+                         f"{_ratio(max(whole))} times that of event-driven, both in virtual time "
+                         f"({'; '.join(parts)})")
+    less = sum(one.event.waiting < one.imitated.waiting for one in found)
+    return [*lines, f"event-driven waiting is less than imitated in {less} of {len(found)} "
+                    "scenarios"]
 
 
 def _cells(one: Comparison) -> List[str]:
     known, own, event = one.published, one.imitated, one.event
     return [f"{known.policy} {known.name}", f"{known.waiting:.0f}", f"{own.waiting:.0f}",
-            f"{event.waiting:.0f}", f"{known.waiting / max(event.waiting, 0.5):.1f}",
+            f"{event.waiting:.{0 if event.waiting >= 1 else 1}f}", _ratio(ratio(one)),
             f"{one.unlimited.waiting:.0f}", f"{known.turnaround:.0f}", f"{own.turnaround:.0f}",
             f"{event.turnaround:.0f}", f"{known.running:.0f}", f"{own.running:.0f}"]
 
@@ -315,7 +365,8 @@ def text_table(found: Sequence[Comparison], notes: Sequence[str]) -> str:
         out.align["scenario"] = "l"
         out.add_rows([_cells(one) for one in group])
         parts.append(f"{title(queue, group)}\n{out.get_string()}")
-    return "\n\n".join(parts) + f"\n{LEGEND}\n" + "".join(f"- {note}\n" for note in notes)
+    return "\n\n".join(parts) + f"\n{LEGEND}\n" + "".join(
+        f"- {note}\n" for note in [*ranges(found), *notes])
 
 
 def markdown(found: Sequence[Comparison], notes: Sequence[str]) -> str:
@@ -325,7 +376,8 @@ def markdown(found: Sequence[Comparison], notes: Sequence[str]) -> str:
         lines += [f"**{title(queue, group)}**", "",
                   f"| {' | '.join(HEADS)} |", "|---|" + "---:|" * (len(HEADS) - 1)]
         lines += [f"| {' | '.join(_cells(one))} |" for one in group] + [""]
-    return "\n".join([*lines, LEGEND + ".", ""] + [f"- {note}" for note in notes]) + "\n"
+    return "\n".join([*lines, LEGEND + ".", ""]
+                     + [f"- {note}" for note in [*ranges(found), *notes]]) + "\n"
 
 
 def csv_text(found: Sequence[Comparison]) -> str:
@@ -343,8 +395,13 @@ def csv_text(found: Sequence[Comparison]) -> str:
     return out.getvalue()
 
 
+KINDS = (("published", "o", "none"), ("imitated: one start every 10 s", "s", COLOURS[1]),
+         ("started at every event", "D", COLOURS[2]))
+ABREAST = 2
+
+
 def draw(found: Sequence[Comparison], path: Path) -> None:
-    """Bars of the average waiting times, a panel for each queue, into a PNG or SVG file."""
+    """The average waiting times as points, a panel for each queue, into a PNG or SVG file."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
@@ -352,41 +409,42 @@ def draw(found: Sequence[Comparison], path: Path) -> None:
     groups = by_queue(found)
     plain = {"font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left",
              "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "vrm"}
+    abreast = min(ABREAST, len(groups))
+    rows = -(-len(groups) // abreast)
     with pyplot.rc_context(plain):
-        shape, panels = pyplot.subplots(len(groups), 1, figsize=(9, 0.7 + 2.6 * len(groups)),
+        shape, panels = pyplot.subplots(rows, abreast, figsize=(4.6 * abreast, 0.8 + 2.3 * rows),
                                         layout="constrained", squeeze=False)
-        for axes, (queue, group) in zip(panels[:, 0], groups.items()):
+        places = panels.flatten()
+        for axes, (queue, group) in zip(places, groups.items()):
             _panel(axes, title(queue, group), group)
-        handles, labels = panels[0, 0].get_legend_handles_labels()
-        shape.legend(handles, labels, loc="outside upper right", ncol=4, frameon=False)
+        for axes in places[len(groups):]:
+            axes.set_axis_off()
+        handles, labels = places[0].get_legend_handles_labels()
+        shape.legend(handles, labels, loc="outside upper left", ncol=2 * abreast, frameon=False)
+        shape.supxlabel("average waiting time (s)", fontsize=9)
         kept = {"Date": None} if path.suffix == ".svg" else {}
         shape.savefig(path, dpi=150, metadata=kept)
         pyplot.close(shape)
 
 
 def _panel(axes: Any, name: str, group: Sequence[Comparison]) -> None:
-    width = 0.27
-    for number, (kind, values) in enumerate((
-            ("published", [one.published.waiting for one in group]),
-            ("imitated: one start every 10 s", [one.imitated.waiting for one in group]),
-            ("started at every event", [one.event.waiting for one in group]))):
-        at = [place + (number - 1) * width for place in range(len(group))]
-        bars = axes.bar(at, values, width=width * 0.94, color=COLOURS[number], label=kind)
-        # Above the dashed lines, which would strike them through.
-        for label in axes.bar_label(bars, [f"{value:.0f}" for value in values], padding=2,
-                                    fontsize=7.5):
-            label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
-            label.set_zorder(5)
-    for place, one in enumerate(group):
-        axes.plot([place - 0.45, place + 0.45], [one.unlimited.waiting] * 2, color="black",
-                  linewidth=1, linestyle="dashed", zorder=3,
-                  label="" if place else "one start every 10 s, nodes never short")
-    axes.set_xticks(range(len(group)), [f"{one.published.policy}\n{one.published.name}"
-                                        for one in group])
-    axes.tick_params(axis="x", length=0)
+    lines = range(len(group))
+    for (kind, marker, colour), values in zip(KINDS, (
+            [one.published.waiting for one in group], [one.imitated.waiting for one in group],
+            [one.event.waiting for one in group])):
+        axes.plot(values, lines, linestyle="none", marker=marker, markersize=6, label=kind,
+                  markerfacecolor=colour, markeredgecolor="black" if colour == "none" else colour,
+                  zorder=3 if colour == "none" else 2.5)
+    axes.plot([one.unlimited.waiting for one in group], lines, linestyle="none", marker="|",
+              markersize=13, color="0.45", label="the loop alone: nodes never short", zorder=2)
+    axes.set_yticks(lines, [f"{one.published.policy} {one.published.name}" for one in group])
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="both", color="0.9", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.06, y=0.08)
+    axes.set_xlim(left=-0.02 * axes.get_xlim()[1])  # a marker at 0 is whole
     axes.set_title(name)
-    axes.set_ylabel("average waiting time (s)")
-    axes.margins(x=0.01, y=0.12)
 
 
 # ------------------------------------------------------------------------------------- command
@@ -408,7 +466,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     chosen = parser.parse_args(arguments)
     try:
-        found, notes = compare(chosen.queues, chosen.heatmap, chosen.held)
+        corun = CoRun(chosen.heatmap) if chosen.heatmap is not None else None
+        found, notes = compare(chosen.queues, corun, chosen.held)
         text = text_table(found, notes)
         if chosen.out is not None:
             chosen.out.mkdir(parents=True, exist_ok=True)
@@ -420,7 +479,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     except (StudyError, SpeedError, OSError) as error:
         print(f"founding: {error}", file=sys.stderr)
         return 2
-    print(json.dumps({"scenarios": [asdict(one) for one in found], "assumptions": notes}, indent=2)
+    print(json.dumps({"scenarios": [asdict(one) for one in found], "ranges": ranges(found),
+                      "assumptions": notes}, indent=2)
           if chosen.json else text, end="" if not chosen.json else "\n")
     return 0
 
