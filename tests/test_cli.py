@@ -26,9 +26,10 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("words, told", [
-    ([], "-c FILE"), (["--once"], "-c FILE"),
-    (["--json"], "go with `-i queue`"), (["run", "--once", "-c", "x.yaml"], "x.yaml: no such file"),
-    (["--watch", "5"], "go with `-i queue`"), (["-i", "queue"], "no manager has written"),
+    (["--once"], "-c FILE"), (["queue"], "no manager has written"),
+    (["log", "1"], "no manager has written"),
+    (["--json"], "go with `vrm queue`"), (["run", "--once", "-c", "x.yaml"], "x.yaml: no such file"),
+    (["--watch", "5"], "go with `vrm queue`"), (["-i", "queue"], "no manager has written"),
     (["-i", "state", "--json"], "no manager has written"), (["cancel", "1"], "no manager runs on"),
 ])
 def test_a_mistake_is_one_line_and_leaves_nothing(

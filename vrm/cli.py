@@ -3,69 +3,87 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Optional, Sequence
 
 from vrm import __version__
 from vrm.commands.calibrate import add_parsers as add_calibrate
+from vrm.commands.check import add_parsers as add_check
 from vrm.commands.compare import add_parsers as add_compare
+from vrm.commands.completion import add_parsers as add_completion
 from vrm.commands.experiment import add_parsers as add_experiment
 from vrm.commands.generate import add_parsers as add_generate
+from vrm.commands.guide import add_parsers as add_help, overview, short
 from vrm.commands.heatmap import add_parsers as add_heatmap
+from vrm.commands.init import add_parsers as add_init
 from vrm.commands.job import add_parsers as add_job
+from vrm.commands.log import add_parsers as add_log
 from vrm.commands.npb import add_parsers as add_npb
+from vrm.commands.parsing import Parser, command
 from vrm.commands.report import add_parsers as add_report
 from vrm.commands.script import add_parsers as add_script
-from vrm.commands.shared import CannotRun, command, default_config, seconds, settings_of
+from vrm.commands.shared import CannotRun, default_config, seconds, settings_of
 from vrm.commands.simulate import add_parsers as add_simulate
+from vrm.commands.status import add_parsers as add_status, info
 from vrm.commands.top import add_parsers as add_top
 from vrm.commands.validate import add_parsers as add_validate
 
 OK, SOME_FAILED, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
 
 
-def parser() -> argparse.ArgumentParser:
+class Top(Parser):
+    """The whole program: its help is the overview of all commands."""
+
+    def format_help(self) -> str:
+        return overview(self)
+
+
+def parser() -> Parser:
     """The command line's grammar."""
     shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("-c", "-config", "--config", metavar="FILE", default=argparse.SUPPRESS,
-                        help="the configuration (default: $VRM_CONFIG, else ./vrm.yaml if it is "
-                             "there, else every key's default)")
+    shared.add_argument("-c", "--config", metavar="FILE", default=argparse.SUPPRESS,
+                        help="the configuration (default: $VRM_CONFIG, else ./vrm.yaml if it "
+                             "exists, else every key's default)")
+    shared.add_argument("-config", dest="config", default=argparse.SUPPRESS,
+                        help=argparse.SUPPRESS)
     running = argparse.ArgumentParser(add_help=False)
     running.add_argument("--once", action="store_true",
                          help="end when the jobs now in the queue file are done")
     running.add_argument("--fresh", action="store_true",
-                         help="start anew where an earlier run was stopped (its records are kept "
-                              "under earlier/)")
+                         help="start from the beginning where an earlier run was stopped (its "
+                              "records are kept under earlier/)")
     running.add_argument("--continue", dest="go_on", action="store_true",
-                         help="where the earlier run was finished, end at once instead of starting "
-                              "anew (for chained allocations)")
-    top = argparse.ArgumentParser(
-        prog="vrm", parents=[shared, running], formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="A virtual resource manager: runs your queue of MPI jobs on the cores you "
-                    "have, by your order, backfilling and placement.",
-        epilog="exit status: 0 all jobs succeeded, 1 some did not or a line of the queue was not "
-               "understood, 2 could not run")
+                         help="if the earlier run is finished, end at once instead of starting "
+                              "again (for chained allocations)")
+    top = Top(prog="vrm", parents=[shared, running],
+              usage="vrm [-c FILE] [COMMAND] [options]")
     top.add_argument("--version", action="version", version=f"vrm {__version__}")
-    top.add_argument("-i", "-info", "--info", choices=("queue", "state"),
-                     help="show the queue or the cores of a running manager and exit")
+    top.add_argument("-i", "--info", choices=("queue", "state"),
+                     help="the same as `vrm queue` and `vrm status`")
+    top.add_argument("-info", dest="info", choices=("queue", "state"), help=argparse.SUPPRESS)
     top.add_argument("--json", action="store_true", help="with -i: as JSON")
     top.add_argument("--watch", metavar="SECONDS", nargs="?", type=seconds, const=2.0,
                      help="with -i: again and again (default: every 2 s), until Ctrl-C")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND")
-    command(commands, "run", run, "run the queue (the same as `vrm -c FILE`)", [shared, running])
-    add_simulate(commands)
-    for add in (add_compare, add_job, add_top, add_script, add_npb, add_generate, add_calibrate,
-                add_heatmap, add_experiment, add_report, add_validate):
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="vrm",
+                                  parser_class=Parser)
+    command(commands, "run", run, "run the queue", [shared, running],
+            "vrm run --once\nvrm -c vrm.yaml",
+            "`vrm -c FILE` is the same as `vrm run -c FILE`. The run continues where an earlier "
+            "one was stopped. Ctrl-C ends it; the same command continues it.\n\n"
+            "Exit status: 0 all jobs succeeded; 1 some did not, or a line of the queue was not "
+            "understood; 2 could not run.")
+    for add in (add_init, add_check, add_job, add_status, add_log, add_top, add_script, add_simulate,
+                add_compare, add_npb, add_generate, add_calibrate, add_heatmap, add_experiment,
+                add_report, add_validate, add_completion, add_help):
         add(commands, shared)
-    command(commands, "doctor", doctor,
-            "tell what is found on this machine, what is wrong, and the mend", [shared])
+    command(commands, "doctor", doctor, "look at this machine: what is found, what is wrong",
+            [shared], "vrm doctor",
+            "Looks at nodes, MPI, programs and files, and starts one rank. Nothing is changed. "
+            "Exit status: 0 jobs can run, 2 they cannot.")
     return top
 
 
@@ -75,7 +93,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     from vrm.live.rundir import RunError
 
     try:
-        arguments = parser().parse_args(argv)
+        if "_ARGCOMPLETE" in os.environ:  # the shell asks what can stand here
+            from vrm.commands.completion import complete
+            complete(parser())
+        arguments = parser().parse_all(argv)
         status = info(arguments) if arguments.info else getattr(arguments, "act", run)(arguments)
         sys.stdout.flush()
         return status
@@ -111,10 +132,13 @@ def run(arguments: argparse.Namespace) -> int:
     from vrm.scheduling import PolicyError
 
     if arguments.json or arguments.watch is not None:
-        raise CannotRun("--json and --watch go with `-i queue` or `-i state`")
+        raise CannotRun("--json and --watch go with `vrm queue` and `vrm status`")
     if not (arguments.command or hasattr(arguments, "config") or default_config()):
-        raise CannotRun("which configuration? Name it with -c FILE, or call it vrm.yaml; `vrm run` "
-                        "takes every key's default, `vrm --help` tells the commands")
+        if arguments.once or arguments.fresh or arguments.go_on:
+            raise CannotRun("which configuration? Name it with -c FILE, or call it vrm.yaml; "
+                            "`vrm run` takes every key's default")
+        print(short())
+        return COULD_NOT_RUN
     settings = settings_of(arguments)
     directory = run_directory(settings)
     if arguments.go_on and not arguments.fresh and finished(directory.journal):
@@ -173,46 +197,8 @@ def say(text: str) -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
 
 
-def info(arguments: argparse.Namespace) -> int:
-    """Show the queue or the state, once or again and again until the manager has ended."""
-    from vrm.report import tables
-
-    path = settings_of(arguments).state
-    ended = threading.Event()
-
-    def render() -> str:
-        try:
-            snapshot = json.loads(path.read_text(encoding="utf-8"))
-            if snapshot["manager"]["phase"] == "ended":
-                ended.set()
-            if arguments.json:
-                shown = tables.queue_json if arguments.info == "queue" else tables.state_json
-                return json.dumps(shown(snapshot), indent=None if arguments.watch else 2)
-            table = tables.queue_table if arguments.info == "queue" else tables.state_table
-            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-            return table(snapshot, time.time(), width=width)
-        except FileNotFoundError:
-            raise ValueError(f"no manager has written {path} yet; is this the config that it runs "
-                             "with?") from None
-        except OSError as error:
-            raise ValueError(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is no state that a manager has written; correct State or "
-                             "Directory in the configuration") from error
-
-    if arguments.watch is not None:
-        tables.watch(render, arguments.watch, stop=ended)
-        return OK
-    try:
-        text = render()
-    except ValueError as error:
-        raise CannotRun(str(error)) from error
-    print(text)
-    return OK
-
-
 def doctor(arguments: argparse.Namespace) -> int:
-    """Tell what is found and what is wrong."""
+    """Print what is found and what is wrong."""
     from vrm.live.doctor import examine
     findings = examine(getattr(arguments, "config", default_config()))
     for finding in findings:

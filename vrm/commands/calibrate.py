@@ -7,14 +7,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vrm.commands.shared import command, count, counts, seconds, settings_of, tell, words
+from vrm.commands.parsing import command
+from vrm.commands.shared import count, counts, seconds, settings_of, tell, words
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
-    parser = command(commands, "calibrate", calibrate,
-                     "run each program alone at each rank count, under the configuration's "
-                     "placement, and write a table of estimates", [shared])
+    parser = command(
+        commands, "calibrate", calibrate, "measure how long programs run", [shared],
+        "vrm calibrate --apps '*.A.x' --ranks 1,2,4",
+        "Runs each program alone with each number of ranks, placed as the configuration says, and "
+        "writes a table of estimates for `vrm generate` and `vrm validate`. The same command "
+        "continues where it was interrupted.")
     add = parser.add_argument
     add("--apps", metavar="LIST", type=words, default=(),
         help="programs in Applications.Path; * and ? match (default: all), as '*.W.x,cg.A.x'")
@@ -22,10 +26,10 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         help="rank counts (default: all that the programs allow and that fit)")
     add("--repetitions", metavar="N", type=count, default=3, help="(default: 3)")
     add("--limit", metavar="SECONDS", type=seconds, default=3600.0,
-        help="end a run that takes longer, and go on (default: 3600)")
+        help="end a run that takes longer, and continue with the next (default: 3600)")
     add("--out", metavar="FILE", default="estimates.csv",
-        help="the table; one that is there is completed (default: estimates.csv)")
-    add("--fresh", action="store_true", help="begin anew even if the table is there")
+        help="the table; one that exists is completed (default: estimates.csv)")
+    add("--fresh", action="store_true", help="measure everything again, even if the table exists")
 
 
 def calibrate(arguments: argparse.Namespace) -> int:

@@ -7,19 +7,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vrm.commands.shared import CannotRun, command
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
     parser = command(commands, "compare", compare,
-                     "compare runs of one workload, simulated or live, over all jobs that ran: a "
-                     "table, and a picture. The first is what the others are measured against", [])
+                     "compare runs of one workload: a table, a picture", [],
+                     "vrm compare runs/fcfs runs/sjf --out compare.png",
+                     "Runs may be live or simulated; all jobs that ran count. The others are "
+                     "measured against the first.")
     add = parser.add_argument
     add("directories", metavar="DIR", nargs="+",
         help="the --out of a `vrm simulate`, or the directory of a live run")
     add("--out", metavar="PICTURE", type=Path,
-        help="draw them, too: a name ending in .png or .svg")
+        help="also draw them: a name ending in .png or .svg")
     add("--json", action="store_true", help="print one JSON object")
 
 

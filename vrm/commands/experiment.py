@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any, Iterator
 
-from vrm.commands.shared import CannotRun, command, count, tell
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun, count, tell
 
 INTERRUPTED = 130
 
@@ -17,9 +18,10 @@ INTERRUPTED = 130
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
     parser = command(commands, "experiment", experiment,
-                     "run many scenarios on many queues, live or simulated, as a file says; the "
-                     "same command goes on with what is missing. `vrm report` shows the results",
-                     [])
+                     "run many scenarios on many queues, as a file says", [],
+                     "vrm experiment plan.yaml --dry-run\nvrm experiment plan.yaml",
+                     "Runs are live or simulated. The same command continues with what is "
+                     "missing. `vrm report` shows the results.")
     add = parser.add_argument
     add("file", metavar="FILE.yaml", help="the plan; experiments/ has examples")
     add("--out", metavar="DIR", help="where everything goes (default: the file's Out, else "

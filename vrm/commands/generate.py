@@ -9,15 +9,19 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, Tuple
 
-from vrm.commands.shared import (CannotRun, command, count, counts, factor, seconds, settings_of,
-                                 tell, words)
+from vrm.commands.parsing import command
+from vrm.commands.shared import (CannotRun, count, counts, factor, seconds, settings_of, tell,
+                                 words)
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
-    parser = command(commands, "generate", generate,
-                     "write a queue file with a mix of jobs, recorded so that it can be replayed",
-                     [shared])
+    parser = command(
+        commands, "generate", generate, "write a queue file with a random mix of jobs", [shared],
+        "vrm generate queue --jobs 50 --estimates estimates.csv --seed 1\n"
+        "vrm generate queue --apps cg.A.x,ep.A.x --ranks 1,2 --estimate 10",
+        "The times between submissions are written, too, so that every run gets the same.",
+        usage="%(prog)s [FILE] (--estimates TABLE | --estimate SECONDS) [options]")
     add = parser.add_argument
     add("queue", nargs="?", metavar="FILE",
         help="the queue file (default: the configuration's Applications.Queue)")
@@ -41,13 +45,13 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         help="share of jobs that share no node, 0 to 1 (default: 0)")
     add("--seed", metavar="N", type=int, help="the same seed draws the same mix (default: any; it "
         "is written into the file)")
-    add("--live", action="store_true", help="append the jobs as time passes, beside a manager")
-    add("--resume", action="store_true", help="with --live: go on with a file that was begun with "
+    add("--live", action="store_true", help="append the jobs as time passes, while a manager runs")
+    add("--resume", action="store_true", help="with --live: continue a file that was begun with "
         "the same options and seed")
     add("--speed", metavar="FACTOR", type=factor, default=1.0,
-        help="with --live: so many times faster. The record stays as it is, so that a manager "
-             "follows as fast only with the same Replay.Speed")
-    add("--force", action="store_true", help="replace a file that is there")
+        help="with --live: append them FACTOR times as fast. The recorded times stay the same: a "
+             "manager follows as fast only with the same Replay.Speed")
+    add("--force", action="store_true", help="replace a file that exists")
 
 
 def generate(arguments: argparse.Namespace) -> int:

@@ -7,18 +7,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vrm.commands.shared import (CannotRun, command, count, factor, group, seconds, settings_of,
-                                 tell, words)
+from vrm.commands.parsing import command, group
+from vrm.commands.shared import (CannotRun, count, factor, seconds, settings_of, tell, words)
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the group to the program's commands."""
-    actions = group(commands, "heatmap", "measure, show and convert co-run heatmaps")
+    actions = group(commands, "heatmap", "measure, show and convert co-run heatmaps",
+                    "vrm heatmap measure --apps '*.A.x'")
     _add_measure(actions, shared)
     _add_show(actions, shared)
     parser = command(actions, "convert", convert,
-                     "turn a heatmap of any form (ranks, CSV, table, JSON pool) into CSV or, for "
-                     "any other name, the rank form", [])
+                     "write a heatmap in another form", [],
+                     "vrm heatmap convert pool.json heatmap.csv",
+                     "FROM may have any form: ranks, CSV, table or JSON pool. A TO that ends in "
+                     ".csv is written as CSV, any other name as ranks.")
     parser.add_argument("source", metavar="FROM")
     parser.add_argument("target", metavar="TO", help="*.csv, or another name for the rank form")
     _add_rows(parser)
@@ -27,13 +30,17 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def _add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", choices=("own", "partner"), default="own",
-                        help="of a table: whose speed the rows tell (default: own)")
+                        help="of a table: whose speed the rows are (default: own)")
 
 
 def _add_measure(actions: Any, shared: argparse.ArgumentParser) -> None:
-    parser = command(actions, "measure", measure,
-                     "co-run every pair of programs, half of every socket each, and write the "
-                     "speed-ups against running alone, compact and on half the cores", [shared])
+    parser = command(
+        actions, "measure", measure, "measure how fast programs run in pairs", [shared],
+        "vrm heatmap measure --apps '*.A.x'\n"
+        "vrm heatmap measure --apps cg.B.x,ep.B.x --ranks 16 --out pairs.csv",
+        "Runs every pair of programs together, each on half of every socket, and writes the "
+        "speed-ups against running alone: compact, and on half the cores. The same command "
+        "continues where it was interrupted.")
     add = parser.add_argument
     add("--apps", metavar="LIST", type=words, default=(),
         help="programs in Applications.Path; * and ? match (default: all), as '*.W.x'")
@@ -49,15 +56,16 @@ def _add_measure(actions: Any, shared: argparse.ArgumentParser) -> None:
     add("--limit", metavar="SECONDS", type=seconds, default=3600.0,
         help="a single run that takes longer counts as failed (default: 3600)")
     add("--out", metavar="FILE", default="heatmap.csv",
-        help="the CSV; one that is there is completed. The rank file goes beside it, ending in "
+        help="the CSV; one that exists is completed. The rank file is written with it, ending in "
              ".rank (default: heatmap.csv)")
     add("--redo", metavar="SPREAD", type=factor,
         help="measure figures of the CSV again whose spread is above this, as after a disturbance")
-    add("--fresh", action="store_true", help="begin anew even if the CSV is there")
+    add("--fresh", action="store_true", help="measure everything again, even if the CSV exists")
 
 
 def _add_show(actions: Any, shared: argparse.ArgumentParser) -> None:
-    parser = command(actions, "show", show, "print a heatmap as a table, and draw it", [shared])
+    parser = command(actions, "show", show, "print a heatmap as a table, and draw it", [shared],
+                     "vrm heatmap show heatmap.csv --out heatmap.png")
     add = parser.add_argument
     add("file", nargs="?", metavar="FILE", help="a heatmap of any form (default: the "
         "configuration's Applications.Heatmap)")

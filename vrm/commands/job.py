@@ -8,42 +8,60 @@ import shlex
 import sys
 from typing import Any, Dict, Tuple
 
-from vrm.commands.shared import CannotRun, command, settings_of
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun, job_ids, programs, settings_of
 
 REPLY_SECONDS = 10.0
 
-EACH = {"cancel": "end waiting or running jobs",
-        "hold": "let waiting jobs wait until they are released",
-        "release": "let held jobs start again",
-        "requeue": "let jobs run anew: running ones are ended first"}
+EACH = {"cancel": ("end waiting or running jobs", "vrm cancel 3 7-9"),
+        "hold": ("keep waiting jobs from starting until they are released", "vrm hold 3 7-9"),
+        "release": ("let held jobs start", "vrm release all"),
+        "requeue": ("run jobs again; running ones are ended first", "vrm requeue 3 7-9")}
 
 OPTIONS: Tuple[Tuple[str, str, str], ...] = (
-    ("--cores", "N", "cores of each rank"),
+    ("--cores", "N", "cores of each rank (default: 1)"),
     ("--name", "TEXT", "a label"),
-    ("--after", "IDS", "start only when these jobs have completed: 3,5-7; any:3 for whatever end"),
-    ("--priority", "N", "jobs of a higher priority come first (default 0)"),
-    ("--retries", "N", "try again so often if it fails (default: Retries of the configuration)"),
-    ("--args", "'A B'", "arguments of the program, quoted as a whole; %%i is the array's index"),
-    ("--array", "0-9:2", "a job for each index, which it finds in VRM_ARRAY_INDEX"))
+    ("--after", "IDS", "start only when these jobs have completed: 3,5-7; any:3 = however it ends"),
+    ("--priority", "N", "jobs of a higher priority start first (default: 0)"),
+    ("--retries", "N", "run it again up to N times if it fails (default: Retries of the "
+                       "configuration)"),
+    ("--args", "'A B'", "arguments of the program in one word, instead of those after `--`"),
+    ("--array", "0-9:2", "one job for each index, which it finds in VRM_ARRAY_INDEX; %%i in the "
+                         "arguments is the index"))
+
+UNKNOWN_TIME = 3600.0
+"""Seconds that a job may run by its estimate when `vrm submit` gives none."""
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the commands."""
-    parser = command(commands, "submit", submit, "give a running manager a job", [shared])
-    parser.add_argument("app", help="a file in Applications.Path, such as cg.A.x")
-    parser.add_argument("procs", help="MPI ranks")
-    parser.add_argument("seconds", help="estimate of the wall time")
-    parser.add_argument("--exclusive", action="store_true", help="share no node")
+    parser = command(
+        commands, "submit", submit, "give a running manager a job", [shared],
+        "vrm submit cg.A.x 4 90\n"
+        "vrm submit solver 8 3600 --after 0 -- --input mesh.dat --steps 100",
+        "Prints the id of the job. What follows `--` goes to the program as it is typed.",
+        usage="%(prog)s APP RANKS [TIME] [options] [-- ARGUMENTS]", rest="arguments")
+    add = parser.add_argument
+    add("app", metavar="APP", help="the program: a file in Applications.Path, such as cg.A.x"
+        ).completer = programs  # type: ignore[attr-defined]
+    add("procs", metavar="RANKS", help="MPI ranks")
+    add("seconds", metavar="TIME", nargs="?",
+        help="how long it runs at most, by your estimate, in seconds (default: "
+             f"{UNKNOWN_TIME:g}; a better one lets the job start sooner)")
+    add("--exclusive", action="store_true", help="share no node with other jobs")
     for option, what, text in OPTIONS:
-        parser.add_argument(option, metavar=what, help=text)
-    parser.add_argument("--env", metavar="NAME=VALUE", action="append", default=[],
-                        help="a variable for the job (may be given several times)")
-    parser.add_argument("--dir", help="the directory to run in (default: the manager's)")
-    parser.add_argument("--hold", action="store_true", help="wait for `vrm release`")
-    for name, text in EACH.items():
-        parser = command(commands, name, each, text, [shared])
-        parser.add_argument("ids", nargs="+", metavar="ID", help="a job's id, a range 3-7, or all")
-    parser = command(commands, "stop", stop, "let the manager start nothing more and end", [shared])
+        add(option, metavar=what, help=text)
+    add("--env", metavar="NAME=VALUE", action="append", default=[],
+        help="a variable for the job; may be repeated")
+    add("--dir", metavar="DIR", help="the directory to run in (default: the manager's)")
+    add("--hold", action="store_true", help="do not start it before `vrm release`")
+    for name, (text, example) in EACH.items():
+        parser = command(commands, name, each, text, [shared], example)
+        parser.add_argument("ids", nargs="+", metavar="ID", help="a job's id, a range 3-7, or all"
+                            ).completer = job_ids  # type: ignore[attr-defined]
+    parser = command(commands, "stop", stop, "start no more jobs, and end the manager", [shared],
+                     "vrm stop\nvrm stop --now",
+                     "Jobs that run may finish; those that wait stay in the queue for the next `vrm run`.")
     parser.add_argument("--now", action="store_true", help="end the running jobs, too")
 
 
@@ -51,7 +69,12 @@ def submit(arguments: argparse.Namespace) -> int:
     """Give a running manager a job; the words are checked as a line of a queue file is."""
     from vrm.workload.queue_file import LineError, parse_line
 
-    columns = [arguments.app, arguments.procs, arguments.seconds, str(int(arguments.exclusive))]
+    if arguments.arguments and arguments.args is not None:
+        raise CannotRun("arguments are given twice: by --args and after `--`; choose one")
+    if arguments.arguments:
+        arguments.args = shlex.join(arguments.arguments)
+    time = f"{UNKNOWN_TIME:g}" if arguments.seconds is None else arguments.seconds
+    columns = [arguments.app, arguments.procs, time, str(int(arguments.exclusive))]
     fields = [(option[2:], getattr(arguments, option[2:])) for option, _, _ in OPTIONS]
     fields += [("env", text) for text in arguments.env]
     if arguments.dir is not None:

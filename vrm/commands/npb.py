@@ -9,18 +9,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vrm.commands.shared import CannotRun, command, count, counts, group, settings_of, words
+from vrm.commands.parsing import command, group
+from vrm.commands.shared import CannotRun, count, counts, settings_of, words
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the group to the program's commands."""
-    actions = group(commands, "npb", "build the NAS Parallel Benchmarks")
-    parser = command(actions, "build", build,
-                     "build benchmark programs and install them in Applications.Path: the official "
-                     "suite from its archive or directory, else the bundled ones", [shared])
+    actions = group(commands, "npb", "build the NAS Parallel Benchmarks",
+                    "vrm npb build --classes S,W,A")
+    parser = command(
+        actions, "build", build, "build benchmark programs into Applications.Path", [shared],
+        "vrm npb build --classes S,W,A\n"
+        "vrm npb build --source NPB3.4.3.tar.gz --apps cg,ft --classes B",
+        "Builds the official suite from its archive or directory (--source), or the programs that "
+        "come with vrm. Those that are already built are not built again.",
+        usage="%(prog)s [--source FILE|DIR] [--apps LIST] [--classes LIST] [options]")
     add = parser.add_argument
     add("--source", metavar="FILE|DIR", help="NPB3.4.x.tar.gz (or 3.3) or its unpacked directory; "
-        "without, the bundled programs are built")
+        "default: the programs that come with vrm")
     add("--apps", metavar="LIST", type=words, help="of bt,cg,ep,ft,is,lu,mg,sp (default: all)")
     add("--classes", metavar="LIST", type=words, default=("S", "W", "A"),
         help="of S,W,A,B,C,D,E,F (default: S,W,A)")
@@ -28,7 +34,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         help="NPB 3.3 only: the rank counts, one executable for each")
     add("--out", metavar="DIR", help="where to install (default: Applications.Path)")
     add("--mpicc", metavar="PATH", help="MPI C compiler (default: mpicc on PATH)")
-    add("--mpifc", metavar="PATH", help="MPI Fortran compiler (default: mpifort or mpif90 beside "
+    add("--mpifc", metavar="PATH", help="MPI Fortran compiler (default: mpifort or mpif90 next to "
         "mpicc, else on PATH)")
     add("--flags", metavar="FLAGS", type=shlex.split, default=[],
         help="further compiler flags, for example --flags=-march=native")

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any, Callable, List, Tuple
 
-from vrm.commands.shared import CannotRun, command, seconds, words
-from vrm.report.metrics import THRESHOLD
+from vrm.commands.parsing import command
+from vrm.commands.shared import BOUND, CannotRun, seconds, words
 
 TEXTS = ("text", "csv", "markdown", "latex")
 PICTURES = ("png", "svg")
@@ -26,8 +26,8 @@ def _formats(text: str) -> Tuple[str, ...]:
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
     parser = command(commands, "report", report,
-                     "tables and pictures of runs: of an experiment, of live managers, of "
-                     "simulations", [])
+                     "tables and pictures of an experiment, of live or simulated runs", [],
+                     "vrm report runs/sweep\nvrm report runs/sweep --out pages --format html,png")
     add = parser.add_argument
     add("directories", metavar="DIR", nargs="+",
         help="an experiment, the Log of a live run, the --out of a simulation; several are read "
@@ -36,8 +36,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--format", metavar="LIST", type=_formats, action="append", default=[],
         help=f"of {', '.join(FORMATS)}; separated by commas, may be repeated (default: text, and "
              "with --out html)")
-    add("--threshold", metavar="SECONDS", type=seconds, default=THRESHOLD,
-        help=f"of the bounded slowdown (default: {THRESHOLD:g})")
+    add("--threshold", metavar="SECONDS", type=seconds, default=BOUND,
+        help=f"of the bounded slowdown (default: {BOUND:g})")
 
 
 def report(arguments: argparse.Namespace) -> int:

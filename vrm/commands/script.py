@@ -9,16 +9,19 @@ import sys
 from pathlib import Path
 from typing import Any, Optional, Tuple
 
-from vrm.commands.shared import CannotRun, command, count, default_config, tell
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun, count, default_config, tell
 
 _MEMORY = {"": 1, "M": 1, "G": 1 << 10, "T": 1 << 20}
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
-    parser = command(commands, "script", write,
-                     "write the script with which sbatch or qsub starts vrm on nodes of its own",
-                     [shared])
+    parser = command(
+        commands, "script", write, "write the batch script that starts vrm on nodes of its own",
+        [shared], "vrm script --slurm -N 4 -t 8:00:00 --module openmpi -o job.sh\n"
+        "vrm script --pbs -N 4 -t 8h --queue short --once -o job.pbs",
+        usage="%(prog)s (--slurm | --pbs) -N NODES -t TIME [options]")
     systems = parser.add_mutually_exclusive_group(required=True)
     for system, text in (("slurm", "for sbatch"), ("pbs", "for qsub (PBS Pro, OpenPBS)")):
         systems.add_argument(f"--{system}", dest="system", action="store_const", const=system,
@@ -37,9 +40,9 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--partition", "--queue", dest="queue", metavar="NAME", type=name,
         help="the partition (Slurm) or queue (PBS)")
     add("--module", metavar="NAME", type=name, action="extend", nargs="+", default=[],
-        help="modules to load, as the one of your MPI")
+        help="modules to load, such as that of your MPI")
     add("--signal", metavar="SECONDS", type=count,
-        help="how long before the end Slurm tells vrm to stop (default: 120)")
+        help="how long before the end Slurm asks vrm to stop (default: 120)")
     add("--chain", metavar="K", type=count, default=1,
         help="K allocations, one after the other, until the queue is done")
     add("--once", action="store_true",
@@ -51,7 +54,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--here", action="store_true",
         help="write paths relative to this directory, from which the script is then submitted")
     add("-o", "--out", metavar="FILE", help="write it to a file (default: to standard output)")
-    add("--force", action="store_true", help="replace a file that is there")
+    add("--force", action="store_true", help="replace a file that exists")
 
 
 def write(arguments: argparse.Namespace) -> int:
@@ -83,9 +86,11 @@ def write(arguments: argparse.Namespace) -> int:
         with open(arguments.out, "w" if arguments.force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        raise CannotRun(f"{arguments.out} is there; --force replaces it") from error
+        raise CannotRun(f"{arguments.out} exists; --force replaces it") from error
     except OSError as error:
         raise CannotRun(f"cannot write {arguments.out}: {error.strerror}") from error
+    if getattr(arguments, "quiet", False):  # `vrm init` says what to type next
+        return 0
     tell("submit it with:")
     for line in wrappers.submit_commands(arguments.system, wrapper):
         tell(f"  {line}")

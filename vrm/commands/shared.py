@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
+
+
+BOUND = 10.0
+"""Seconds below which run times do not count in the bounded slowdown, unless the user says otherwise:
+`vrm.report.metrics.THRESHOLD`, whose import takes half of the time in which a command starts."""
 
 
 class CannotRun(Exception):
@@ -82,17 +88,23 @@ def tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def group(commands: Any, name: str, text: str) -> Any:
-    """A command that has commands of its own."""
-    parser = commands.add_parser(name, help=text, description=text)
-    actions = parser.add_subparsers(dest=f"{name}_command", metavar="COMMAND")
-    actions.required = True
-    return actions
+# -------------------------------------------------- what can stand there, for completion in a shell
 
 
-def command(commands: Any, name: str, act: Callable[[argparse.Namespace], int], text: str,
-            parents: List[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """A command with its action."""
-    parser = commands.add_parser(name, help=text, description=text, parents=parents)
-    parser.set_defaults(act=act)
-    return parser
+def job_ids(parsed_args: argparse.Namespace, **context: Any) -> List[str]:
+    """The ids of the jobs that run and wait, and of those that have ended."""
+    from vrm.live.setup import run_directory
+    from vrm.report.jobs import read_jobs
+
+    run = run_directory(settings_of(parsed_args))
+    found = [str(row.id) for row in read_jobs(run.jobs)] if run.jobs.exists() else []
+    if run.state.exists():
+        found += [str(job["id"]) for job in json.loads(run.state.read_text())["jobs"]]
+    return found
+
+
+def programs(parsed_args: argparse.Namespace, **context: Any) -> List[str]:
+    """The names of the programs that a job can name."""
+    path = settings_of(parsed_args).applications.path
+    return sorted(entry.name for entry in os.scandir(path)
+                  if entry.is_file() and os.access(entry.path, os.X_OK))

@@ -12,30 +12,33 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from vrm.commands.shared import count, factor
-from vrm.report.metrics import THRESHOLD
+from vrm.commands.parsing import command
+from vrm.commands.shared import BOUND, count, factor
 
 INTERRUPTED = 130
 
 
-def add_parsers(commands: Any) -> None:
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's; it has a `-c` of its own kind."""
-    parser = commands.add_parser(
-        "simulate", help="run a workload in virtual time",
-        description="Run a workload through the live manager's scheduler in virtual time. "
-                    "WORKLOAD is a trace in the Standard Workload Format (also .gz), a queue file, "
-                    "the jobs.csv of an earlier run, or lublin:PROCESSORS:JOBS[:SEED] for a "
-                    "synthetic one. Options override the configuration; "
-                    "without a geometry a trace's header gives it (processors as one-core nodes).")
+    parser = command(
+        commands, "simulate", run, "run a workload in virtual time", [],
+        "vrm simulate lublin:256:1000 --algorithm sjf --backfill easy --out runs/sjf\n"
+        "vrm simulate trace.swf.gz --algorithm '(q/t)**3*n'",
+        "The scheduler is that of live runs. Options override the configuration. Without nodes, "
+        "a trace's header gives their number (processors count as nodes of one core).",
+        usage="%(prog)s WORKLOAD [options]")
     add = parser.add_argument
-    add("workload", metavar="WORKLOAD")
-    add("-c", "-config", "--config", metavar="FILE", default=argparse.SUPPRESS,
+    add("workload", metavar="WORKLOAD",
+        help="a trace in the Standard Workload Format (also .gz), a queue file, the jobs.csv of an "
+             "earlier run, or lublin:PROCESSORS:JOBS[:SEED] for a synthetic one")
+    add("-c", "--config", metavar="FILE", default=argparse.SUPPRESS,
         help="take algorithm, backfilling, policy, heatmap and geometry from a configuration")
+    add("-config", dest="config", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     policies = parser.add_argument_group("policy")
     add = policies.add_argument
     add("--algorithm", metavar="NAME|EXPR",
         help="fcfs, sjf, ljf, fcsj, wfp1, wfp3, an expression such as '(q/t)**3*n', or "
-             "module:function")
+             "module:function (your module.py is found in this directory)")
     add("--backfill", metavar="HOW",
         help="none, easy, conservative, list, or N reservations; N-kept, easy-kept and "
              "conservative-recomputed for the other choice of keeping them")
@@ -43,7 +46,7 @@ def add_parsers(commands: Any) -> None:
     add("--heatmap", metavar="FILE",
         help="for strip: ranks, or measured speed-ups (a table or a JSON pool)")
     add("--heatmap-rows", choices=("own", "partner"), default="own",
-        help="of a table of speed-ups: whose the rows are (default: own)")
+        help="of a table of speed-ups: whose speed the rows are (default: own)")
     add("--min-throughput", metavar="X", type=float,
         help="under strip, with measured speed-ups: pairs whose combined throughput is below X "
              "share no node (1, the default: that of running them one after the other; 0: all may)")
@@ -78,13 +81,12 @@ def add_parsers(commands: Any) -> None:
         help="how much of a job's place jobs.csv has (default: full up to 1024 nodes)")
     add("--evalys", action="store_true", help="with --out: also evalys.csv, as Batsim writes it")
     add("--json", action="store_true", help="print one JSON object")
-    add("--threshold", metavar="SECONDS", type=factor, default=THRESHOLD,
+    add("--threshold", metavar="SECONDS", type=factor, default=BOUND,
         help="of the bounded slowdown (default: 10)")
     add("--warm-up", metavar="SECONDS", type=float, default=0.0,
         help="leave out of the averages what is submitted in the first seconds")
     add("--cool-down", metavar="SECONDS", type=float, default=0.0,
         help="and in the last seconds")
-    parser.set_defaults(act=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,14 +10,15 @@ import sys
 import time
 from typing import Any
 
-from vrm.commands.shared import CannotRun, command, settings_of
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun, settings_of
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
-    command(commands, "top", watch,
-            "watch a manager on the full screen: nodes, jobs, queue; cancel, hold, release "
-            "(q quits, ? helps). Where there is no screen, one picture as text", [shared])
+    command(commands, "top", watch, "watch a run on the full screen", [shared], "vrm top",
+            "Shows nodes, jobs and the queue; cancels, holds and releases jobs (q quits, ? lists "
+            "the keys). If the output is no terminal, it is printed once as text.")
 
 
 def watch(arguments: argparse.Namespace) -> int:

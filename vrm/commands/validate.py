@@ -7,21 +7,24 @@ import json
 from pathlib import Path
 from typing import Any, Optional, Tuple
 
-from vrm.commands.shared import CannotRun, command, default_config, settings_of
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun, default_config, settings_of
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command."""
-    parser = command(commands, "validate", run,
-                     "replay a live run in virtual time and tell how far off the simulation is",
-                     [shared])
+    parser = command(
+        commands, "validate", run, "compare a live run with its simulation", [shared],
+        "vrm validate logs --known actual\nvrm validate logs --estimates estimates.csv",
+        "Simulates a live run that has ended and prints how far the simulation is off. This does "
+        "not check a configuration: `vrm check` does.")
     add = parser.add_argument
     add("run", metavar="RUN", nargs="?", type=Path,
         help="the directory of a live run (default: the one that the configuration names)")
     add("--estimates", metavar="FILE", type=Path,
         help="run times known beforehand, as `vrm calibrate` writes them")
     add("--heatmap", metavar="FILE", type=Path,
-        help="for strip: how fast programs run beside others, as `vrm heatmap measure` writes it")
+        help="for strip: how fast programs run with others, as `vrm heatmap measure` writes it")
     add("--known", choices=("calibrated", "actual"), default="calibrated",
         help="which run times the replay has: the calibrated ones, or those of the run itself, so "
              "that only decisions can differ (default: calibrated)")
@@ -62,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print(table(found))
     if rules.policy == "strip" and arguments.known == "calibrated" and speedups is None:
-        print("no speed-ups given (--heatmap): jobs run beside others as fast as alone")
+        print("no speed-ups given (--heatmap): jobs that share nodes are taken to run as fast as alone")
     for picture in arguments.out:
         print(f"drawn: {picture}")
     return 0

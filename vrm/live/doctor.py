@@ -84,7 +84,7 @@ def _machine(settings: Settings) -> List[Finding]:
     except AllocationError as error:
         return [*findings, Finding("wrong", "allocation", str(error))]
     findings.append(Finding("ok", "allocation", _owned(allocation)))
-    found, failed = _ask_nodes(allocation, settings)
+    found, failed = ask_nodes(allocation, settings)
     for host in allocation.hosts:
         findings += _node(host, found.get(host), failed.get(host, ""))
     try:
@@ -117,8 +117,8 @@ def _owned(allocation: Allocation) -> str:
             f"(in {timedelta(seconds=round(left))})")
 
 
-def _ask_nodes(allocation: Allocation, settings: Settings
-               ) -> Tuple[Dict[str, NodeFacts], Dict[str, str]]:
+def ask_nodes(allocation: Allocation, settings: Settings
+              ) -> Tuple[Dict[str, NodeFacts], Dict[str, str]]:
     """What the nodes of an allocation answer; this machine alone needs nobody to ask."""
     if allocation.kind == "machine":
         said = node_facts(agent.facts(), allocation.hosts[0])

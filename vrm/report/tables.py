@@ -153,6 +153,11 @@ def remaining(job: Mapping[str, Any], now: float) -> float:
 # ----------------------------------------------------------------------------------- the tables
 
 
+def head_text(snapshot: Snapshot, now: float, width: Optional[int] = None) -> str:
+    """What stands above every table, alone."""
+    return "\n".join(_Head.of(snapshot, now).lines(snapshot, width))
+
+
 def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional[int] = None,
                 limit: Optional[int] = None) -> str:
     """The jobs: running ones by their start, then waiting ones in the order of the queue.
@@ -173,10 +178,10 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
         for job in [*sorted(head.running, key=lambda job: (job["start"], job["id"])), *waiting]]
     names = ["Id", "App", "Procs", "Status", "Started", "Remaining"]
     if width is not None:
-        over = _width(names, rows) - width
+        over = width_of(names, rows) - width
         longest = max([len(row[1]) for row in rows], default=0)
         for row in rows:
-            row[1] = _cut(row[1], max(8, longest - over)) if over > 0 else row[1]
+            row[1] = cut(row[1], max(8, longest - over)) if over > 0 else row[1]
     after = []
     if len(waiting) < len(head.queued):
         after.append(f"... and {len(head.queued) - len(waiting)} more waiting")
@@ -185,7 +190,7 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
         moment = reserved["expected_start"]
         after.append(f"job {reserved['id']} has a reservation for {clock(moment)},"
                      f" in {duration(max(0.0, moment - now))}")
-    return "\n".join([*head.lines(snapshot, width), _table(names, rows), *after])
+    return "\n".join([*head.lines(snapshot, width), table_text(names, rows), *after])
 
 
 def state_table(snapshot: Snapshot, now: Optional[float] = None,
@@ -210,13 +215,13 @@ def state_table(snapshot: Snapshot, now: Optional[float] = None,
         rows = [[*start, *(_app(job, apps) for job in socket.slots),
                  *[""] * (most - len(socket.slots))]
                 for start, (_, _, socket) in zip(left, sockets)]
-        if width is None or _width(names, rows) <= width:
-            return "\n".join([*head.lines(snapshot, width), _table(names, rows)])
+        if width is None or width_of(names, rows) <= width:
+            return "\n".join([*head.lines(snapshot, width), table_text(names, rows)])
     names[4:] = ["Cores"]
-    room = max(20, width - _width(names[:4], left) - 3)
+    room = max(20, width - width_of(names[:4], left) - 3)
     rows = [[*start, _wrapped(_runs(socket.slots, apps), room)]
             for start, (_, _, socket) in zip(left, sockets)]
-    return "\n".join([*head.lines(snapshot, width), _table(names, rows)])
+    return "\n".join([*head.lines(snapshot, width), table_text(names, rows)])
 
 
 def _sockets(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Tuple[str, bool, Socket]]:
@@ -278,7 +283,7 @@ def _wrapped(parts: Iterable[str], room: int) -> str:
     """The parts with commas between, in lines of at most `room` characters."""
     lines = [""]
     for part in parts:
-        part = _cut(part, room - 1)
+        part = cut(part, room - 1)
         if not lines[-1]:
             lines[-1] = part
         elif len(lines[-1]) + 2 + len(part) < room:
@@ -289,17 +294,19 @@ def _wrapped(parts: Iterable[str], room: int) -> str:
     return "\n".join(lines)
 
 
-def _cut(text: str, length: int) -> str:
+def cut(text: str, length: int) -> str:
+    """The text in at most `length` characters."""
     return text if len(text) <= length else f"{text[:length - 3]}..."
 
 
-def _width(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+def width_of(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """How many columns of a terminal the table takes."""
     columns = zip(names, *rows)
     return sum(max(map(len, column)) + 3 for column in columns) + 1
 
 
-def _table(names: Sequence[str], rows: List[List[str]]) -> str:
+def table_text(names: Sequence[str], rows: List[List[str]]) -> str:
+    """A table with lines around it."""
     table = PrettyTable(names)
     table.align = "l"
     table.add_rows(rows)

@@ -1,0 +1,58 @@
+"""`vrm check`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun, count, default_config
+
+ALL_RUN, SOME_NEVER, UNUSABLE = 0, 1, 2
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command to the program's."""
+    parser = command(
+        commands, "check", check, "check the configuration and its queue", [shared],
+        "vrm check\nvrm check --estimates estimates.csv\nvrm check --nodes 4 --sockets 2 --cores 16",
+        "Shows every line of the queue that can never run, and why: too many ranks, a program that "
+        "is missing, a line that is not understood. Starts nothing.\n\n"
+        "Exit status: 0 every job can run, 1 some never can, 2 the configuration cannot be used.")
+    add = parser.add_argument
+    add("--estimates", metavar="FILE",
+        help="also compare with measured run times, as `vrm calibrate` writes them")
+    for name, what in (("nodes", "nodes"), ("sockets", "sockets per node"),
+                       ("cores", "cores per socket")):
+        add(f"--{name}", metavar="N", type=count,
+            help=f"check for N {what}, instead of what is found here")
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Check and print; see the module for the exit status."""
+    from vrm.live.check import check as examine
+    from vrm.live.trust import distrust
+    from vrm.scheduling import PolicyError
+
+    config = getattr(arguments, "config", default_config())
+    if config is not None and not hasattr(arguments, "config") and "VRM_CONFIG" not in os.environ:
+        reason = distrust(config, allow="name it with -c")
+        if reason:
+            raise CannotRun(reason)
+    sizes = {name: getattr(arguments, name) for name in ("nodes", "sockets", "cores")
+             if getattr(arguments, name) is not None}
+    try:
+        report = examine(config, os.environ, arguments.estimates, sizes)
+    except PolicyError as error:  # the user's own policy, asked about a job
+        raise CannotRun(str(error)) from error
+    for finding in report.findings:
+        print(finding)
+    if not report.usable:
+        print("\nvrm cannot run with this configuration: see what is marked `wrong`")
+        return UNUSABLE
+    if report.never:
+        print(f"\n{report.never} of {report.lines} lines can never run: see what is marked `wrong`")
+        return SOME_NEVER
+    print("\nnext: vrm run --once" if report.lines else "\nnext: write jobs into the queue")
+    return ALL_RUN

@@ -1,0 +1,145 @@
+"""`vrm help`, the overview of all commands, and the manual pages: all from the same texts."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from typing import Any, List, Tuple
+
+from vrm.commands.parsing import Parser, command, meant
+
+GROUPS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
+    ("Begin", ("init", "check", "doctor", "npb")),
+    ("Run", ("run", "script", "submit", "cancel", "hold", "release", "requeue", "stop")),
+    ("Look", ("queue", "status", "log", "top")),
+    ("Measure", ("calibrate", "heatmap", "generate")),
+    ("Study", ("simulate", "compare", "experiment", "report", "validate")),
+    ("Help", ("help", "completion")))
+
+SHORT = """vrm runs your own queue of MPI jobs on the cores you have, in your order.
+
+  vrm init                 write vrm.yaml and a queue for this directory
+  vrm check                check them
+  vrm run                  run the queue
+  vrm queue                show its jobs
+  vrm help                 all commands
+
+There is no vrm.yaml here. With -c FILE a configuration elsewhere is used."""
+
+
+def short() -> str:
+    """What `vrm` says where there is nothing to run."""
+    return SHORT
+
+
+def overview(parser: Parser) -> str:
+    """All commands, in groups."""
+    known = parser.commands()
+    parts = [parser.format_usage().strip(), SHORT.partition("\n")[0]]
+    helps = {action.dest: action.help for whole in parser._actions
+             if isinstance(whole, argparse._SubParsersAction)
+             for action in whole._choices_actions}
+    for title, names in GROUPS:
+        rows = [f"  {name:<12}{helps[name]}" for name in names if name in known]
+        parts.append("\n".join([f"{title}:", *rows]))
+    formatter = parser._get_formatter()
+    formatter.start_section("options")
+    formatter.add_arguments(parser._actions[:-1])
+    formatter.end_section()
+    parts.append(formatter.format_help().strip())
+    parts.append("`vrm help COMMAND` explains a command and has an example.\n"
+                 "`vrm` alone runs ./vrm.yaml.")
+    return "\n\n".join(parts) + "\n"
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command to the program's."""
+    parser = command(
+        commands, "help", show, "explain vrm or one of its commands", [],
+        "vrm help submit\nvrm help npb build\nvrm help --man > vrm.1",
+        "A manual page is printed for `man`: `man ./vrm.1` shows it, and in a directory man1 of "
+        "MANPATH `man vrm` finds it.")
+    parser.add_argument("words", metavar="COMMAND", nargs="*", help="default: all of vrm")
+    parser.add_argument("--man", action="store_true", help="print a manual page, in roff")
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Print the help of the command that is named; 0."""
+    from vrm.cli import parser as whole
+
+    found = whole()
+    for word in arguments.words:
+        below = found.commands()
+        if word not in below:
+            arguments.parser.error(f"there is no command `{' '.join(arguments.words)}`"
+                                   + meant(word, list(below)))
+        found = below[word]
+    print(manual(found) if arguments.man else found.format_help(), end="")
+    return 0
+
+
+# ------------------------------------------------------------------------------ manual pages
+
+
+def manual(parser: Parser) -> str:
+    """A page for `man`, of one command or, for the whole program, of all."""
+    from vrm import __version__
+
+    name = parser.prog.replace(" ", "-")
+    about = parser.description or SHORT.partition("\n")[0].partition(" ")[2]
+    lines = [f'.TH "{name.upper()}" 1 "" "vrm {__version__}" "vrm"', ".SH NAME",
+             f"{_safe(name)} \\- {_safe(about.split('. ')[0].splitlines()[0].rstrip('.'))}"]
+    lines += [".SH SYNOPSIS", _safe(_usage(parser))]
+    if parser.description:
+        lines += [".SH DESCRIPTION", *_paragraphs(parser.description)]
+    lines += _options(parser, ".SH OPTIONS")
+    lines += _example(parser, ".SH EXAMPLES")
+    below = parser.commands()
+    if below:
+        lines.append(".SH COMMANDS")
+        order = [each for _, names in GROUPS for each in names] if parser.prog == "vrm" else below
+        for each in order:
+            lines += _section(below[each])
+    return "\n".join(lines) + "\n"
+
+
+def _section(parser: Parser) -> List[str]:
+    lines = [f".SS {_safe(parser.prog)}", ".B " + _safe(_usage(parser)), ".PP"]
+    lines += _paragraphs(parser.description or "")
+    lines += _options(parser, ".PP")
+    lines += _example(parser, ".PP")
+    for inner in parser.commands().values():
+        lines += _section(inner)
+    return lines
+
+
+def _usage(parser: Parser) -> str:
+    return " ".join(parser.format_usage().split()[1:])
+
+
+def _options(parser: Parser, head: str) -> List[str]:
+    lines: List[str] = []
+    formatter = parser._get_formatter()
+    for action in parser._actions:
+        if (action.help in (None, argparse.SUPPRESS) or isinstance(
+                action, (argparse._HelpAction, argparse._SubParsersAction))):
+            continue
+        lines += [".TP", ".B " + _safe(formatter._format_action_invocation(action)),
+                  _safe(formatter._expand_help(action))]
+    return [head, *lines] if lines else []
+
+
+def _example(parser: Parser, head: str) -> List[str]:
+    shown = (parser.epilog or "").splitlines()[1:]
+    return [head, ".nf", *map(_safe, map(str.strip, shown)), ".fi"] if shown else []
+
+
+def _paragraphs(text: str) -> List[str]:
+    return [line for part in text.split("\n\n")
+            for line in (".PP", _safe(" ".join(textwrap.dedent(part).split())))]
+
+
+def _safe(text: str) -> str:
+    """The text for roff: hyphens that can be copied, no line that looks like a command."""
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    return f"\\&{text}" if text.startswith((".", "'")) else text

@@ -1,0 +1,241 @@
+"""`vrm init`: a configuration, a queue and a batch script for the programs that are here."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, List, Optional, Sequence, Tuple
+
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun, count
+from vrm.commands.script import duration
+
+MOST_JOBS = 8
+"""Jobs of a first queue."""
+
+CONFIG = """\
+# How vrm runs the jobs of this directory. Every key has a default; `vrm help run` and
+# config/reference.yaml of vrm's source explain them. Paths are relative to this file.
+Applications:
+  Path: {path}{path_note}
+  Queue: queue        # one job per line
+
+Scheduling:
+  Algorithm: FCFS     # who is first: FCFS, SJF, WFP3 ..., an expression, or module:function
+  Backfilling: easy   # later jobs may fill gaps, if they do not delay the first one
+
+Allocation:
+  Policy: {policy}     # where ranks go: compact, spare, strip or pack
+{launcher}
+Log: logs             # output of the jobs and all records
+"""
+
+QUEUE = """\
+# One job per line: program, MPI ranks, estimated seconds, 1 if it shares no node.
+# More is possible behind these, for example: args='-n 100' name=first after=0
+"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is: programs in a directory, an MPI or why there is none, cores, batch systems."""
+
+    directory: Path
+    programs: Tuple[str, ...]
+    mpi: str
+    no_mpi: str
+    cores: int
+    shape: str
+    batch: str
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command to the program's."""
+    parser = command(
+        commands, "init", init, "write a first configuration and queue for this directory", [],
+        "vrm init\nvrm init ~/code/solver --ranks 4\nvrm init --slurm -N 4 -t 8:00:00",
+        "Looks for programs (in ./bin, else here), MPI, cores and a batch system; writes vrm.yaml, "
+        "queue and, with --slurm or --pbs, the batch script. Files that exist are kept as they "
+        "are.",
+        usage="%(prog)s [PROGRAM ...] [--ranks N] [--slurm | --pbs] [options]")
+    add = parser.add_argument
+    add("programs", metavar="PROGRAM", nargs="*",
+        help="your programs, all in one directory (default: those in ./bin, else in ./)")
+    add("--ranks", metavar="N", type=count,
+        help="MPI ranks of each job (default: as many as a node has cores, 4 at most)")
+    systems = parser.add_mutually_exclusive_group()
+    for system, text in (("slurm", "also write vrm.slurm, for sbatch"),
+                         ("pbs", "also write vrm.pbs, for qsub")):
+        systems.add_argument(f"--{system}", dest="system", action="store_const", const=system,
+                             help=text)
+    add("-N", "--nodes", metavar="N", type=count, default=1,
+        help="nodes that the batch script asks for (default: 1)")
+    add("--cores", metavar="N", type=count,
+        help="cores of each node, for --pbs (default: as many as this machine has)")
+    add("-t", "--time", metavar="TIME", default="1:00:00",
+        help="how long it asks for them (default: 1:00:00)")
+
+
+def init(arguments: argparse.Namespace) -> int:
+    """Look, write what is missing, and print what to type next; 0."""
+    found = look(arguments.programs)
+    if arguments.system:
+        try:
+            duration(arguments.time)
+        except argparse.ArgumentTypeError as error:
+            raise CannotRun(f"-t: {error}") from error
+    for what, text in (("nodes", found.shape), ("MPI", found.mpi or found.no_mpi),
+                       ("batch system", found.batch), ("programs", _named(found))):
+        print(f"found  {what:<13} {text}")
+    config, queue = Path("vrm.yaml"), Path("queue")
+    _write(config, config_text(found))
+    _write(queue, queue_text(found, arguments.ranks or min(4, found.cores)))
+    if arguments.system:
+        _script(arguments, arguments.cores or found.cores)
+    _next(found, arguments.system)
+    return 0
+
+
+def look(programs: Sequence[str]) -> Found:
+    """Find out what there is; CannotRun for programs that are none."""
+    from vrm.config import load
+    from vrm.live.launchers import LaunchError, make_launcher
+    from vrm.live.topology import TopologyError, read_topology
+
+    directory, names = _programs(programs)
+    mpi = no_mpi = ""
+    try:
+        wanted = load(None).launcher
+        launcher = make_launcher(wanted.model_copy(update={"allow_root": os.geteuid() == 0}))
+        mpi = ", ".join(filter(None, (launcher.version_text, launcher.mpirun)))
+    except LaunchError as error:
+        no_mpi = str(error)
+    try:
+        sockets: Tuple[int, ...] = read_topology().node.sockets
+        shape = (f"this machine: {len(sockets)} socket{'s' * (len(sockets) > 1)} of "
+                 f"{'+'.join(map(str, sockets))} cores")
+    except TopologyError as error:
+        sockets, shape = (1,), str(error)
+    return Found(directory, names, mpi, no_mpi, sum(sockets), shape, _batch())
+
+
+def _programs(given: Sequence[str]) -> Tuple[Path, Tuple[str, ...]]:
+    """The directory of the programs, and their names."""
+    if not given:
+        for place in (Path("bin"), Path(".")):
+            names = tuple(sorted(entry.name for entry in os.scandir(place)
+                                 if _is_program(Path(entry.path)))) if place.is_dir() else ()
+            if names:
+                return place, names
+        return Path("bin"), ()
+    paths = [Path(os.path.abspath(os.path.expanduser(name))) for name in given]
+    for path in paths:
+        if not _is_program(path):
+            raise CannotRun(f"{path} is no executable file; build it, or chmod +x it")
+    directories = {path.parent for path in paths}
+    if len(directories) > 1:
+        raise CannotRun("the programs are in several directories: "
+                        f"{', '.join(map(str, sorted(directories)))}; put them, or copies of them, "
+                        "into one")
+    return Path(os.path.relpath(paths[0].parent)), tuple(path.name for path in paths)
+
+
+def _is_program(path: Path) -> bool:
+    return (path.is_file() and os.access(path, os.X_OK) and not path.name.startswith(".")
+            and path.suffix not in (".sh", ".py", ".slurm", ".pbs", ".so"))
+
+
+def _batch() -> str:
+    from vrm.live.allocation import batch_system
+
+    around = batch_system(os.environ)
+    if around:
+        return f"inside a job of {around}"
+    here = [name for name, tool in (("Slurm (sbatch)", "sbatch"), ("PBS (qsub)", "qsub"))
+            if shutil.which(tool)]
+    return ", ".join(here) or "none; jobs run on this machine"
+
+
+def _named(found: Found) -> str:
+    if not found.programs:
+        return "none yet; vrm npb build makes some, or put yours into ./bin"
+    shown = ", ".join(found.programs[:6])
+    more = len(found.programs) - 6
+    return f"{len(found.programs)} in {found.directory}: {shown}" + f" and {more} more" * (more > 0)
+
+
+def config_text(found: Found) -> str:
+    """The configuration."""
+    import yaml
+
+    lines: List[str] = []
+    if found.no_mpi:
+        lines += ["  Kind: direct        # no MPI was found: programs run without mpirun"]
+    if os.geteuid() == 0:
+        lines += ["  AllowRoot: true     # you are root; Open MPI refuses that by default"]
+    path = yaml.safe_dump(str(found.directory).replace("$", "$$"), width=10000).splitlines()[0]
+    return CONFIG.format(
+        path=path, path_note=" " * max(1, 14 - len(path)) + "# directory of the programs",
+        policy="compact" if found.mpi else "pack   ",
+        launcher="\n".join(["", "Launcher:", *lines, ""] if lines else [""]))
+
+
+def queue_text(found: Found, ranks: int) -> str:
+    """The queue: a job of each program, or an example to be changed."""
+    import shlex
+
+    from vrm.workload.npb import rank_counts
+
+    jobs = []
+    for program in found.programs[:MOST_JOBS]:
+        allowed = [each for each in rank_counts(program, ranks) if each <= ranks] or [1]
+        jobs.append(f"{shlex.quote(program)} {allowed[-1] if found.mpi else 1} 600 0")
+    return QUEUE + "\n".join(jobs or ["# cg.A.x 4 60 0"]) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that does not exist yet."""
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        print(f"kept   {path} (it exists)")
+        return
+    except OSError as error:
+        raise CannotRun(f"cannot write {path}: {error.strerror}") from error
+    print(f"wrote  {path}")
+
+
+def _script(arguments: argparse.Namespace, cores: int) -> None:
+    """Write the batch script, as `vrm script` does."""
+    from vrm.cli import parser
+
+    path = f"vrm.{arguments.system}"
+    if os.path.lexists(path):
+        print(f"kept   {path} (it exists)")
+        return
+    words = ["script", f"--{arguments.system}", "-N", str(arguments.nodes), "-t", arguments.time,
+             "--once", "--here", "-c", "vrm.yaml", "-o", path]
+    words += ["--exclusive"] if arguments.system == "slurm" else ["--cores", str(cores)]
+    wanted = parser().parse_all(words)
+    wanted.quiet = True
+    wanted.act(wanted)
+    print(f"wrote  {path}")
+
+
+def _next(found: Found, system: Optional[str]) -> None:
+    """Print what to type next."""
+    print("\nnext:")
+    steps = [] if found.programs else [("vrm npb build", "or put your programs into ./bin")]
+    steps += [("$EDITOR queue", "say what is to run"), ("vrm check", "can all of it run?")]
+    if system == "slurm":
+        steps.append(("sbatch vrm.slurm", "run it; look at the account and partition before"))
+    elif system == "pbs":
+        steps.append(("qsub vrm.pbs", "run it; look at the account and queue before"))
+    else:
+        steps.append(("vrm run --once", "run it"))
+    for typed, why in steps:
+        print(f"  {typed:<18} # {why}")

@@ -1,0 +1,127 @@
+"""How every command reads its words: its own usage and a suggestion after a mistake, one example in
+each help page, and what follows `--` kept as it was typed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import textwrap
+from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
+
+Action = Callable[[argparse.Namespace], int]
+
+
+class Help(argparse.HelpFormatter):
+    """Fills paragraphs to the width of the terminal; lines that are indented stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(
+            part if "\n  " in part or part.startswith("  ")
+            else textwrap.fill(" ".join(part.split()), width, initial_indent=indent,
+                               subsequent_indent=indent)
+            for part in text.split("\n\n"))
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that keeps what follows `--` for `rest`, if a name for it is given, and whose
+    complaints come with the usage of the command at hand and the nearest word that is known."""
+
+    def __init__(self, *arguments: Any, rest: str = "", **options: Any) -> None:
+        super().__init__(*arguments, **{"formatter_class": Help, **options})
+        self.rest = rest
+        self.set_defaults(parser=self)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """argparse's, with the words after the first `--` as a tuple under the name `rest`."""
+        if not self.rest:
+            return super().parse_known_args(args, namespace)
+        words = list(args)
+        cut = words.index("--") if "--" in words else len(words)
+        found, unknown = super().parse_known_args(words[:cut], namespace)
+        setattr(found, self.rest, tuple(words[cut + 1:]))
+        return found, unknown
+
+    def parse_all(self, words: Optional[Sequence[str]] = None) -> argparse.Namespace:
+        """The arguments; words that are too many are refused by the command that they are for."""
+        found, unknown = self.parse_known_args(words)
+        if unknown:
+            found.parser.refuse(unknown)
+        return found
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """End with what is wrong about words that no argument takes."""
+        first = unknown[0]
+        if first.startswith("-") and first != "-":
+            self.error(f"unknown option {first}{meant(first.partition('=')[0], self.options())}")
+        self.error(f"`{first}` is one word too many"
+                   + (f"; arguments of the program go after `--`: {self.prog} ... -- {first}"
+                      if self.rest else ""))
+
+    def error(self, message: str) -> NoReturn:
+        """Print the command's own usage and what is wrong, and end with status 2."""
+        usage = self.format_usage()
+        self.exit(2, f"{usage}{self.prog}: {message} (`{self.prog} --help` explains)\n")
+
+    def options(self) -> List[str]:
+        """The options, as they are typed."""
+        return [word for action in self._actions for word in action.option_strings]
+
+    def commands(self) -> Dict[str, "Parser"]:
+        """The commands below this one."""
+        return {name: parser for action in self._actions
+                if isinstance(action, argparse._SubParsersAction)
+                for name, parser in action.choices.items()}
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            close = meant(value, action.choices)
+            self.error(f"there is no command `{value}`"
+                       + (close or f"; the commands are {', '.join(action.choices)}"))
+        super()._check_value(action, value)
+
+
+def meant(word: str, known: Sequence[str]) -> str:
+    """`; did you mean X?` for the nearest of the words that are known, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def group(commands: Any, name: str, text: str, example: str) -> Any:
+    """A command that has commands of its own."""
+    parser = commands.add_parser(name, help=text, description=sentence(text),
+                                 epilog=examples(example))
+    actions = parser.add_subparsers(dest=f"{name}_command", metavar="COMMAND")
+    actions.required = True
+    return actions
+
+
+def command(commands: Any, name: str, act: Action, text: str,
+            parents: List[argparse.ArgumentParser], example: str, more: str = "",
+            **options: Any) -> Parser:
+    """A command with its action. `text` says in a line what it does, `more` what else is to be
+    known, `example` how it is typed (several: a line each)."""
+    parser = commands.add_parser(
+        name, help=text, description="\n\n".join(filter(None, (sentence(text), more))),
+        parents=parents, epilog=examples(example), **options)
+    parser.set_defaults(act=act)
+    return parser
+
+
+def sentence(text: str) -> str:
+    """The text with a capital letter and a full stop."""
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def examples(lines: str) -> str:
+    """The end of a help page."""
+    found = lines.splitlines()
+    return "\n".join([f"example{'s' * (len(found) > 1)}:", *(f"  {line}" for line in found)])
+
+
+def every(parser: Parser) -> Iterator[Tuple[Parser, bool]]:
+    """All commands below a parser, with whether each is carried out by itself."""
+    for inner in parser.commands().values():
+        below = inner.commands()
+        yield inner, not below
+        yield from every(inner)

@@ -1,0 +1,113 @@
+"""`vrm queue` and `vrm status`, which read only files: they answer from any node that sees them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, List, Mapping, Optional
+
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun, seconds, settings_of
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the commands to the program's."""
+    parser = command(
+        commands, "queue", show, "show the jobs of a run", [shared],
+        "vrm queue\nvrm queue --all\nvrm queue --watch 5",
+        "Shows running and waiting jobs, and after the end of the run those that ended.")
+    parser.add_argument("--all", action="store_true", help="also all jobs that have ended")
+    _add_forms(parser)
+    parser.set_defaults(info="queue")
+    parser = command(
+        commands, "status", show, "show the nodes and cores of a run", [shared],
+        "vrm status\nvrm status --json",
+        "Shows which job is on which core, and after the end of the run the jobs that ended.")
+    _add_forms(parser)
+    parser.set_defaults(info="state")
+
+
+def _add_forms(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--watch", metavar="SECONDS", nargs="?", type=seconds, const=2.0,
+                        help="again and again (default: every 2 s), until Ctrl-C")
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Show the jobs or the cores, once or again and again until the manager has ended; 0."""
+    return info(arguments)
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """What `show` does, also for `vrm -i queue` and `vrm -i state`."""
+    from vrm.report import tables
+
+    settings = settings_of(arguments)
+    path = settings.state
+    ended = threading.Event()
+
+    def render() -> str:
+        try:
+            snapshot = json.loads(path.read_text(encoding="utf-8"))
+            if snapshot["manager"]["phase"] == "ended":
+                ended.set()
+            return _text(snapshot, settings.directory / "jobs.csv", arguments)
+        except FileNotFoundError:
+            raise ValueError(f"no manager has written {path} yet; is this the config that it runs "
+                             "with?") from None
+        except OSError as error:
+            raise ValueError(f"cannot read {path}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is no state that a manager has written; correct State or "
+                             "Directory in the configuration") from error
+
+    if arguments.watch is not None:
+        tables.watch(render, arguments.watch, stop=ended)
+        return 0
+    try:
+        text = render()
+    except ValueError as error:
+        raise CannotRun(str(error)) from error
+    print(text)
+    return 0
+
+
+def _text(snapshot: Mapping[str, Any], jobs: Path, arguments: argparse.Namespace) -> str:
+    """What is shown of a snapshot, and of the jobs that have ended where that is wanted."""
+    from vrm.report import tables
+    from vrm.report.ended import ended_json, ended_table
+
+    everything = getattr(arguments, "all", False)
+    over = snapshot["manager"]["phase"] == "ended"
+    rows = _rows(jobs) if everything or over else None
+    if arguments.json:
+        form = tables.queue_json if arguments.info == "queue" else tables.state_json
+        data = form(snapshot)
+        if rows is not None and arguments.info == "queue":
+            data["ended_jobs"] = ended_json(rows)
+        return json.dumps(data, indent=None if arguments.watch else 2)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    table = tables.queue_table if arguments.info == "queue" else tables.state_table
+    parts = []
+    if rows and over and not snapshot["jobs"]:  # nothing runs or waits: no empty table
+        parts.append(tables.head_text(snapshot, time.time(), width))
+    else:
+        parts.append(table(snapshot, time.time(), width=width))
+    if rows:
+        parts.append(ended_table(rows, width, everything))
+    return "\n".join(parts)
+
+
+def _rows(path: Path) -> Optional[List[Any]]:
+    """The jobs that have ended; None where there is no list of them, or it cannot be read."""
+    from vrm.report.jobs import JobFileError, read_jobs
+
+    try:
+        return list(read_jobs(path))
+    except (OSError, JobFileError):
+        return None
