@@ -214,7 +214,8 @@ def test_a_running_queue_shows_its_ended_jobs_when_asked(site: Site) -> None:
     site.program("waits.x", f"while [ ! -e {site.root}/go ]; do sleep 0.05; done\n")
     site.lines("says.x 1 10 0", "waits.x 1 10 0")
     process = site.start()
-    wait_until(lambda: site.running() == ["1"], "the second job runs")
+    wait_until(lambda: [job["id"] for job in (site.state() or {"jobs": []})["jobs"]] == [1]
+               and site.running() == ["1"], "only the second job runs")
     assert "says.x" not in site.run("queue").stdout
     said = site.run("queue", "--all").stdout
     assert re.search(r"^\| 1 +\| waits.x \| 1 +\| R ", said, re.M)

@@ -51,7 +51,7 @@ def test_the_picture() -> None:
         "cores 9 of 16 ━━━━━━━━━━━─────────  56 %  1 node down",
         "Nodes (3)",
         "n0 aabb│aa··   n1 aa··│··f·   n2 down",
-        "  Id Running 3        Ranks Nodes     Progress                     Left Beside",
+        "  Id Running 3        Ranks Nodes     Progress                     Left With",
         "f  5 sp.B.x               1 n1        !!!!!!!!!!!!!!!!! 112 % +00:00:07 a ft.B.x",
         "a  0 ft.B.x               6 n0        ━━━━━━━━─────────  45 %  00:00:33 b lu.B.x",
         "b  1 lu.B.x               2 n0        ━━━━━━───────────  38 %  00:00:28 a ft.B.x",
@@ -83,6 +83,15 @@ def test_a_narrow_and_low_screen_keeps_the_most_important() -> None:
         "   2 mg.B.x         13:40:40,…  00:00:10",
         "q quit  ? help  c cancel  h hold",
     ]
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+def test_the_smallest_screens_show_jobs(emulated: bool) -> None:
+    """At 40 x 10 the nodes give way to jobs."""
+    shown = text(snapshot(NODES, JOBS, emulated=emulated), (40, 10))
+    assert len(shown) == 10 and not any(line.startswith("Nodes") for line in shown)
+    assert {"a  0 ft.B.x             6  00:00:33", "   2 mg.B.x         13:40:40,…  00:00:10"} <= set(
+        shown)
 
 
 def test_ascii_pictures_are_ascii() -> None:

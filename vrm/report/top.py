@@ -34,6 +34,8 @@ ORDERS = ("queue", "id", "app", "time")
 """How the lists can be sorted: as they run and wait, or by id, application, or time left."""
 _LOW = 20
 """Lines below which a screen has no room for long notices and ended jobs."""
+_FEWEST = 3
+"""Lines of jobs below which a screen has no room for nodes."""
 MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -233,12 +235,12 @@ def _type(view: View, key: str) -> View:
 _HELP = (
     ("up, down, j, k", "select a job; page up, page down, home, end too"),
     ("c", "cancel the selected job (asks first)"),
-    ("h", "hold it: it waits until it is released"),
+    ("h", "hold it: it does not start until it is released"),
     ("r", "release it"),
     ("/", "show only jobs whose id, name or nodes have the text; escape shows all"),
     ("s", "sort: as they run and wait, by id, by name, by time left"),
     ("n", "nodes: some, all, none"),
-    ("q", "quit; the manager goes on"),
+    ("q", "quit; the manager continues"),
 )
 
 
@@ -335,7 +337,7 @@ def _notices(snapshot: Snapshot, now: float, width: int, height: int,
         found.append((f"the manager has ended, {ago(age)} ago {who}", "bad"))
     elif alive is False:
         found.append((f"the manager is dead: it wrote last {ago(age)} ago {who}; the same vrm "
-                      "command goes on with its jobs", "bad"))
+                      "command continues its jobs", "bad"))
     elif age > STALE_AFTER:
         found.append((f"the manager has not written for {ago(age)} {who}: it may have died, or "
                       "the file system hangs", "bad"))
@@ -356,8 +358,10 @@ def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: f
     place = chosen([*running, *waiting], view)
     selected = None if place is None else [*running, *waiting][place]["id"]
     headings = 2 if room < _LOW // 2 else 3
-    for_nodes = {"none": 0, "some": max(2, (room - headings) // 3),
-                 "all": room - headings - 3}[view.nodes]
+    some = max(2, (room - headings) // 3)
+    if room - headings - some - 1 < _FEWEST:  # jobs come before nodes
+        some = 0
+    for_nodes = {"none": 0, "some": some, "all": room - headings - 3}[view.nodes]
     nodes = _nodes(snapshot["nodes"], width, for_nodes, selected, glyphs)
     shares = _shares(room - headings - len(nodes), (
         len(running), len(waiting), len(ends) if headings == 3 else 0),
@@ -408,8 +412,8 @@ def _help(width: int, glyphs: Glyphs) -> List[Line]:
         parts = textwrap.wrap(text, max(10, width - 18))
         lines += [[(f"  {key if not at else '':<15} ", "bold"), (part, "plain")]
                   for at, part in enumerate(parts)]
-    marks = ("A letter on a core is a job, the one that stands before it in the list; "
-             f"{glyphs.free} is a free core. Two letters on a node are jobs side by side.")
+    marks = ("A letter on a core is a job: the one that is in front of it in the list; "
+             f"{glyphs.free} is a free core. Two letters on a node are two jobs that share it.")
     lines += [[], [("Picture", "heading")],
               *([(f"  {part}", "plain")] for part in textwrap.wrap(marks, max(10, width - 4)))]
     return lines
@@ -574,7 +578,7 @@ def _running_columns(now: float, partners: Mapping[int, Sequence[int]], apps: Ma
             bar = [("!" * (width - len(percent)), style)]
         return [*bar, (percent, "bad" if late(job) else "plain")]
 
-    def beside(job: Job, width: int) -> Line:
+    def neighbours(job: Job, width: int) -> Line:
         line: Line = []
         for other in partners.get(job["id"], ()):
             line += [(", " if line else "", "plain"), (mark(other), _colour(other)),
@@ -587,7 +591,7 @@ def _running_columns(now: float, partners: Mapping[int, Sequence[int]], apps: Ma
         _Column("Progress", 12, 28, 4, progress),
         _Column("Left", 9, 9, 3, _text(lambda job: f"{duration(remaining(job, now)):>9}",
                                        lambda job: "bad" if late(job) else "plain"), right=True),
-        _Column("Beside", 8, 24, 7, beside)]
+        _Column("With", 8, 24, 7, neighbours)]
 
 
 def _progress(job: Job, now: float) -> float:
