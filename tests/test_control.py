@@ -12,7 +12,9 @@ import pytest
 
 from conftest import wait_until
 from vrm.live import control
-from vrm.live.rundir import RunDirectory, RunError, write_atomically
+from vrm.live.rundir import RunDirectory, RunError
+from vrm.system import files
+from vrm.system.files import write_atomically
 
 
 @pytest.fixture
@@ -94,7 +96,12 @@ def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "state"
     write_atomically(path, "old")
-    monkeypatch.setattr(Path, "write_text", lambda self, text: (_ for _ in ()).throw(OSError(28, "full")))
+
+    def full(path: Path, text: str, private: bool) -> None:
+        path.write_text(text[:1])
+        raise OSError(28, "full")
+
+    monkeypatch.setattr(files, "write_new", full)
     with pytest.raises(OSError):
         write_atomically(path, "new")
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["state"]

@@ -33,7 +33,7 @@ def settings_of(arguments: argparse.Namespace) -> Any:
     from vrm.live.trust import distrust
     config = getattr(arguments, "config", default_config())
     if config is not None and not hasattr(arguments, "config") and "VRM_CONFIG" not in os.environ:
-        reason = distrust(config, allow="name it with -c")
+        reason = distrust(config, allow="name it with -c", there=True)
         if reason:
             raise CannotRun(reason)
     return load(config)

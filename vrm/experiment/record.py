@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, Optional
 
 import vrm
-from vrm.live.rundir import write_atomically
 from vrm.live.topology import TopologyError, read_topology
+from vrm.system.files import write_atomically
 
 RECORD = "run.json"
 

@@ -27,6 +27,7 @@ from vrm.live.setup import Site, application_fault, run_directory
 from vrm.live.spawner import (Ended, LaunchFailed, LaunchRequest, Marker, RecordError, Spawner,
                               SpawnerLost, Started, SupervisorLost)
 from vrm.model import RankSlot
+from vrm.system.files import write_new
 
 INTERRUPTED = 130
 """Exit status of a measurement that was interrupted, as of a shell command ended by Ctrl-C."""
@@ -124,7 +125,7 @@ class Bench:
                 number, self.settings.applications.path / app, slots, self.site.cluster.nodes,
                 rankfile)
             for path, text in launch.files.items():
-                Path(path).write_text(text)
+                write_new(path, text)
             self._trials[number] = _Trial(app, slots, time.monotonic() + limit)
             self._spawner.launch(LaunchRequest(
                 number, launch.argv, launch.env, os.getcwd(), run.output(app, number),

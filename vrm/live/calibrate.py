@@ -12,9 +12,9 @@ from typing import Callable, Dict, List, Sequence, Tuple
 
 from vrm.config import Settings
 from vrm.live.bench import Bench, MeasureError, duration, machine_text
-from vrm.live.rundir import write_atomically
 from vrm.live.setup import Site
 from vrm.model import Infeasible, Job
+from vrm.system.files import write_atomically
 from vrm.workload.estimates import EstimateError, Estimate, read_estimates, table_text
 from vrm.workload.npb import allows, rank_counts, rule
 

@@ -28,6 +28,7 @@ from vrm.live.topology import (NodeFacts, Topology, TopologyError, cluster_geome
                                node_facts, read_topology)
 from vrm.model import Cluster, Node
 from vrm.scheduling import make_policy
+from vrm.system.files import write_new
 
 TRIAL_SECONDS = 30.0
 
@@ -164,7 +165,7 @@ def _mpirun(settings: Settings) -> List[Finding]:
                                   list(placement.slots(cluster.nodes)), cluster.nodes,
                                   Path(folder) / "true.0.rf")
         for path, text in launch.files.items():
-            Path(path).write_text(text)
+            write_new(path, text)
         start = time.monotonic()
         try:
             done = subprocess.run(launch.argv, env=dict(launch.env), cwd=folder, check=False,

@@ -16,12 +16,12 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from vrm.config import Settings
 from vrm.live.bench import Bench, MeasureError, duration, machine_text
-from vrm.live.rundir import write_atomically
 from vrm.live.setup import Site
 from vrm.model import Cluster, Infeasible, Job, Placement, RankSlot
 from vrm.model.node import HALF
 from vrm.model.speedups import SpeedError
 from vrm.scheduling import make_policy
+from vrm.system.files import write_atomically
 from vrm.workload.heatmap_files import (COMPACT, SPARE, STRIP, Figure, against, csv_text, rank_text,
                                         ranked, read, spread)
 from vrm.workload.npb import allows, rule

@@ -18,6 +18,7 @@ from vrm.live import journal_check as check
 from vrm.live.journal_check import JournalError, Record
 from vrm.model import AnyPlacement, Cluster, CorePlacement, Dependency, Job, Node, Placement
 from vrm.scheduling.book import PLAIN, Details
+from vrm.system.files import naming, open_own, read_own
 from vrm.workload.queue_file import fold, numbers
 
 FORMAT = check.NEWEST
@@ -45,11 +46,12 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._path = path
+        self._fd = open_own(path, os.O_RDWR | os.O_CREAT)
         self._pending: List[bytes] = []
         self._end = self._sum = 0
         try:
-            for _, self._end, self._sum, _ in _lines(path, path.read_bytes()):
+            for _, self._end, self._sum, _ in _lines(path, read_own(path)):
                 pass
         except JournalError:
             os.close(self._fd)
@@ -68,6 +70,13 @@ class Journal:
         if not self._pending:
             return
         data = b"".join(self._pending)
+        with naming(self._path):
+            self._put(data)
+        self._end += len(data)
+        self._pending.clear()
+
+    def _put(self, data: bytes) -> None:
+        """Write behind the records, and nothing at all when that fails."""
         try:
             if self._end + len(data) > self._reserved:
                 self._write(bytes(len(data) + RESERVE))
@@ -78,11 +87,9 @@ class Journal:
             os.ftruncate(self._fd, self._end)
             self._reserved = self._end
             raise
-        self._end += len(data)
-        self._pending.clear()
 
     def _write(self, data: bytes) -> None:
-        """Write behind the records."""
+        """Write all of it behind the records."""
         written = 0
         while written < len(data):
             written += os.pwrite(self._fd, data[written:], self._end + written)
@@ -129,7 +136,7 @@ def read(path: Path) -> List[Record]:
     Raises JournalError with the line's number for a line that is not a record.
     """
     try:
-        data = path.read_bytes()
+        data = read_own(path)
     except FileNotFoundError:
         return []
     records = []

@@ -19,6 +19,7 @@ from typing import (Dict, FrozenSet, Iterable, List, Mapping, Optional, Protocol
 from vrm.live.topology import Topology, TopologyError, read_topology
 from vrm.model import Node, RankSlot
 from vrm.scheduling.registry import PolicyError, Registry
+from vrm.system.files import open_own
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -215,7 +216,7 @@ HEAD_OF_RANK = 4096
 def head(path: PathLike, ranks: int) -> str:
     """The start of a file that may be huge, or not there."""
     try:
-        with open(path, "rb") as file:
+        with open(open_own(path, os.O_RDONLY), "rb") as file:
             return file.read(HEAD + ranks * HEAD_OF_RANK).decode(errors="replace")
     except OSError:
         return ""
@@ -268,7 +269,7 @@ class Result:
 def tail(path: PathLike, size: int = TAIL) -> str:
     """The end of a file, `size` bytes of it; "" when it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open(open_own(path, os.O_RDONLY), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
             return file.read(size).decode(errors="replace")
     except OSError:

@@ -38,6 +38,7 @@ from vrm.live.walltime import AllocationEnd
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.scheduling import Start
 from vrm.scheduling.book import Details, Dropped, JobBook, LifeError
+from vrm.system.files import write_new
 from vrm.workload.queue_file import (Line, LineError, Position, QueueFollower, QueueLine, Replay,
                                      fold, writer_of)
 
@@ -701,7 +702,7 @@ class Manager:
             list(booking.placement.slots(self.cluster.nodes)), self.cluster.nodes, rankfile,
             details.words, details.environment)
         for path, text in launch.files.items():
-            Path(path).write_text(text)
+            write_new(path, text)
         return LaunchRequest(job.id, launch.argv, launch.env, details.directory or os.getcwd(),
                              run.output(job.app, job.id), run.errors(job.app, job.id),
                              run.marker(job.id), run.status(job.id), launch.affinity,

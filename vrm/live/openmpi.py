@@ -31,6 +31,7 @@ from vrm.live.launchers import (LAUNCHERS, TAIL, VERSION_SECONDS, BindingCheck, 
                                 LaunchError, NoProgram, PathLike, Settings, ask_version, head)
 from vrm.live.topology import Core, Topology, fold, host_name, parse_cpu_list
 from vrm.model import Node, RankSlot
+from vrm.system.files import open_own
 
 Version = Tuple[int, int, int]
 
@@ -390,7 +391,7 @@ def lost_nodes(errors: PathLike, output: Optional[PathLike] = None, tail: int = 
 def _tail(path: PathLike, size: int) -> str:
     """The end of a file that may be huge, or not there."""
     try:
-        with open(path, "rb") as file:
+        with open(open_own(path, os.O_RDONLY), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
             return file.read(size).decode(errors="replace")
     except OSError:

@@ -14,9 +14,10 @@ from typing import Callable, Collection, Deque, Dict, List, Optional, Set, Tuple
 from vrm.live import journal as journals
 from vrm.live.launchers import BindingCheck, Launcher, Result, read_result
 from vrm.live.processes import Strays, job_of, sessions, signal_session
-from vrm.live.rundir import RunDirectory, write_atomically
+from vrm.live.rundir import RunDirectory
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.report.jobs import HEADER, JobRow, JobWriter, PlacementText, read_jobs
+from vrm.system.files import write_atomically
 
 SWEEP_PAUSE = 0.05
 """Seconds at least between two looks at all processes for those that outlived their job."""

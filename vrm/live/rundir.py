@@ -7,11 +7,13 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import time
 from pathlib import Path
 from typing import Iterator, List, Optional
 
 from vrm.live.trust import distrust
+from vrm.system.files import fault, naming, open_own, trusted_owners, write_atomically, write_new
 
 PRIVATE = 0o700
 
@@ -67,19 +69,25 @@ class RunDirectory:
     def create(self, trust: str = "own") -> None:
         """Make the directories, for this user only.
 
-        RunError when that fails, or when others may write in those that are there already (see
-        `vrm.live.trust`): they could put links in the place of outputs.
+        RunError when that fails, when others may write in those that are there already (see
+        `vrm.live.trust`), who could put files and links under the names of a run's own, or when
+        what has such a name is none of this user's files.
         """
         try:
-            for named in (self.log, self.state.parent, self.directory):
+            for key, named in (("Log", self.log), ("State", self.state.parent),
+                               ("Directory", self.directory)):
                 named.mkdir(PRIVATE, parents=True, exist_ok=True)
-                reason = distrust(named, trust)
+                reason = distrust(named, trust, home=True)
                 if reason:
-                    raise RunError(reason)
+                    raise RunError(f"{key}: {reason}")
             for private in (self.pids, self.ended, self.rankfiles, self.commands, self.replies):
                 private.mkdir(PRIVATE, exist_ok=True)
-                if private.stat().st_mode & 0o077:
-                    private.chmod(PRIVATE)
+                _make_private(private)
+            for file in (self.journal, self.jobs, self.lock, self.state):
+                with contextlib.suppress(FileNotFoundError):
+                    reason = fault(file.lstat(), written=file != self.state)
+                    if reason:
+                        raise RunError(f"{file} {reason}")
         except OSError as error:
             raise RunError(f"cannot make {error.filename}: {error.strerror}; set Log, State or "
                            "Directory to a place you may write to") from error
@@ -87,7 +95,7 @@ class RunDirectory:
                       self.rankfiles, self.commands):
             probe = place / f".writable.{os.getpid()}"
             try:
-                probe.touch()
+                write_new(probe, "")
                 probe.unlink()
             except OSError as error:
                 raise RunError(f"cannot write in {place}: {error.strerror}; set Log, State or "
@@ -99,7 +107,7 @@ class RunDirectory:
 
         Raises RunError when another manager owns it.
         """
-        fd = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_own(self.lock, os.O_RDWR | os.O_CREAT)
         try:
             try:
                 end = time.monotonic() + HELPERS_END
@@ -111,8 +119,9 @@ class RunDirectory:
             except OSError as error:
                 raise RunError(f"cannot lock {self.lock}: {error.strerror}; put Directory on a "
                                "file system that knows locks") from error
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            with naming(self.lock):
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
             yield fd
         finally:
             os.close(fd)
@@ -120,7 +129,7 @@ class RunDirectory:
     def manager_runs(self) -> bool:
         """Whether a manager owns the directory at this moment."""
         try:
-            fd = os.open(self.lock, os.O_RDWR | os.O_CLOEXEC)
+            fd = open_own(self.lock, os.O_RDWR)
         except FileNotFoundError:
             return False
         try:
@@ -172,19 +181,13 @@ def _locked(fd: int, patient: bool) -> bool:
     return True
 
 
-def write_atomically(path: Path, text: str, private: bool = False) -> None:
-    """Replace a file's content so that a reader sees the old text or the new, never a part;
-    `private`: for this user only, whatever the umask."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        if private:
-            temporary.touch(0o600)
-        temporary.write_text(text)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+def _make_private(directory: Path) -> None:
+    """Keep others out of a directory of the run; RunError when it is none of this user's."""
+    about = directory.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid not in trusted_owners():
+        raise RunError(f"{directory} is not a directory of your own; move it away")
+    if about.st_mode & 0o077:
+        directory.chmod(PRIVATE)
 
 
 def write_json(path: Path, value: object, private: bool = False) -> None:

@@ -15,13 +15,13 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from vrm.live import supervisor
 from vrm.live.processes import boot_id, read_stat
 from vrm.live.remote import Relay
 from vrm.live.rundir import RunError
+from vrm.system.files import read_own
 
 JobId = Union[int, str]
 PathLike = Union[str, bytes, "os.PathLike[Any]"]
@@ -30,6 +30,9 @@ _ENCODING = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 
 PACKET = 1 << 16
 """Bytes that hold any event."""
+
+LARGEST = 1 << 20
+"""Bytes of the longest marker or status that is read."""
 
 GONE_WITHIN = 5.0
 """Seconds in which a spawner that was told to end must have ended."""
@@ -125,7 +128,11 @@ class Marker:
             return None
         values = lines[0]
         try:
-            return cls(*(values[name] for name in cls.__dataclass_fields__))
+            marker = cls(*(values[name] for name in cls.__dataclass_fields__))
+            if not (type(marker.pid) is type(marker.started) is int and marker.pid > 0
+                    and type(marker.boot) is type(marker.host) is str):
+                raise TypeError("its values are of the wrong kinds")
+            return marker
         except (KeyError, TypeError) as error:
             raise RecordError(f"{os.fsdecode(path)} is not a job's marker: {error!r}") from error
 
@@ -146,13 +153,13 @@ def _read_lines(path: PathLike) -> Optional[List[Dict[str, Any]]]:
     RecordError if the file cannot be read or has no line.
     """
     try:
-        lines = Path(os.fsdecode(path)).read_bytes().split(b"\n")[:-1]
+        lines = read_own(os.fsdecode(path), LARGEST).split(b"\n")[:-1]
         values = [json.loads(line) for line in lines]
     except FileNotFoundError:
         return None
     except OSError as error:
         raise RecordError(f"cannot read {os.fsdecode(path)}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{os.fsdecode(path)} is damaged: {error}") from error
     if not values or not all(isinstance(value, dict) for value in values):
         raise RecordError(f"{os.fsdecode(path)} is damaged: it holds no marker")

@@ -39,6 +39,7 @@ import marshal
 import os
 import resource
 import select
+import stat
 import sys
 import time
 
@@ -152,7 +153,7 @@ def record(marker: bytes, status: bytes, text: str, sync: bool) -> str | None:
 
 def write(path: bytes, text: str, flags: int, sync: bool) -> None:
     """Write a small file from its beginning; raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | flags, 0o644)
     try:
         data = text.encode()
         while data:
@@ -201,8 +202,7 @@ def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
     try:
         for path in (stdout,) if stderr == stdout else (stdout, stderr):
             try:
-                outputs.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-                                       | os.O_NOCTTY, 0o666))
+                outputs.append(open_output(path))
             except (OSError, ValueError) as error:
                 raise LaunchError(described("output file", path, error)) from None
         try:
@@ -245,6 +245,26 @@ def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
         for descriptor in outputs:
             os.close(descriptor)
         os.chdir("/")
+
+
+def open_output(path: bytes) -> int:
+    """Open an output file and empty it; raises OSError for links and pipes, and for the files of
+    others: somebody may have put them there, or would read what the program prints."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NOFOLLOW
+                         | os.O_NONBLOCK, 0o666)
+    try:
+        about = os.fstat(descriptor)
+        if stat.S_ISREG(about.st_mode):
+            if about.st_uid not in (os.geteuid(), 0, os.stat("/").st_uid):
+                raise OSError(errno.EPERM, "belongs to another user; remove it")
+            os.truncate(descriptor, 0)
+        elif not stat.S_ISCHR(about.st_mode):  # /dev/null is all right
+            raise OSError(errno.EPERM, "is a pipe or socket; remove it")
+        os.set_blocking(descriptor, True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def refusal(program: bytes, error: Exception) -> str:
@@ -329,7 +349,8 @@ def stand_in(context: Context, host: bytes, order: tuple, pen: int) -> None:
 def complain(path: bytes, text: str) -> None:
     """Add a line to a job's standard error, if that is possible."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+                             | os.O_NONBLOCK, 0o666)
         os.write(descriptor, text.encode(errors="backslashreplace"))
         os.close(descriptor)
     except (OSError, ValueError):

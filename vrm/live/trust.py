@@ -11,35 +11,45 @@ import grp
 import os
 import pwd
 import stat
-from typing import Iterator, List, Tuple, Union
+from typing import Iterator, List, Optional, Tuple, Union
+
+from vrm.system.files import trusted_owners, user_name
 
 PathLike = Union[str, "os.PathLike[str]"]
 
 _MOST_LINKS = 40
 
 
-def distrust(path: PathLike, trust: str = "own", allow: str = "set Trust: {}") -> str:
-    """Why a file is not to be obeyed, with the mend; "" when it is, or is not there.
+def distrust(path: PathLike, trust: str = "own", allow: str = "set Trust: {}",
+             home: bool = False, there: bool = False) -> str:
+    """Why a file is not to be obeyed, with the fix; "" when it is, or is not there.
 
     `trust` is own (this user's or root's files, that nobody else may write), group (also files of
     members of this user's groups, and those that a group of its may write), or any. The same is
     asked of every directory and link on the way; in a sticky directory, such as /tmp, nobody
     replaces the files of others. `allow` says how to have it obeyed all the same; `{}` in it is
-    the trust that would do.
+    the trust that would do. `home`: it is a directory in which files are to be written; that it
+    is sticky does not help then, since anybody could add some under their names. `there`: that it
+    is missing is a reason, too.
     """
     if trust == "any":
         return ""
-    for step, about in _steps(os.path.abspath(path)):
-        reason, needed = _fault(about, trust)
+    whole = os.path.abspath(path)
+    steps = list(_steps(whole))
+    for number, (step, about) in enumerate(steps, 1):
+        if about is None:
+            return f"{path} is not there" if there else ""
+        reason, needed = _fault(step, about, trust, home and number == len(steps))
         if reason:
             reason = f"{reason}, or {allow.format(needed)}"
-            where = "" if step == os.path.abspath(path) else f"{step}, on the way to {path}, "
+            where = "" if step == whole else f"{step}, on the way to {path}, "
             return f"{where or f'{path} '}{reason}"
     return ""
 
 
-def _steps(path: str) -> Iterator[Tuple[str, os.stat_result]]:
-    """Everything that is passed on the way to a file, and the file, as `lstat` tells of each."""
+def _steps(path: str) -> Iterator[Tuple[str, Optional[os.stat_result]]]:
+    """Everything that is passed on the way to a file, and the file, as `lstat` tells of each; None
+    for what is not there, or out of reach."""
     rest: List[str] = [part for part in path.split("/") if part][::-1]
     here, links = "/", 0
     yield here, os.lstat(here)
@@ -51,13 +61,15 @@ def _steps(path: str) -> Iterator[Tuple[str, os.stat_result]]:
         try:
             about = os.lstat(step)
         except OSError:
-            return  # who opens the file is told
+            yield step, None  # who opens the file is told
+            return
         yield step, about
         if not stat.S_ISLNK(about.st_mode):
             here = step
             continue
         links += 1
         if links > _MOST_LINKS:
+            yield step, None
             return
         target = os.readlink(step)
         if target.startswith("/"):
@@ -65,17 +77,20 @@ def _steps(path: str) -> Iterator[Tuple[str, os.stat_result]]:
         rest += [part for part in target.split("/") if part][::-1]
 
 
-def _fault(about: os.stat_result, trust: str) -> Tuple[str, str]:
-    """What is wrong with a file or directory, with the mend, and the trust that it needs."""
+def _fault(path: str, about: os.stat_result, trust: str, home: bool) -> Tuple[str, str]:
+    """What is wrong with a file or directory, with the fix, and the trust that it needs."""
     owner, mode = about.st_uid, about.st_mode
-    mine = owner in _trusted_owners()
+    mine = owner in trusted_owners()
     if not mine and not (trust == "group" and about.st_gid in _groups()):
         needed = "group" if trust == "own" and about.st_gid in _groups() else "any"
-        return f"belongs to {_user(owner)}; make a copy of your own", needed
-    if stat.S_ISLNK(mode) or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
+        return f"belongs to {user_name(owner)}; make a copy of your own", needed
+    if stat.S_ISLNK(mode) or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX and not home):
         return "", ""
     if mode & stat.S_IWOTH:
-        return "may be written by everybody; chmod o-w", "any"
+        place = "; name a directory of your own in it" if mode & stat.S_ISVTX else ""
+        return f"may be written by everybody; chmod o-w{place}", "any"
+    if mode & stat.S_IWGRP and trust == "own" and _has_access_list(path):
+        return "may be written by those in its access list (getfacl); setfacl -b", "group"
     if mode & stat.S_IWGRP and not _alone(about.st_gid):
         known = about.st_gid in _groups()
         if trust == "own" or not known:
@@ -84,10 +99,12 @@ def _fault(about: os.stat_result, trust: str) -> Tuple[str, str]:
     return "", ""
 
 
-@functools.lru_cache(maxsize=None)
-def _trusted_owners() -> Tuple[int, ...]:
-    """This user, root, and who owns the root directory: in a user namespace that is root."""
-    return os.geteuid(), 0, os.stat("/").st_uid
+def _has_access_list(path: str) -> bool:
+    """Whether the group's right to write may be that of others, whom a POSIX access list names."""
+    try:
+        return bool(os.getxattr(path, "system.posix_acl_access"))
+    except OSError:
+        return False
 
 
 @functools.lru_cache(maxsize=None)
@@ -106,13 +123,6 @@ def _alone(gid: int) -> bool:
     except KeyError:
         return False
     return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
 
 
 def _group(gid: int) -> str:

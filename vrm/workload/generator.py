@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Optional, Sequence, TextIO, Tuple
 
+from vrm.system.files import write_atomically
 from vrm.workload.npb import allows, rule
 from vrm.workload.queue_file import (HEARTBEAT, LONGEST_TIME, LineError, QueueLine, WriterMarker,
                                      check_app, parse_line)
@@ -181,9 +182,7 @@ def write_at_once(mix: Mix, queue: Path, header: str, replace: bool = False) -> 
     _make_folder(queue)
     try:
         if replace:
-            new = queue.with_name(f".{queue.name}.{os.getpid()}")
-            new.write_text(text, encoding="utf-8")
-            os.replace(new, queue)
+            write_atomically(queue, text)
         else:
             with open(queue, "x", encoding="utf-8") as file:
                 file.write(text)

@@ -44,6 +44,7 @@ from typing import (Any, BinaryIO, Callable, Deque, Dict, Iterable, Iterator, Li
                     NamedTuple, NoReturn, Optional, Sequence, Tuple, Union)
 
 from vrm.model.job import Dependency
+from vrm.system.files import read_own, write_atomically
 
 EXAMPLE = "ft.B.x 8 60 0"
 LONGEST = 16384
@@ -501,6 +502,8 @@ class QueueFollower:
         if fault:
             self._in_trouble(f"is not obeyed: {fault}", "it is looked at again")
             return []
+        if seen != self._seen and not _is(self.path, status):
+            return []  # replaced since it was opened: the fault was that of another file
         self.trouble = ""
         if seen != self._seen and not self._still_known(file, status, seen):
             return []
@@ -582,6 +585,15 @@ class QueueFollower:
         except UnicodeDecodeError as error:
             return LineError(f"byte 0x{raw[error.start]:02x} at place {error.start + 1} is not "
                              f"UTF-8; save the file as UTF-8")
+
+
+def _is(path: Path, status: os.stat_result) -> bool:
+    """Whether that file is still the one of this name."""
+    try:
+        now = path.stat()
+    except OSError:
+        return False
+    return (now.st_dev, now.st_ino) == (status.st_dev, status.st_ino)
 
 
 def _digest(file: BinaryIO, offset: int) -> str:
@@ -704,9 +716,7 @@ class WriterMarker:
     def _write(self, ended: bool) -> None:
         facts = {"host": socket.gethostname(), "pid": os.getpid(),
                  "start": _process_start(os.getpid()), "ended": ended}
-        new = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
-        new.write_text(json.dumps(facts) + "\n", encoding="utf-8")
-        os.replace(new, self.path)
+        write_atomically(self.path, json.dumps(facts) + "\n")
 
 
 def marker_path(queue: Union[str, Path]) -> Path:
@@ -723,13 +733,15 @@ def writer_of(queue: Union[str, Path], now: float) -> Writer:
     """
     marker = marker_path(queue)
     try:
-        touched = marker.stat().st_mtime
-        facts = json.loads(marker.read_text(encoding="utf-8"))
+        touched = marker.lstat().st_mtime
+        facts = json.loads(read_own(marker, 4096))
         host, pid, start, ended = (facts[key] for key in ("host", "pid", "start", "ended"))
         pid = int(pid)
     except FileNotFoundError:
         return Writer("none", "no program has announced that it writes this queue")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        return Writer("none", f"{marker} is not looked at: it {error.strerror}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         return Writer("none", f"{marker} is not understood ({error}); remove it")
     who = f"process {pid} on {host}"
     if ended:

@@ -1,0 +1,159 @@
+"""Files of a run are one's own: links, pipes, directories and files of others under their names are
+found when they are opened, with the fix in one message; never followed, never waited for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Callable, Dict, Tuple
+
+import pytest
+
+from conftest import Site
+from vrm.live.launchers import head, tail
+from vrm.live.rundir import RunDirectory, RunError
+from vrm.live.spawner import Marker, RecordError
+from vrm.system.files import naming, open_own, read_own, write_atomically, write_new
+from vrm.workload.queue_file import marker_path, writer_of
+
+Plant = Callable[[Path], object]
+
+PLANTS: Dict[str, Plant] = {
+    "symbolic link": lambda path: path.symlink_to(path.with_name("target")),
+    "pipe": os.mkfifo,
+    "directory": Path.mkdir,
+}
+"""What can be there in the place of a file, by the word in the message."""
+
+
+@pytest.fixture(params=list(PLANTS))
+def planted(request: pytest.FixtureRequest, tmp_path: Path) -> Tuple[str, Plant]:
+    (tmp_path / "target").write_text("precious")
+    return request.param, PLANTS[request.param]
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT, os.O_WRONLY | os.O_CREAT])
+def test_what_is_no_file_is_named_and_not_opened(tmp_path: Path, planted: Tuple[str, Plant],
+                                                 flags: int) -> None:
+    word, plant = planted
+    path = tmp_path / "file"
+    plant(path)
+    with pytest.raises(OSError, match=word) as found:
+        open_own(path, flags)
+    assert found.value.filename == str(path)
+    assert (tmp_path / "target").read_text() == "precious"
+
+
+def test_files_of_others_and_with_other_names(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    os.close(open_own(path, os.O_RDWR | os.O_CREAT))
+    assert path.stat().st_mode & 0o777 == 0o600
+    os.link(path, tmp_path / "other name")
+    assert read_own(path) == b""
+    with pytest.raises(OSError, match="hard links"):
+        open_own(path, os.O_RDWR)
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a file of another user")
+    os.chown(path, 64001, 64001)
+    with pytest.raises(OSError, match="belongs to user 64001"):
+        read_own(path)
+
+
+def test_a_file_that_is_too_long_is_not_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("12345")
+    assert read_own(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(OSError, match="longer than 4 bytes"):
+        read_own(tmp_path / "file", 4)
+
+
+def test_a_new_file_is_never_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("precious")
+    (tmp_path / "file").symlink_to("target")
+    write_new(tmp_path / "file", "new", private=True)
+    write_new(tmp_path / "file", "newer", private=True)
+    assert not (tmp_path / "file").is_symlink() and (tmp_path / "file").read_text() == "newer"
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "state").symlink_to("target")
+    write_atomically(tmp_path / "state", "new")
+    assert (tmp_path / "target").read_text() == "precious"
+    assert sorted(os.listdir(tmp_path)) == ["file", "state", "target"]
+
+
+def test_errors_name_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError) as found:
+        with naming(tmp_path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+    assert found.value.filename == str(tmp_path) and found.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("name", ["journal", "jobs.csv", "lock", "state"])
+def test_a_run_begins_with_files_only(tmp_path: Path, planted: Tuple[str, Plant],
+                                      name: str) -> None:
+    word, plant = planted
+    run = RunDirectory(tmp_path, tmp_path, tmp_path / "state")
+    plant(tmp_path / name)
+    with pytest.raises(RunError, match=f"{name} is a {word}"):
+        run.create()
+    assert (tmp_path / "target").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["pids", "commands", "replies", "ended", "rankfiles"])
+def test_the_directories_of_a_run_are_no_links(tmp_path: Path, name: str) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / name).symlink_to("target")
+    with pytest.raises(RunError, match=f"{name} is not a directory of your own"):
+        RunDirectory(tmp_path, tmp_path, tmp_path / "state").create()
+
+
+def test_a_marker_of_a_queue_s_writer_is_not_waited_for(tmp_path: Path,
+                                                        planted: Tuple[str, Plant]) -> None:
+    word, plant = planted
+    plant(marker_path(tmp_path / "queue"))
+    found = writer_of(tmp_path / "queue", 0.0)
+    assert found.state == "none" and word in found.reason
+
+
+def test_a_job_s_files_are_not_waited_for(tmp_path: Path, planted: Tuple[str, Plant]) -> None:
+    plant = planted[1]
+    plant(tmp_path / "out")
+    assert tail(tmp_path / "out") == head(tmp_path / "out", 1) == ""
+    with pytest.raises(RecordError):
+        Marker.read(tmp_path / "out")
+
+
+@pytest.mark.parametrize("text", [
+    '{"id": 1, "pid": "x", "started": 1, "boot": "b", "host": "h", "time": 1}',
+    '{"id": 1, "pid": 0, "started": 1, "boot": "b", "host": "h", "time": 1}',
+    '{"id": 1, "pid": 5, "started": 1, "boot": [], "host": "h", "time": 1}', "[" * 100000])
+def test_a_marker_of_the_wrong_kinds_is_damaged(tmp_path: Path, text: str) -> None:
+    (tmp_path / "1").write_text(text + "\n")
+    with pytest.raises(RecordError):
+        Marker.read(tmp_path / "1")
+
+
+# The real vrm.
+
+
+def test_outputs_go_through_no_link_and_wait_for_no_pipe(site: Site) -> None:
+    site.config(Launcher={"Kind": "direct"})
+    site.program("ok.x", "echo ran\n")
+    site.lines("ok.x 1 9 0", "ok.x 1 9 0", "ok.x 1 9 0")
+    site.log.mkdir(mode=0o700)
+    precious = site.root / "precious"
+    precious.write_text("precious")
+    (site.log / "ok.x.0.o").symlink_to(precious)
+    os.mkfifo(site.log / "ok.x.1.e")
+    site.run()
+    assert site.statuses() == {0: "failed", 1: "failed", 2: "completed"}
+    assert "ok.x.0.o" in site.rows()[0].reason and "ok.x.1.e" in site.rows()[1].reason
+    assert precious.read_text() == "precious"
+
+
+def test_a_pipe_as_the_marker_of_the_queue_blocks_nobody(site: Site) -> None:
+    site.config(Launcher={"Kind": "direct"})
+    site.program("ok.x", "exit 0\n")
+    site.lines("ok.x 1 9 0")
+    os.mkfifo(marker_path(site.queue))
+    assert site.run().returncode == 0 and site.statuses() == {0: "completed"}
