@@ -75,10 +75,9 @@ def digest(paths: Iterable[Path]) -> str:
 
 def machine() -> Dict[str, Any]:
     """This machine: processor, usable cores, memory (bytes), kernel, load (1, 5, 15 min)."""
-    import psutil
     found: Dict[str, Any] = {
         "host": platform.node(), "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)), "memory": psutil.virtual_memory().total,
+        "cores": len(os.sched_getaffinity(0)), "memory": _memory(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "load": [round(value, 2) for value in os.getloadavg()]}
     try:
@@ -86,6 +85,11 @@ def machine() -> Dict[str, Any]:
     except TopologyError:
         pass  # a system that does not show its sockets; the cores are told above
     return found
+
+
+def _memory() -> int:
+    """The machine's memory in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _processor() -> str:

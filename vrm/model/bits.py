@@ -9,12 +9,8 @@ from __future__ import annotations
 from typing import Iterator, List, Tuple
 
 
-if hasattr(int, "bit_count"):
-    count = int.bit_count
-else:  # Python 3.9
-    def count(bits: int) -> int:
-        """How many nodes are in the set."""
-        return bin(bits).count("1")
+count = int.bit_count
+"""How many nodes are in the set."""
 
 
 def members(bits: int) -> Iterator[int]:
