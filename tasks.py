@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Set up vrm in a virtual environment of its own and run the demonstration or the tests.
 
-python3 tasks.py demo    install, build the benchmark programs, run a queue of real MPI jobs
-python3 tasks.py test    install, run the tests (arguments after it go to pytest)
+python3 tasks.py demo            install, build the benchmark programs, run a queue of real MPI jobs
+python3 tasks.py test            install, run all tests, several at a time
+python3 tasks.py test --quick    the same without those that need MPI, the test cluster, or long
 
-Needs Python 3.9 or newer and a C compiler; standard library only. An Open MPI of the system is
+Further arguments of `test` go to pytest: `-n 1` for one test at a time, `-k NAME`, a file.
+
+Needs Python 3.10 or newer and a C compiler; standard library only. An Open MPI of the system is
 used when mpirun and mpicc are there, else one is installed beside vrm.
 """
 
@@ -23,7 +26,7 @@ PYTHON = VENV / "bin" / "python"
 
 
 def say(text: str) -> None:
-    """Tell what is being done."""
+    """Print what is being done."""
     print(f"== {text}", flush=True)
 
 
@@ -79,14 +82,14 @@ def install(*extras: str) -> str:
 
 
 def compiler() -> None:
-    """End with the mend when there is no C compiler."""
+    """End with what to install when there is no C compiler."""
     if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
         raise SystemExit("tasks.py: no C compiler: install one (apt-get install gcc libc6-dev) "
                          "and run this again")
 
 
 def root_environment() -> Dict[str, str]:
-    """The environment for mpirun: as root it wants to be told that this is meant."""
+    """The environment for mpirun: as root it refuses unless two variables say that this is meant."""
     env = dict(os.environ)
     if os.geteuid() == 0:
         say("running as root: OMPI_ALLOW_RUN_AS_ROOT=1 is set for this command")
@@ -111,17 +114,23 @@ def demo() -> int:
 
 
 def test(arguments: List[str]) -> int:
-    """Install with what the tests want, and run them."""
+    """Install with what the tests want, and run them; `--quick`: without the long ones."""
     compiler()
     install("test")
-    say("pytest")
-    return run(PYTHON, "-m", "pytest", *arguments, env=root_environment())
+    # Most tests wait for processes: two for each core keep the cores busy.
+    options = ["-n", str(min(2 * len(os.sched_getaffinity(0)), 8)), "--dist", "loadgroup"]
+    if "--quick" in arguments:
+        arguments = [word for word in arguments if word != "--quick"]
+        options += ["-m", "not (mpi or testbed or slow)"]
+    say(" ".join(["pytest", *options, *arguments]))
+    return run(PYTHON, "-m", "pytest", *options, *arguments, env=root_environment())
 
 
 def main(argv: List[str]) -> int:
     """Run the task named first."""
-    if sys.version_info < (3, 9):
-        raise SystemExit("tasks.py: Python 3.9 or newer is needed")
+    if sys.version_info < (3, 10):
+        raise SystemExit("tasks.py: Python 3.10 or newer is needed; "
+                         f"this is {sys.version.split()[0]}")
     if argv[:1] == ["demo"] and len(argv) == 1:
         return demo()
     if argv[:1] == ["test"]:

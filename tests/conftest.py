@@ -218,6 +218,27 @@ class Site:
             self.kill_processes()
 
 
+SHARED = {"testbed": "testbed", "real": "real", "programs": "npb", "larger_programs": "npb W",
+          "spoilt_programs": "npb spoilt"}
+"""Fixtures that are costly to make, and the group of tests that share one: with `--dist loadgroup`
+each group stays with one worker."""
+
+
+def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
+    """Mark what needs an mpirun or the test cluster, which the fixtures and parameters show."""
+    for item in items:
+        wanted = set(getattr(item, "fixturenames", ()))
+        groups = {SHARED[name] for name in wanted & SHARED.keys()}
+        if wanted & {"testbed", "real"}:
+            item.add_marker("testbed")
+        elif item.get_closest_marker("testbed"):
+            groups.add("testbed")
+        for group in groups:
+            item.add_marker(pytest.mark.xdist_group(group))
+        if wanted & {"site", "mpirun", "mpiexec"}:
+            item.add_marker("mpi")
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     """An empty site with an mpirun to use."""

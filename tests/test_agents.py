@@ -235,6 +235,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("what", FAILURES)
+@pytest.mark.slow
 def test_a_node_that_fails_is_named_and_the_others_go_on(what: str, nodes: StandIn) -> None:
     does, reason = FAILURES[what]
     nodes.does("n2", does)
@@ -247,6 +248,7 @@ def test_a_node_that_fails_is_named_and_the_others_go_on(what: str, nodes: Stand
     assert sorted(others) == ["n1", "n3"] and none == {}
 
 
+@pytest.mark.slow
 def test_probe_leaves_nothing_running(nodes: StandIn) -> None:
     nodes.does("n2", "exec sleep 600")
     found, failed = probe(["n1", "n2"], timeout=4.0, command=(str(nodes.ssh),))
@@ -334,6 +336,7 @@ def test_a_question_survives_its_agent(nodes: StandIn) -> None:
     assert loop.next(Swept) == Swept("n1", 4, 0)
 
 
+@pytest.mark.slow
 def test_a_node_that_hangs_goes_down_and_returns(nodes: StandIn) -> None:
     loop = nodes.make("n1", "n2", timeout=2.0).start()
     nodes.does("n1", "exec sleep 600")
@@ -457,6 +460,7 @@ def test_warnings_of_the_batch_system_are_not_for_agents(nodes: StandIn) -> None
     assert nodes.tries("n1") == 1
 
 
+@pytest.mark.slow
 def test_trying_again_and_again_leaks_nothing(nodes: StandIn) -> None:
     loop = nodes.make("n1", "n2", pauses=(0.001, 0.001), timeout=60.0).start()
     nodes.does("n1", "exit 1")

@@ -337,6 +337,7 @@ def test_the_doctor_lists_the_nodes_of_a_batch_job(testbed: Testbed, tmp_path: P
     assert "on 2 nodes of 4+4 cores" in said
 
 
+@pytest.mark.testbed
 def test_agents_take_no_memory_from_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                                             ) -> None:
     """Where Slurm counts memory, all of which one step could have."""

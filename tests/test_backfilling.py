@@ -27,6 +27,7 @@ BACKFILLINGS = ["none", "easy", "list"]
 @pytest.mark.parametrize("backfilling", BACKFILLINGS)
 @settings(max_examples=60, deadline=None)
 @given(st.data(), POLICIES, ORDERINGS, st.booleans())
+@pytest.mark.slow
 def test_equal_nodes(backfilling, data, policy, ordering, heatmap):
     nodes = data.draw(regular_nodes())
     for _ in play(*pair(nodes, policy, ordering, backfilling, heatmap), data.draw(workloads()),
@@ -37,6 +38,7 @@ def test_equal_nodes(backfilling, data, policy, ordering, heatmap):
 @pytest.mark.parametrize("backfilling", BACKFILLINGS)
 @settings(max_examples=50, deadline=None)
 @given(st.data(), POLICIES, ORDERINGS, st.booleans())
+@pytest.mark.slow
 def test_different_nodes_resources_and_features(backfilling, data, policy, ordering, heatmap):
     nodes = data.draw(st.one_of(different_nodes(), regular_nodes(features=True)))
     for _ in play(*pair(nodes, policy, ordering, backfilling, heatmap),
@@ -46,6 +48,7 @@ def test_different_nodes_resources_and_features(backfilling, data, policy, order
 
 @settings(max_examples=80, deadline=None)
 @given(st.data(), POLICIES, ORDERINGS)
+@pytest.mark.slow
 def test_jobs_past_their_estimate_and_nodes_that_go_down_and_return(data, policy, ordering):
     nodes = data.draw(st.one_of(regular_nodes(), different_nodes()))
     for _ in play(*pair(nodes, policy, ordering, "easy"), data.draw(workloads(late=True)),
@@ -69,6 +72,7 @@ def test_more_nodes_and_wider_jobs(data, policy):
 @pytest.mark.parametrize("ordering", sorted(UTILITIES))
 @settings(max_examples=4, deadline=None)
 @given(st.data(), POLICIES, st.sampled_from(["easy", "list"]))
+@pytest.mark.slow
 def test_queues_long_enough_to_be_seen_through_arrays(ordering, data, policy, backfilling):
     nodes = [Node(f"n{i}", (3, 2)) for i in range(4)]
     many = st.lists(st.tuples(st.integers(1, 12), st.sampled_from([1, 2, 5, 9, 40]),
@@ -85,6 +89,7 @@ def test_queues_long_enough_to_be_seen_through_arrays(ordering, data, policy, ba
 
 @settings(max_examples=100, deadline=None)
 @given(st.data(), POLICIES, ORDERINGS, st.sampled_from(["none", "easy"]), st.booleans())
+@pytest.mark.slow
 def test_a_head_that_fits_starts_and_no_head_is_delayed(data, policy, ordering, backfilling, same):
     """With estimates that hold, a head starts no later than its first reservation promised, as
     long as it stays the head (FCFS: until it starts).
@@ -110,6 +115,7 @@ def test_a_head_that_fits_starts_and_no_head_is_delayed(data, policy, ordering, 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data(), POLICIES, ORDERINGS)
+@pytest.mark.slow
 def test_the_reservation_shown_is_the_heads(data, policy, ordering):
     nodes = data.draw(st.one_of(regular_nodes(), different_nodes()))
     for moment in play(*pair(nodes, policy, ordering, "easy"), data.draw(workloads(late=True)),
@@ -122,6 +128,7 @@ def test_the_reservation_shown_is_the_heads(data, policy, ordering):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data(), POLICIES)
+@pytest.mark.slow
 def test_without_backfilling_jobs_start_in_the_order_of_the_queue(data, policy):
     nodes = data.draw(regular_nodes())
     tasks = data.draw(workloads())

@@ -105,6 +105,7 @@ def state(cluster):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data(), POLICIES, ORDERINGS, st.booleans())
+@pytest.mark.slow
 def test_no_core_is_used_twice_and_the_end_is_as_the_beginning(data, policy, ordering, same):
     nodes = data.draw(regular_nodes(features=True) if same else different_nodes())
     pieces = pair(nodes, policy, ordering, "easy", heatmap=True)
@@ -135,6 +136,7 @@ def test_no_core_is_used_twice_and_the_end_is_as_the_beginning(data, policy, ord
 
 @settings(max_examples=40, deadline=None)
 @given(st.data(), POLICIES)
+@pytest.mark.slow
 def test_what_is_told_of_nodes_and_ends(data, policy):
     nodes = data.draw(regular_nodes())
     for moment in play(*pair(nodes, policy), data.draw(workloads(late=True))):

@@ -101,6 +101,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path, capsys: Any) -> None:
     assert [run["name"] for run in found(capsys, *runs)["runs"]] == [str(run) for run in runs]
 
 
+@pytest.mark.slow
 def test_a_first_run_without_waits_has_no_ratio(tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("matplotlib")
     runs = [make_run(tmp_path / "a", (0, 0, 2)), make_run(tmp_path / "b", (0, 1, 2))]
@@ -117,6 +118,7 @@ def four(tmp_path: Path) -> List[Path]:
             for name, factor in (("fcfs", 5.5), ("easy$", 0.02), ("wfp3$", 0.3), ("cons", 1))]
 
 
+@pytest.mark.slow
 def test_a_png_is_wide_enough_and_small(four: List[Path], tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "c.png"
@@ -127,6 +129,7 @@ def test_a_png_is_wide_enough_and_small(four: List[Path], tmp_path: Path, capsys
     assert struct.unpack(">I", content[16:20])[0] >= 900 and len(content) < 120_000
 
 
+@pytest.mark.slow
 def test_an_svg_has_every_run_in_every_panel(four: List[Path], tmp_path: Path,
                                              capsys: Any) -> None:
     pytest.importorskip("matplotlib")

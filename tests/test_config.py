@@ -652,6 +652,7 @@ def test_what_is_not_yaml_is_told_with_line_and_column(write, text, line, column
     ]
 
 
+@pytest.mark.slow
 def test_deep_nesting_is_refused(write):
     expected = ["x.yaml: nested too deeply; no setting needs more than three levels"]
     assert complaints(write("Log: " + 5000 * "[")) == expected
@@ -840,6 +841,7 @@ def test_the_examples_are_right(name, policy, algorithm):
     assert {problem.key for problem in settings.check_files()} <= {"Applications.Path"}
 
 
+@pytest.mark.slow
 def test_importing_is_cheap():
     program = "import sys, vrm.config; print(*sys.modules)"
     output = subprocess.run(
@@ -893,6 +895,7 @@ def outcome(file, text):
 @RANDOM
 @given(mapping=st.dictionaries(keys, values))
 @example(mapping={"Log": "\ud800", "\ud800": 1, "Launcher": {"Environment": {"\udfff": "\0"}}})
+@pytest.mark.slow
 def test_any_mapping_gives_settings_or_a_config_error(scratch, mapping):
     result = outcome(scratch / "mapping.yaml", yaml.safe_dump(mapping))
     if isinstance(result, ConfigError):
@@ -911,6 +914,7 @@ yaml_like = st.lists(
 
 @RANDOM
 @given(text=yaml_like)
+@pytest.mark.slow
 def test_any_text_gives_settings_or_a_config_error(scratch, text):
     assert isinstance(outcome(scratch / "text.yaml", text), (Settings, ConfigError))
 
@@ -988,6 +992,7 @@ good = st.fixed_dictionaries(
 
 @RANDOM
 @given(mapping=good)
+@pytest.mark.slow
 def test_what_is_dumped_is_loaded_again(scratch, mapping):
     (scratch / "first.yaml").write_text(yaml.safe_dump(mapping))
     settings = load(scratch / "first.yaml")

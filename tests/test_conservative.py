@@ -127,6 +127,7 @@ def starts(jobs: List[Submission], backfill: Any, **choices: Any) -> Dict[int, f
 @pytest.mark.parametrize("algorithm", ["FCFS", "SJF", "WFP3"])
 @MANY
 @given(jobs=workloads())
+@pytest.mark.slow
 def test_conservative_equals_its_definition(algorithm: str, jobs: List[Submission]) -> None:
     assert starts(jobs, "conservative", algorithm=algorithm) == plain(jobs, 6, math.inf, True,
                                                                       algorithm)
@@ -136,6 +137,7 @@ def test_conservative_equals_its_definition(algorithm: str, jobs: List[Submissio
 @pytest.mark.parametrize("depth", [1, 2, 3, math.inf])
 @MANY
 @given(jobs=workloads())
+@pytest.mark.slow
 def test_recomputed_reservations_equal_their_definition(depth: float, algorithm: str,
                                                         jobs: List[Submission]) -> None:
     backfill = "conservative-recomputed" if depth == math.inf else Reserving(int(depth), False)
@@ -148,12 +150,14 @@ def test_recomputed_reservations_equal_their_definition(depth: float, algorithm:
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @MANY
 @given(jobs=workloads())
+@pytest.mark.slow
 def test_kept_reservations_equal_their_definition(depth: int, jobs: List[Submission]) -> None:
     assert starts(jobs, f"{depth}-kept") == plain(jobs, 6, depth, True)
 
 
 @MANY
 @given(jobs=workloads())
+@pytest.mark.slow
 def test_arrays_and_loops_find_the_same(jobs: List[Submission]) -> None:
     """Long plans and queues are seen through arrays; here short ones are made to be."""
     from vrm.scheduling import profile, queue, reservations
@@ -191,6 +195,7 @@ class Promises(Results):
 @pytest.mark.parametrize("policy", ["compact", "spare", "strip", "pack"])
 @settings(max_examples=40, deadline=None)
 @given(jobs=workloads())
+@pytest.mark.slow
 def test_nobody_starts_after_the_reservation(policy: str, backfill: str,
                                              jobs: List[Submission]) -> None:
     cluster = Cluster.regular(3, 2, 2)

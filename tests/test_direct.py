@@ -158,6 +158,7 @@ def test_two_serial_jobs_run_at_once_on_their_own_cores(serial: Site) -> None:
 
 
 @pytest.mark.parametrize("line", ["wide 2 60 0", "wide 1 60 0 cores=2"])
+@pytest.mark.slow
 def test_a_threaded_job_has_all_its_cores(serial: Site, line: str) -> None:
     serial.program("wide", ASK)
     serial.lines(line)
@@ -202,6 +203,7 @@ def test_the_doctor_tries_a_program_without_mpi(serial: Site) -> None:
     assert done.returncode == 0 and "without MPI" in done.stdout and "trial job" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_many_tasks(serial: Site) -> None:
     serial.program("task", "echo $VRM_JOB_ID\n")
     serial.lines(*["task 1 5 0"] * 200)

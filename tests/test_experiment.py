@@ -144,6 +144,7 @@ def run_all(path: Path, out: Path, *options: str) -> int:
     return main(["experiment", str(path), "--out", str(out), *options])
 
 
+@pytest.mark.slow
 def test_simulated_runs_are_those_of_the_simulator(tmp_path: Path, queue: Path,
                                                    capsys: Any) -> None:
     path = simulated(tmp_path, queue, Queues=[str(queue), {

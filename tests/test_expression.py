@@ -67,6 +67,7 @@ def same(a, b):
 
 @settings(max_examples=300, deadline=None)
 @given(TREES, VALUES)
+@pytest.mark.slow
 def test_agrees_with_pythons_arithmetic(tree, values):
     text = ast.unparse(tree)  # as few parentheses as precedence allows
     formula, used = compile_expression(text, NAMES)
@@ -84,6 +85,7 @@ def test_agrees_with_pythons_arithmetic(tree, values):
 
 @settings(max_examples=200, deadline=None)
 @given(TREES, st.lists(VALUES, min_size=1, max_size=5))
+@pytest.mark.slow
 def test_arrays_of_values_give_the_same_but_for_rounding(tree, rows):
     text = ast.unparse(tree)
     vector = compile_vector(text, NAMES)
@@ -194,6 +196,7 @@ def test_nasty_texts_are_refused_or_computed_without_end_or_fall():
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from([*"qtn+-*/()., =%['", "1", "2.5", "**", "log", "min(", "max(",
                                  "sqrt(", "if"]), max_size=14).map("".join), VALUES)
+@pytest.mark.slow
 def test_any_text_is_refused_or_gives_a_number(text, values):
     try:
         formula, _ = compile_expression(text, NAMES)

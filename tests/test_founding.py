@@ -63,6 +63,7 @@ def rows_of(text: str) -> List[Dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
+@pytest.mark.slow
 def test_the_command_compares_all_scenarios(queues: Path, tmp_path: Path) -> None:
     pool = tmp_path / "pool.json"
     pool.write_text(json.dumps(POOL))
@@ -103,6 +104,7 @@ def test_the_command_compares_all_scenarios(queues: Path, tmp_path: Path) -> Non
         assert float(row["event_waiting"]) <= float(row["imitated_waiting"])
 
 
+@pytest.mark.slow
 def test_without_co_run_times_strip_has_the_published_mean(queues: Path) -> None:
     done = run("--queues", queues, "--json", "--held", 5)
     assert done.returncode == 0, done.stderr
@@ -122,6 +124,7 @@ def test_without_co_run_times_strip_has_the_published_mean(queues: Path) -> None
     ("bt.B.x many 5 0 3\n", "not a recorded queue"),
     ("bt.B.x 65 5 0 3\n", "1 job(s) of the queue do not fit on 16 nodes under strip"),
 ])
+@pytest.mark.slow
 def test_what_cannot_be_studied_is_told(tmp_path: Path, content: Any, message: str) -> None:
     if content is not None:
         (tmp_path / "class-b-b.rewind").write_text(content)

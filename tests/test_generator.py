@@ -152,6 +152,7 @@ def test_live_writes_the_same_file_as_time_passes(tmp_path: Path) -> None:
     assert writer_of(live, time.time()).state == "ended"
 
 
+@pytest.mark.slow
 def test_a_killed_generator_goes_on_where_it_was(tmp_path: Path) -> None:
     options = ["--apps", "cg,ep", "--classes", "S", "--ranks", "1,2", "--estimate", "5",
                "--jobs", "8", "--seed", "7", "--arrival", "uniform:2-4"]
@@ -238,6 +239,7 @@ def test_a_manager_runs_what_a_live_generator_writes(site: Site) -> None:
     (["q", "--estimates", "class-b", "--live", "--force"], "for --live name a new one"),
     (["there/q", "--estimates", "class-b"], "cannot write there/q"),
     (["--estimates", "class-b", "-c", "nix.yaml"], "nix.yaml: no such file")])
+@pytest.mark.slow
 def test_what_cannot_be_generated_is_said(tmp_path: Path, arguments: List[str],
                                           message: str) -> None:
     (tmp_path / "there").write_text("a file")

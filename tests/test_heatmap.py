@@ -291,6 +291,7 @@ SPEEDS = st.dictionaries(NAMES, st.dictionaries(NAMES, st.floats(0.2, 3), min_si
 
 
 @given(SPEEDS)
+@pytest.mark.slow
 def test_ranks_survive_every_way_round(pairs: Dict[str, Dict[str, float]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "h"
@@ -311,6 +312,7 @@ def test_ranks_survive_every_way_round(pairs: Dict[str, Dict[str, float]]) -> No
         assert read(path).heatmap.ranks == order and read(path).speedups is None
 
 
+@pytest.mark.slow
 def test_a_pool_becomes_figures(tmp_path: Path) -> None:
     def load(name: str, compact: List[float], partners: Dict[str, List[List[float]]]) -> str:
         return json.dumps({"load_name": name, "num_of_processes": 4, "compact_timelogs": compact,
@@ -367,6 +369,7 @@ HEAD = "placement,app,partner,speedup_compact\n"
     ("Applications: {Path: bin}\n", "line 1: `Applications:` is no application"), ("bt\n", "`bt` has no partners"),
     ("{}", "not a pool"), ("{\"loads\": 3}", "not a pool"), ("{\"loads\": [\"x\"]}", "not a pool"),
     ("bt cg\nbt 1\n", "1 speed-ups for 2 columns")])
+@pytest.mark.slow
 def test_files_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "h"
     path.write_text(text)
@@ -408,6 +411,7 @@ def test_the_table() -> None:
 
 @pytest.mark.parametrize("ending, magic", [(".png", b"\x89PNG"), (".svg", b"<?xml")])
 @pytest.mark.parametrize("measured", [True, False])
+@pytest.mark.slow
 def test_the_picture(tmp_path: Path, ending: str, magic: bytes, measured: bool) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     path = tmp_path / f"h{ending}"

@@ -83,6 +83,7 @@ class Places(Results):
 @given(tasks=workloads(late=True), nodes=regular_nodes(), policy=POLICIES, ordering=ORDERINGS,
        backfilling=st.sampled_from(["none", "easy", "list"]), heatmap=st.booleans(),
        interval=st.sampled_from([0.5, 1.0, 2.5, 10.0]), starts=st.sampled_from([0, 1, 1, 2, 5]))
+@pytest.mark.slow
 def test_the_loop_is_imitated(tasks: List[Task], nodes: Any, policy: str, ordering: str,
                               backfilling: str, heatmap: bool, interval: float,
                               starts: int) -> None:

@@ -127,7 +127,7 @@ class Books(RuleBasedStateMachine):
 
 
 Books.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
-TestBooks = Books.TestCase
+TestBooks = pytest.mark.slow(Books.TestCase)
 
 
 def test_jobs_that_do_not_fit_come_back_when_the_end_moves() -> None:

@@ -86,6 +86,7 @@ def test_line_without_a_row_is_the_same():
 
 @UNTIMED
 @given(st.lists(job_rows(), max_size=8))
+@pytest.mark.slow
 def test_round_trip(tmp_path, rows):
     path = tmp_path / "jobs.csv"
     write(path, rows)
@@ -98,6 +99,7 @@ def test_round_trip(tmp_path, rows):
 
 @UNTIMED
 @given(st.lists(job_rows(), max_size=8))
+@pytest.mark.slow
 def test_other_programs_read_the_same(tmp_path, rows):
     """The csv module sees the texts as they are, but for the escapes that keep a job on a line."""
     path = tmp_path / "jobs.csv"
@@ -274,6 +276,7 @@ def plain_cores(placement, nodes):
 
 @UNTIMED
 @given(st.data())
+@pytest.mark.slow
 def test_placements_as_text(data):
     shape = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3))
     count = data.draw(st.integers(1, 12))

@@ -62,6 +62,7 @@ def test_jobs_run_in_order_and_are_recorded(site: Site) -> None:
 
 
 @pytest.mark.parametrize("mpirun", mpiruns())
+@pytest.mark.slow
 def test_every_rank_is_on_its_core_and_the_check_says_so(site: Site, mpirun: str) -> None:
     if len(read_topology().sockets[0]) < 2:
         pytest.skip("needs two cores")
@@ -150,6 +151,7 @@ def test_strip_runs_two_jobs_side_by_side(site: Site) -> None:
 
 
 @pytest.mark.parametrize("mpirun", mpiruns())
+@pytest.mark.slow
 def test_an_emulated_cluster_decides_for_the_wished_one_and_says_so(
         site: Site, mpirun: str) -> None:
     site.config(Nodes=4, Sockets=2, Cores=4, Emulate=True, Launcher={"Mpirun": mpirun})

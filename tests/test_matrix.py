@@ -65,6 +65,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("engine", ["mpi", "dask"])
+@pytest.mark.slow
 def test_engines_for_many_machines_leave_the_same_files(tmp_path: Path, engine: str) -> None:
     pytest.importorskip("mpi4py" if engine == "mpi" else "distributed")
     program = tmp_path / "many.py"

@@ -82,6 +82,7 @@ def test_threshold_and_processors():
 
 @UNTIMED
 @given(schedules(), st.floats(0.1, 100))
+@pytest.mark.slow
 def test_laws_per_job(jobs, threshold):
     for job in metrics.ran(jobs):
         bounded = bounded_slowdown(job, threshold)
@@ -151,6 +152,7 @@ def test_nothing_ran(rows):
 
 @UNTIMED
 @given(schedules(), st.integers(-2, 30), st.integers(1, 30))
+@pytest.mark.slow
 def test_machine_against_a_loop_over_seconds(jobs, first, length):
     done = metrics.ran(jobs)
     window = (first, first + length)
@@ -175,6 +177,7 @@ def test_machine_against_a_loop_over_seconds(jobs, first, length):
 
 @UNTIMED
 @given(schedules())
+@pytest.mark.slow
 def test_capacity_is_used_lost_or_not_asked_for(jobs):
     done = metrics.ran(jobs)
     assume(makespan(done) > 0)
@@ -187,6 +190,7 @@ def test_capacity_is_used_lost_or_not_asked_for(jobs):
 
 @UNTIMED
 @given(schedules())
+@pytest.mark.slow
 def test_mean_queue_is_the_waiting_of_all_jobs(jobs):
     """Little's law, which counting in two ways must obey."""
     done = metrics.ran(jobs)
@@ -296,6 +300,7 @@ def test_summary_takes_jobs_that_ran_no_time():
 
 @UNTIMED
 @given(schedules(), st.randoms())
+@pytest.mark.slow
 def test_the_order_of_the_jobs_does_not_matter(jobs, chance):
     shuffled = jobs[:]
     chance.shuffle(shuffled)

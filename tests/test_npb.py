@@ -16,6 +16,8 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import pytest
 
+pytestmark = pytest.mark.mpi
+
 NPB = pathlib.Path(__file__).resolve().parent.parent / "npb"
 BUILD_SCRIPT = NPB / "build.py"
 TIME_LIMIT = 120  # seconds for one program or one build; a hang, not slowness

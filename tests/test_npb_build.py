@@ -21,6 +21,8 @@ from conftest import mpirun_environment, wait_until
 from vrm.live import npb_build
 from vrm.live.npb_build import BuildError, first_error, make_def, suite_def
 
+pytestmark = pytest.mark.mpi
+
 HAS_C = shutil.which("mpicc") and shutil.which("make")
 HAS_FORTRAN = HAS_C and shutil.which("gfortran") and (shutil.which("mpif90")
                                                       or shutil.which("mpifort"))

@@ -894,6 +894,7 @@ def test_an_emulated_cluster_runs_unbound_on_this_machine(mpirun: str, show: Pat
 
 @real
 @two_cores
+@pytest.mark.slow
 def test_inside_an_affinity_mask(mpirun: str, show: Path) -> None:
     """Open MPI does not keep to the mask of vrm, so the rankfile must name the right core."""
     last = CPUS[-1]
@@ -918,6 +919,7 @@ def test_inside_an_affinity_mask(mpirun: str, show: Path) -> None:
 
 
 @real
+@pytest.mark.slow
 def test_inside_another_mpirun(mpirun: str, show: Path) -> None:
     """What the outer mpirun leaves in the environment must not reach the inner one."""
     code = f"""if True:

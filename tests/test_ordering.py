@@ -55,6 +55,7 @@ def long_queues_begin_at(request, monkeypatch):
 @pytest.mark.parametrize("name", list(EXPRESSIONS))
 @settings(max_examples=25, deadline=None)
 @given(JOBS, st.sampled_from([8, 9, 10.5, 1000]))
+@pytest.mark.slow
 def test_highest_first_then_submit_time_then_id(name, jobs, now):
     waiting = JobQueue(make_ordering(name), nodes_of)
     for job in jobs:
@@ -68,6 +69,7 @@ def test_highest_first_then_submit_time_then_id(name, jobs, now):
 @pytest.mark.parametrize("name", ["FCFS", "SJF", "WFP3", "FCSJ", "s * n", "procs - id", "q * n"])
 @settings(max_examples=25, deadline=None)
 @given(st.data())
+@pytest.mark.slow
 def test_a_queue_that_jobs_come_to_and_leave(name, data):
     """What comes, what starts and what is cancelled in any order: the rest stays in order."""
     ordering = make_ordering(name)

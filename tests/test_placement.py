@@ -167,6 +167,7 @@ def test_nodes_needed_are_those_of_the_formulas(nodes, sockets, cores, procs, na
 
 @settings(max_examples=60, deadline=None)
 @given(st.data(), POLICIES, ORDERINGS, st.booleans())
+@pytest.mark.slow
 def test_counting_nodes_is_the_same_as_walking_over_them(data, policy, ordering, heatmap):
     """Equal nodes are counted; a resource that nobody asks for makes them be walked."""
     nodes = data.draw(regular_nodes())
@@ -183,6 +184,7 @@ def test_counting_nodes_is_the_same_as_walking_over_them(data, policy, ordering,
 
 @settings(max_examples=100, deadline=None)
 @given(st.data(), POLICIES)
+@pytest.mark.slow
 def test_asking_books_nothing_and_fits_says_whether_it_can_be_placed(data, policy):
     nodes = data.draw(st.one_of(regular_nodes(features=True), different_nodes()))
     cluster = Cluster(nodes)
@@ -209,6 +211,7 @@ def test_asking_books_nothing_and_fits_says_whether_it_can_be_placed(data, polic
 
 @settings(max_examples=60, deadline=None)
 @given(st.data(), POLICIES)
+@pytest.mark.slow
 def test_of_similar_jobs_the_larger_takes_all_that_the_smaller_takes(data, policy):
     """What backfilling relies on when it passes over larger jobs of a class."""
     nodes = data.draw(st.one_of(regular_nodes(features=True), different_nodes()))

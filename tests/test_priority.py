@@ -54,6 +54,7 @@ def test_the_order_is_that_of_a_plain_sort(algorithm: str, values, removed, room
                                          "3", "3-kept", "list"])
 @given(values=JOBS, sizes=st.lists(st.integers(1, 4), min_size=90, max_size=90))
 @settings(max_examples=15, deadline=None)
+@pytest.mark.slow
 def test_every_job_starts_once_and_reservations_hold_whatever_the_priorities(
         backfilling: str, values, sizes) -> None:
     """Jobs come one by one, with priorities from some moment on: kept plans change their keys."""

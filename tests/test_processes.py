@@ -142,6 +142,7 @@ def test_a_process_whose_first_thread_has_ended_is_alive(start: Start) -> None:
     assert process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_processes_that_come_and_go_do_not_disturb() -> None:
     """A scan races with hundreds of births and deaths."""
     stop = threading.Event()

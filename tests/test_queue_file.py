@@ -151,6 +151,7 @@ QUEUE_LINES = st.builds(
 
 @given(QUEUE_LINES)
 @example(QueueLine("#x", 1, 1.0, fields={"name": "# it's"}))
+@pytest.mark.slow
 def test_a_line_that_was_written_says_the_same_when_read(line):
     assert parse_line(str(line)) == line
     assert parse_line(f"{line} # it's \"so") == line
@@ -609,7 +610,7 @@ class GrowingFile(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-TestGrowingFile = GrowingFile.TestCase
+TestGrowingFile = pytest.mark.slow(GrowingFile.TestCase)
 TestGrowingFile.settings = settings(max_examples=60, stateful_step_count=15, deadline=None)
 
 

@@ -159,6 +159,7 @@ def test_what_cannot_start_says_why(nodes: Nodes, argv: List[str], values: Dict[
     assert nodes.failure("job", argv, **values) == message
 
 
+@pytest.mark.slow
 def test_hundreds_at_once(nodes: Nodes) -> None:
     jobs = range(200)
     for job in jobs:
@@ -216,6 +217,7 @@ def test_a_lost_connection_ends_the_job_and_is_made_anew(nodes: Nodes, name: str
     assert nodes.python("next", "print('well')") == "well\n"
 
 
+@pytest.mark.slow
 def test_what_runs_goes_on_when_the_manager_ends(place: Path) -> None:
     nodes = Nodes(place, {"n5": RUNNER}, 30.0)
     nodes.launch("job", ["sh", "-c", f"echo ready; until [ -e {place}/go ]; do sleep 0.01; done; "

@@ -386,6 +386,7 @@ def test_jobs_too_short_for_an_edge_are_seen(tmp_path: Path) -> None:
     picture.close()
 
 
+@pytest.mark.slow
 def test_pictures_are_files_of_their_kinds(study: Path, tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("matplotlib")
     out = tmp_path / "r"
@@ -450,6 +451,7 @@ class Elements(html.parser.HTMLParser):
         self.text += data
 
 
+@pytest.mark.slow
 def test_the_page_is_whole_and_needs_no_network(page: Path) -> None:
     text = page.read_text()
     elements = Elements()
@@ -470,6 +472,7 @@ def test_the_page_is_whole_and_needs_no_network(page: Path) -> None:
     assert [tag for tag, _ in elements.found].count("svg") == 3 + 2 + 4
 
 
+@pytest.mark.slow
 def test_what_comes_from_files_is_escaped(page: Path) -> None:
     text = page.read_text()
     assert "<img src=x" not in text and "my <study>" not in text and "<b>" not in text
@@ -481,6 +484,7 @@ def test_what_comes_from_files_is_escaped(page: Path) -> None:
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+@pytest.mark.slow
 def test_a_browser_without_network_shows_it(page: Path, tmp_path: Path) -> None:
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:

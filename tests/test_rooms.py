@@ -48,6 +48,7 @@ def test_who_decides_has_no_clock_and_no_files(room: str) -> None:
     assert not rooms(imported(room)) & OUTSIDE
 
 
+@pytest.mark.slow
 def test_who_runs_and_who_simulates_know_nothing_of_each_other() -> None:
     assert "vrm.simulation" not in rooms(imported("live"))
     assert "vrm.live" not in rooms(imported("simulation"))
@@ -55,6 +56,7 @@ def test_who_runs_and_who_simulates_know_nothing_of_each_other() -> None:
 
 @pytest.mark.parametrize("room, may", [
     ("live", {"jobs"}), ("simulation", {"jobs", "metrics", "summary", "validation"})])
+@pytest.mark.slow
 def test_of_reports_they_know_the_records_alone(room: str, may: Set[str]) -> None:
     """The lines of `jobs.csv` and the definitions of what is told of them are for all."""
     assert {name.split(".")[2] for name in imported(room) if name.startswith("vrm.report.")} == may

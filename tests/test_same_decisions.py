@@ -17,6 +17,8 @@ from vrm.model import Dependency, Job
 from vrm.report.jobs import read_jobs
 from vrm.simulation import Submission, simulate
 
+pytestmark = pytest.mark.mpi
+
 # app, ranks, seconds it takes, exclusive, seconds until the next line. The estimate is 2 s more.
 JOBS: List[Tuple[str, int, float, int, float]] = [
     ("ep", 8, 0.7, 0, 0), ("cg", 2, 0.3, 0, 0), ("ft", 12, 0.4, 0, 0), ("is", 3, 0.9, 0, 0.5),

@@ -101,6 +101,7 @@ WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 @pytest.mark.parametrize("system", ["slurm", "pbs"])
 @given(words=st.lists(WORDS, min_size=1, max_size=4), file=WORDS)
+@pytest.mark.slow
 def test_any_words_reach_vrm_as_they_are(system: str, words: List[str], file: str) -> None:
     """Words of the command as the shell takes them apart; the file's name stays in comments."""
     command = ("/usr/bin/printf", "%s\\0", *words)
@@ -134,6 +135,7 @@ def call(*words: object, cwd: Any = None) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("system", ["slurm", "pbs"])
+@pytest.mark.slow
 def test_a_written_script_is_valid_and_names_this_vrm(system: str, config: Path) -> None:
     out = config.parent / "job.sh"
     done = call(f"--{system}", "-N", 8, "-t", "2h", "-c", config.name, "-o", out, "--once",
@@ -165,11 +167,13 @@ def test_a_written_script_is_valid_and_names_this_vrm(system: str, config: Path)
     (["-N", 2, "-t", "2h", "--directive", "qos=long"], "is no option"),
     (["-N", 2, "-t", "2h", "-o", "/nowhere/at/all"], "cannot write"),
 ])
+@pytest.mark.slow
 def test_wrong_words_are_refused(words: List[Any], said: str, config: Path) -> None:
     done = call("--slurm", "-c", config, *words)
     assert done.returncode == 2 and said in done.stderr and not done.stdout
 
 
+@pytest.mark.slow
 def test_a_configuration_is_wanted_and_checked(tmp_path: Path, config: Path) -> None:
     done = call("--slurm", "-N", 2, "-t", "2h", cwd=tmp_path)
     assert done.returncode == 2 and "Give -c FILE" in done.stderr

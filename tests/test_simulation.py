@@ -230,6 +230,7 @@ class Watch(Results):
 @pytest.mark.parametrize("machine", MACHINES)
 @settings(max_examples=20, deadline=None)
 @given(jobs=workloads(), algorithm=st.sampled_from(["FCFS", "SJF", "WFP3"]))
+@pytest.mark.slow
 def test_no_core_is_used_twice_and_no_job_is_lost(backfill: str, machine: Any, algorithm: str,
                                                   jobs: List[Submission]) -> None:
     nodes, sockets, cores, policy = machine
@@ -298,6 +299,7 @@ def in_plain_words(jobs: List[Submission], procs: int, overtake: bool) -> Dict[i
 
 @settings(max_examples=300, deadline=None)
 @given(jobs=dependent_workloads(), overtake=st.booleans())
+@pytest.mark.slow
 def test_dependencies_and_holds_as_in_plain_words(jobs: List[Submission], overtake: bool) -> None:
     found: Dict[int, Any] = {}
 
@@ -341,6 +343,7 @@ def test_the_same_input_gives_the_same_bytes(jobs: List[Submission], backfill: s
 @pytest.mark.parametrize("policy", ["compact", "spare", "strip", "pack"])
 @settings(max_examples=30, deadline=None)
 @given(jobs=workloads())
+@pytest.mark.slow
 def test_places_are_written_as_the_live_manager_writes_them(policy: str,
                                                             jobs: List[Submission]) -> None:
     cluster = Cluster.regular(4, 2, 3)
@@ -380,6 +383,7 @@ def nearly(a: Any, b: Any) -> bool:
 
 @settings(max_examples=50, deadline=None)
 @given(jobs=workloads(), trim=st.sampled_from([(0.0, 0.0), (3.0, 2.0)]))
+@pytest.mark.slow
 def test_metrics_are_those_of_the_report(jobs: List[Submission], trim: Tuple[float, float]) -> None:
     users = [Submission(replace(job, user=str(job.id % 3 or "")), run) for job, run, *_ in jobs]
     cluster = Cluster.regular(6, 1, 1)
@@ -528,6 +532,7 @@ def small_workload() -> List[Submission]:
 
 
 @pytest.mark.parametrize("policy", list(SMALL))
+@pytest.mark.slow
 def test_results_of_a_small_workload(policy: Tuple[str, str]) -> None:
     algorithm, backfill = policy
     summary = simulate(small_workload(), nodes=16, algorithm=algorithm, backfill=backfill).summary

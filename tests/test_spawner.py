@@ -417,6 +417,7 @@ def test_files_are_never_seen_half_written(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.slow
 def test_many_at_once(desk: Desk, sync: bool) -> None:
     """A burst larger than any socket buffer; each job has its own status, no file stays open."""
     padding = {**ENV, "PADDING": "p" * 10_000}
@@ -437,6 +438,7 @@ def test_many_at_once(desk: Desk, sync: bool) -> None:
     assert not list((desk.place / "pids").iterdir())
 
 
+@pytest.mark.slow
 def test_started_comes_before_ended_even_when_nobody_listens(desk: Desk) -> None:
     """Ends are recorded while the manager is busy and more events wait than its socket holds."""
     for job in range(400):
@@ -574,6 +576,7 @@ def test_a_supervisor_holds_nothing_that_is_not_its_own(desk: Desk) -> None:
         os.close(lock)
 
 
+@pytest.mark.slow
 def test_a_killed_spare_takes_the_spawner_along_but_no_job(desk: Desk) -> None:
     """It may have read half a request; whatever it had read is launched by the next spawner."""
     desk.launch("running", ["sleep", "600"])
@@ -750,6 +753,7 @@ def test_status_survives_the_manager(place: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [1, 5, 20, 60])
+@pytest.mark.slow
 def test_the_lock_is_free_when_no_launch_is_under_way(place: Path, after: int) -> None:
     """Kill a manager with launches in flight: once its lock is free, none begins any more."""
     manager = start_manager(place, 100, ["sleep", "600"])

@@ -169,6 +169,7 @@ def test_what_is_written_is_read_again(tmp_path_factory: Any, jobs: List[Submiss
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_trace(path: Path) -> None:
     """Per job the simulator keeps some numbers (about 100 bytes), not the job."""
     def peak(jobs: int) -> int:

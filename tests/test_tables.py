@@ -270,6 +270,7 @@ def test_the_full_table_is_kept_when_it_just_fits():
 @UNTIMED
 @given(st.integers(60, 200), st.lists(st.sampled_from([0, 1, 7, None]), min_size=1, max_size=70),
        st.text("abcdefghijkl.", min_size=1, max_size=60))
+@pytest.mark.slow
 def test_no_line_is_wider_than_the_terminal(width, slots, app):
     state = snapshot([("n0", True, [slots, slots])],
                      [running(0, app, 4, NOW, 60.0), running(1, "is.B.x", 2, NOW, 5.0),
@@ -503,6 +504,7 @@ print("went on")
 @pytest.mark.parametrize("number, code, after", [
     (signal.SIGINT, 0, "went on"), (signal.SIGTERM, 143, "")])
 @pytest.mark.parametrize("interval", [0.001, 3600])
+@pytest.mark.slow
 def test_watch_leaves_the_terminal_in_order(terminal, number, code, after, interval):
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(interval)],
                                stdout=terminal.follower, stderr=subprocess.PIPE, text=True)

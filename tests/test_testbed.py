@@ -78,6 +78,7 @@ def skip_unless_possible() -> None:
         pytest.skip(reason)
 
 
+@pytest.mark.testbed
 def test_nothing_is_left_at_the_end_nor_after_a_failure(tmp_path: Path) -> None:
     skip_unless_possible()
     before = traces(tmp_path)
@@ -92,6 +93,7 @@ def test_nothing_is_left_at_the_end_nor_after_a_failure(tmp_path: Path) -> None:
     assert traces(tmp_path) == before and not (tmp_path / "a").exists()
 
 
+@pytest.mark.testbed
 def test_no_process_outlives_a_killed_test_run(tmp_path: Path) -> None:
     skip_unless_possible()
     before = traces(tmp_path)
@@ -108,6 +110,7 @@ def test_no_process_outlives_a_killed_test_run(tmp_path: Path) -> None:
     wait_until(lambda: traces(tmp_path) == before, "all of the killed cluster is gone")
 
 
+@pytest.mark.testbed
 def test_by_hand(tmp_path: Path) -> None:
     skip_unless_possible()
     program = [sys.executable, str(Path(__file__).with_name("testbed.py"))]

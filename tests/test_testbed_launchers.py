@@ -288,6 +288,7 @@ def test_vrm_runs_a_queue_inside_a_slurm_job(real: Testbed, batch: Batch, ask: P
 
 
 @pytest.mark.parametrize("kind, program", [*KINDS, ("direct", "auto")])
+@pytest.mark.slow
 def test_a_job_that_ignores_sigterm_is_ended(real: Testbed, batch: Batch, kind: str, program: str,
                                              tmp_path: Path) -> None:
     programs = tmp_path / "bin"

@@ -246,6 +246,7 @@ def test_sbatch_runs_a_recorded_queue_of_fifty_jobs_under_strip(cluster: Cluster
 
 
 @pytest.mark.parametrize("mpirun", mpiruns())
+@pytest.mark.slow
 def test_over_ssh_with_a_host_file(testbed: Testbed, tmp_path: Path, mpirun: str) -> None:
     cluster = Cluster(testbed, tmp_path / "site", mpirun)
     (cluster.root / "hosts").write_text("n[0-2]\nn9  # there is no such node\n")
@@ -273,6 +274,7 @@ setsid "$0" &
 @pytest.mark.parametrize("how, kind, mpiexec", [
     (how, kind, mpiexec) for mpiexec in mpiexecs()
     for how, kind in (("sbatch", "hydra"), ("sbatch", "srun"), ("ssh", "hydra"))])
+@pytest.mark.slow
 def test_the_other_launchers_on_several_nodes(real: Testbed, tmp_path: Path, how: str, kind: str,
                                               mpiexec: str) -> None:
     """Two jobs at a time on all nodes, each on cores of its own; one of them is cancelled."""
@@ -315,6 +317,7 @@ def test_the_other_launchers_on_several_nodes(real: Testbed, tmp_path: Path, how
 
 @pytest.mark.parametrize("kind, mpiexec", [
     (kind, mpiexec) for mpiexec in mpiexecs() for kind in ("hydra", "srun")])
+@pytest.mark.slow
 def test_ranks_that_are_not_bound_are_found_on_their_nodes(real: Testbed, tmp_path: Path,
                                                            kind: str, mpiexec: str) -> None:
     """A launcher that binds nothing, as one that its site has wrapped."""

@@ -215,6 +215,7 @@ def without(*names: str) -> Callable[[Launch], Launch]:
         name: value for name, value in launch.env.items() if name not in names})
 
 
+@pytest.mark.slow
 def test_co_scheduled_jobs_overlap_each_on_its_own_cores(place: Place) -> None:
     """Two jobs on the halves of the same sockets, and one on other nodes."""
     jobs = [place.start(1, halves((1, 2), (0, 1)), "go"),
@@ -238,6 +239,7 @@ def test_co_scheduled_jobs_overlap_each_on_its_own_cores(place: Place) -> None:
         assert not any("+n" in str(word) for word in job.process.args)  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_nodes_with_different_numbers_of_ranks(place: Place) -> None:
     """With PMIX_MCA_gds=hash, which is right on one machine, 4.1's ranks would fail to start."""
     slots = on((1, 0, 0), (1, 0, 1), (1, 0, 2), (2, 0, 0), (2, 0, 1), (3, 0, 0))
@@ -251,6 +253,7 @@ def test_nodes_with_different_numbers_of_ranks(place: Place) -> None:
 
 
 @pytest.mark.parametrize("outside", ["slurm"], indirect=True)
+@pytest.mark.slow
 def test_without_the_recipe_slurm_makes_jobs_wait(place: Place) -> None:
     """SLURM_OVERLAP lets jobs share nodes. Without it -H still lets them run on other nodes."""
     def no_hosts(launch: Launch) -> Launch:
@@ -286,6 +289,7 @@ def test_one_task_on_each_node_is_one_slot_to_open_mpi(place: Place) -> None:
 
 
 @pytest.mark.parametrize("outside", ["slurm"], indirect=True)
+@pytest.mark.slow
 def test_vrm_that_srun_has_started(place: Place) -> None:
     """srun tells of one task, which Open MPI takes for the allocation unless told otherwise."""
     code = ("import json, os, sys; from vrm.live.environment import environment\n"
@@ -316,6 +320,7 @@ def test_batch_systems_that_tell_of_too_few_slots(place: Place) -> None:
     assert overlap(*jobs)
 
 
+@pytest.mark.slow
 def test_exit_status(place: Place) -> None:
     endings = {"exit=3": 3, "abort=7": 7, "signal=9": 137, "signal=15": 143}
     jobs = {ending: place.start(i, on((1, 0, i), (2, 0, i)), "go", 20, ending)
@@ -329,6 +334,7 @@ def test_exit_status(place: Place) -> None:
                    "no rank outlives the job")
 
 
+@pytest.mark.slow
 def test_cancel(place: Place) -> None:
     """SIGTERM to mpirun looks like a failure, and ends all ranks everywhere."""
     job = place.start(1, halves((0, 2), (0,)), "go", 60)
@@ -340,6 +346,7 @@ def test_cancel(place: Place) -> None:
     assert lost_nodes(job.errors) == ()
 
 
+@pytest.mark.slow
 def test_mpirun_killed(place: Place) -> None:
     """Ranks on other nodes end themselves; with 5 those beside mpirun stay, and are found."""
     job = place.start(1, halves((0, 2), (0,)), "go", 60)
@@ -354,6 +361,7 @@ def test_mpirun_killed(place: Place) -> None:
     wait_until(lambda: not place.ranks("n0", job), "no rank is left beside mpirun")
 
 
+@pytest.mark.slow
 def test_a_daemon_dies(place: Place) -> None:
     """5 calls it a success and leaves the ranks; only mpirun's words tell, if it finds any: on a
     busy machine it may hear first that the srun or ssh of its daemons has ended."""

@@ -315,6 +315,7 @@ LASTS = st.lists(st.builds(
 @UNTIMED
 @given(STATES, LASTS, st.tuples(st.integers(1, 200), st.integers(1, 70)), VIEWS,
        st.sampled_from([None, True, False]), st.sampled_from([UNICODE, ASCII]), st.booleans())
+@pytest.mark.slow
 def test_no_picture_is_larger_than_the_screen(state: Any, ends: Any, size: Any, view: View,
                                               alive: Any, glyphs: Any, interactive: bool) -> None:
     picture = render(state, ends, size, NOW, view, ("done: " + "x" * 90, "good"), alive, glyphs,
@@ -332,6 +333,7 @@ def test_no_picture_is_larger_than_the_screen(state: Any, ends: Any, size: Any, 
 @given(STATES, VIEWS, st.lists(st.sampled_from(
     ["up", "down", "home", "end", "pageup", "pagedown", "c", "y", "n", "h", "r", "s", "/", "?", "a",
      "enter", "escape", "backspace", "漢"]), max_size=12))
+@pytest.mark.slow
 def test_keys_command_jobs_in_view_only(state: Any, view: View, keys: List[str]) -> None:
     for key in keys:
         running_, waiting = top.jobs_in_view(state, view, NOW)

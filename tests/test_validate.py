@@ -148,6 +148,7 @@ def test_errors_are_relative_to_the_live_run() -> None:
     assert found == Error(pytest.approx(0.15), pytest.approx(0.1), pytest.approx(-0.05))
 
 
+@pytest.mark.slow
 def test_pictures_and_tables_of_many_applications(tmp_path: Path) -> None:
     nodes = (Node("n0", (4,)),)
     rows = [JobRow(number, f"a{number % 13}$x", 1, 10.0, 10.0 + number, 11.0 + number * number,

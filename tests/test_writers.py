@@ -44,6 +44,7 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[List[int]]:
 
 @pytest.mark.parametrize("policy", ["compact", "strip", "pack"])
 @pytest.mark.parametrize("places", ["full", "nodes", "none"])
+@pytest.mark.slow
 def test_the_same_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: List[int],
                         policy: str, places: str) -> None:
     for name, possible in (("aside", True), ("here", False)):
