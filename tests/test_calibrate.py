@@ -162,4 +162,4 @@ def test_the_most_ranks_of_an_allocation(policy: str, most: int) -> None:
     cluster = Cluster.regular(3, 2, 4)
     scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("none"),
                           make_policy(policy, cluster))
-    assert most_ranks(Allocation(cluster, False, scheduler, None)) == most  # type: ignore[arg-type]
+    assert most_ranks(Allocation(cluster, False, scheduler, None, None)) == most  # type: ignore[arg-type]

@@ -259,7 +259,7 @@ def test_every_node_of_the_larger_has_a_neighbour_if_there_is_room(
 
 def allocation(*sockets: int, nodes: int = 1) -> Allocation:
     cluster = Cluster(Node(f"n{i}", sockets) for i in range(nodes))
-    return Allocation(cluster, False, None, None)  # type: ignore[arg-type]
+    return Allocation(cluster, False, None, None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("app, nodes, sockets, most, ranks", [

@@ -82,6 +82,7 @@ def lay_out(folder: Path, number: int) -> Path:
 
 
 @pytest.mark.parametrize("number", [1, 3, 5, 8, 12, 13, 16, 18, 21, 24, 28, 31, 34, 35, 38])
+@pytest.mark.slow
 def test_a_run_is_continued_from_any_record(number: int, tmp_path: Path) -> None:
     config = lay_out(tmp_path / "run", number)
     ended, failures = told(RECORDS[:number])
