@@ -399,6 +399,11 @@ class Settings(BaseModel):
         if context is not None:
             self._source = context
 
+    @property
+    def base(self) -> Path:
+        """The directory of the configuration; without a file the current one."""
+        return Path(self._source.directory or os.getcwd())
+
     def where(self, key: str) -> str:
         """Where a key such as `Scheduling.Algorithm` was written: `file:line`, or the file alone
         (without a file: `built-in defaults`) if the value is the default."""

@@ -148,7 +148,13 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
     if config is not None:
         from vrm.config import load
         from vrm.simulation.library import choices_of
-        chosen.update(choices_of(load(config)))
+        settings = load(config)
+        chosen.update(choices_of(settings))
+    for name in ("algorithm", "backfill", "policy"):  # own ones, where they are named
+        if getattr(args, name) is not None:
+            own(getattr(args, name), Path.cwd())
+        elif name in chosen:
+            own(str(chosen[name]), settings.base, settings.trust)
     for name in ("algorithm", "backfill", "policy", "heatmap", "min_throughput", "nodes", "sockets",
                  "cores", "interval", "starts_per_interval"):
         if getattr(args, name) is not None:
@@ -161,6 +167,13 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
         raise ValueError("sockets and cores are those of a node; give the number of nodes, too "
                          "(--nodes N)")
     return chosen
+
+
+def own(text: str, directory: Path, trust: str = "own") -> None:
+    """Load the file of a policy of the user's own from a directory, if it is there."""
+    if ":" in text:  # else nothing heavy is imported
+        from vrm.live.own import load_own
+        load_own(text, directory, trust)
 
 
 class _Bar:

@@ -36,6 +36,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay and tell."""
+    from vrm.live.own import load_own
     from vrm.model.speedups import SpeedError
     from vrm.report.compare import CompareError
     from vrm.report.validation import data, draw, table
@@ -47,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         settings = _settings(arguments)
         directory, state = _places(arguments.run, settings)
         rules = read_rules(state)
+        for text in (rules.algorithm, rules.backfill, rules.policy):
+            load_own(text, settings.base if settings is not None else Path.cwd())
         estimates = None
         if arguments.known == "calibrated":
             if arguments.estimates is None:

@@ -33,6 +33,8 @@ import yaml
 from vrm.config import dump, load
 from vrm.experiment import record
 from vrm.experiment.plan import LIVE, Plan, Run, apps_of, mix_of
+from vrm.live.own import copy_own, load_own
+from vrm.live.setup import own_policies
 from vrm.model.job import Job, JobState
 from vrm.report.jobs import read_jobs
 from vrm.report.metrics import makespan, ran
@@ -226,7 +228,7 @@ class Experiment:
     def _begin(self, task: Task, mpi: Optional[str]) -> Dict[str, Any]:
         """Write what is known of a run before it begins."""
         task.directory.mkdir(parents=True, exist_ok=True)
-        (task.directory / "config.yaml").write_text(task.config, encoding="utf-8")
+        _write_config(task)
         return begin(task, self.plan, mpi)
 
     def _told(self, task: Task, total: int, left: Sequence[Task], done: Sequence[float],
@@ -317,7 +319,7 @@ class Experiment:
             return []
         for task in tasks:
             task.directory.mkdir(parents=True, exist_ok=True)
-            (task.directory / "config.yaml").write_text(task.config, encoding="utf-8")
+            _write_config(task)
         ended: List[Task] = []
 
         def tell(task: Task, error: Optional[Exception]) -> None:
@@ -333,6 +335,13 @@ class Experiment:
         lanes = self.workers or len(os.sched_getaffinity(0))
         found = run_all(partial(simulate_run, plan=self.plan), tasks, workers=lanes, done=tell)
         return [(task, str(error)) for task, error in found]
+
+
+def _write_config(task: Task) -> None:
+    """Write the configuration of a run, and with it the files of the user's own policies."""
+    (task.directory / "config.yaml").write_text(task.config, encoding="utf-8")
+    settings = task.run.scenario.settings
+    copy_own(own_policies(settings).values(), settings.base, task.directory, settings.trust)
 
 
 def _submissions(run: Run) -> Iterable[Submission]:
@@ -393,6 +402,8 @@ def simulate_run(task: Task, plan: Plan) -> None:
     known = begin(task, plan, None)
     begun = time.time()
     settings = load(task.directory / "config.yaml")
+    for text in own_policies(settings).values():
+        load_own(text, settings.base, settings.trust)
     path = task.workload if task.workload.startswith(SYNTHETIC) else \
         str(task.directory.parent / task.workload)
     rules = Rules(load=task.run.queue.load, jobs=task.run.queue.jobs)

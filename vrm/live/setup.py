@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.config import ConfigError, Problem, Settings
 from vrm.live.agents import Agents, is_local
 from vrm.live.allocation import AllocationError, batch_job, end_of, find_allocation
 from vrm.live.launchers import Launcher, LaunchError, make_launcher
 from vrm.live.nodewatch import NodeWatch
+from vrm.live.own import load_own
 from vrm.live.remote import Relay
 from vrm.live.room import NodesOf, Room
 from vrm.live.rundir import RunDirectory, RunError
@@ -86,6 +87,13 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
     """The scheduler that the settings describe; ConfigError with everything wrong in them."""
     problems: List[Problem] = []
     made = {}
+    for key, text in own_policies(settings).items():
+        try:
+            load_own(text, settings.base, settings.trust)
+        except PolicyError as error:
+            problems.append(settings.problem(key, str(error)))
+    if problems:
+        raise ConfigError(problems)
     for key, make in (
             ("Scheduling.Algorithm", lambda: make_ordering(settings.scheduling.algorithm)),
             ("Scheduling.Backfilling",
@@ -106,6 +114,13 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
                          settings.scheduling.interval, settings.scheduling.starts_per_interval)
     except PolicyError as error:
         raise ConfigError([settings.problem("Scheduling.StartsPerInterval", str(error))]) from error
+
+
+def own_policies(settings: Settings) -> Dict[str, str]:
+    """The keys that can name a policy of the user's own, with what they say."""
+    return {"Scheduling.Algorithm": settings.scheduling.algorithm,
+            "Scheduling.Backfilling": str(settings.scheduling.backfilling),
+            "Allocation.Policy": settings.allocation.policy}
 
 
 def distrusted(settings: Settings) -> List[Problem]:

@@ -12,7 +12,8 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 
 from vrm.model.job import Job
 from vrm.scheduling.expression import ExpressionError, compile_expression, compile_vector
-from vrm.scheduling.registry import PolicyError, Registry, guarded, is_dotted, load_dotted
+from vrm.scheduling.registry import (PolicyError, Registry, guarded, is_dotted, load_dotted,
+                                     refuse_file)
 
 Utility = Callable[[Job, float, int], float]
 """Utility of a job at `now` (seconds) that needs `nodes` nodes."""
@@ -84,6 +85,7 @@ def make_ordering(text: str) -> Ordering:
         own = load_dotted(text)
         return Ordering(text.strip(), guarded(text, lambda job, now, nodes: float(
             own(job, now, nodes))), static=False)
+    refuse_file(text)
     if text.strip().isidentifier() and text.strip() not in NAMES:
         raise PolicyError(ORDERINGS.unknown(text) + f"; or an expression of {' '.join(NAMES)}")
     try:

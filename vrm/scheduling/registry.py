@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List
 from vrm.model.job import Infeasible
 
 _DOTTED = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+_FILE = re.compile(r"^(?:.*/)?([^/:]*)\.py(?::(\w*))?$")
 
 
 class PolicyError(ValueError):
@@ -50,6 +51,7 @@ class Registry:
             return policy
         if is_dotted(text):
             return load_dotted(text)
+        refuse_file(text)
         raise PolicyError(self.unknown(text))
 
     def make(self, text: str, *arguments: Any) -> Any:
@@ -98,7 +100,7 @@ def guarded(text: str, own: Callable[..., Any]) -> Callable[..., Any]:
         except (PolicyError, Infeasible):
             raise
         except Exception as error:
-            raise _failure(text, error) from error
+            raise failure(text, error) from error
         return steps(found) if isinstance(found, GeneratorType) else found
 
     def steps(found: Iterator[Any]) -> Iterator[Any]:
@@ -107,11 +109,11 @@ def guarded(text: str, own: Callable[..., Any]) -> Callable[..., Any]:
         except (PolicyError, Infeasible):
             raise
         except Exception as error:
-            raise _failure(text, error) from error
+            raise failure(text, error) from error
     return call
 
 
-def _failure(text: str, error: Exception) -> PolicyError:
+def failure(text: str, error: Exception) -> PolicyError:
     """What a user's own program raised, with the place: the last line of the first file of theirs
     on the way."""
     lines = [(frame.f_code.co_filename, line)
@@ -124,7 +126,17 @@ def _failure(text: str, error: Exception) -> PolicyError:
 
 def is_dotted(text: str) -> bool:
     """Whether the text has the form `package.module:name`."""
-    return bool(_DOTTED.match(text.strip()))
+    return bool(_DOTTED.match(text.strip())) and ".py:" not in text
+
+
+def refuse_file(text: str) -> None:
+    """Raise PolicyError, with what to write, for the path of a file such as `./mine.py:first`."""
+    found = _FILE.match(text.strip())
+    if found:
+        raise PolicyError(f"`{text.strip()}` is the path of a file; write "
+                          f"`{found[1]}:{found[2] or 'FUNCTION'}`: {found[1]}.py is found in the "
+                          "directory of the configuration (by `vrm simulate --algorithm` and its "
+                          "like: in the current one) or on PYTHONPATH")
 
 
 def load_dotted(text: str) -> Any:
@@ -133,9 +145,11 @@ def load_dotted(text: str) -> Any:
     try:
         loaded = importlib.import_module(module)
     except ImportError as error:
-        raise PolicyError(f"`{text}`: {error} (is its folder on PYTHONPATH?)") from error
+        raise PolicyError(f"`{text}`: {error}; put {module.partition('.')[0]}.py into the directory of "
+                          "the configuration (for options of `vrm simulate`: into the current "
+                          "one), or its directory on PYTHONPATH") from error
     except Exception as error:  # it is the user's program: whatever it raises is told
-        raise _failure(text, error) from error
+        raise failure(text, error) from error
     found = getattr(loaded, name, None)
     if found is None:
         raise PolicyError(f"`{text}`: module {module} has no `{name}`")
