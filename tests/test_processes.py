@@ -288,8 +288,8 @@ def test_a_stopped_process_ends_by_sigterm(start: Start) -> None:
     assert process.wait() == -signal.SIGTERM
 
 
-def test_processes_born_during_the_grace_are_ended_too(start: Start) -> None:
-    """The answer to SIGTERM is a new process; each is told once."""
+def test_what_is_born_of_sigterm_has_the_grace_and_is_killed_then(start: Start) -> None:
+    """The answer to SIGTERM is a new process, as one that writes a checkpoint: it may work."""
     process = start("import os, signal, time\n"
                     "def more(*_):\n"
                     "    if not os.fork(): signal.signal(signal.SIGTERM, signal.SIG_DFL)\n"
@@ -297,9 +297,56 @@ def test_processes_born_during_the_grace_are_ended_too(start: Start) -> None:
                     "signal.signal(signal.SIGTERM, more)\n" + READY +
                     "while True: time.sleep(600)\n")
     ending = SessionEnd(process.pid, grace=60)
-    assert run_to_the_end(ending) > 1
-    assert not ending.killed
+    assert not ending.poll(100.0)
     assert process.wait() == 0
+    assert not ending.poll(101.5) and len(ending.remaining) == 1
+    child = ending.remaining[0]
+    assert not ending.poll(159.0) and ending.remaining == [child] and not ending.killed
+    assert not ending.poll(160.0) and ending.killed
+    wait_until(lambda: ending.poll(161.0), "end of the child")
+
+
+def test_a_shell_does_not_go_on_when_its_child_ends_first(start: Start, tmp_path: Path) -> None:
+    """All of a group gets the signal in one moment, however many processes there are to signal."""
+    went_on = tmp_path / "went on"
+    shells = []
+    for _ in range(20):
+        shell = start("import os\nos.execv('/bin/sh', ['sh', '-c', "
+                      f"\"echo ready; sleep 600; echo >> '{went_on}'\"])")
+        shells.append(shell)
+    for shell in shells:
+        wait_until(lambda: len(session_members(shell.pid)) == 2, "the shell waits for its child")
+        ending = SessionEnd(shell.pid, grace=60)
+        run_to_the_end(ending)
+        assert shell.wait() == -signal.SIGTERM and not ending.killed
+        assert ending.told_at == pytest.approx(time.time(), abs=60)
+    assert not went_on.exists()
+
+
+def test_the_oldest_group_has_time_to_end_the_others(start: Start, tmp_path: Path) -> None:
+    """As mpirun does, of whose ranks each is a group: they must not be told twice."""
+    log = tmp_path / "log"
+    process = start("import os, signal, time\n"
+                    "def told(name):\n"
+                    f"    with open({str(log)!r}, 'a') as file: file.write(name)\n"
+                    "rank = os.fork()\n"
+                    "name = 'mpirun ' if rank else 'rank '\n"
+                    "signal.signal(signal.SIGTERM, lambda *_: told(name))\n"
+                    "if rank: os.setpgid(rank, rank)\n"
+                    "if rank: print('ready', flush=True)\n"
+                    "while True: time.sleep(600)\n")
+    wait_until(lambda: len({pid.group for pid in session_members(process.pid)}) == 2, "two groups")
+    ending = SessionEnd(process.pid, grace=60)
+    ending.poll(100.0)
+    wait_until(lambda: log.exists() and log.read_text() == "mpirun ", "the first is told")
+    ending.poll(100.9)
+    ending.poll(101.0)
+    wait_until(lambda: log.read_text() == "mpirun rank ", "the others are told")
+    for now in (102.0, 150.0):
+        ending.poll(now)
+    assert log.read_text() == "mpirun rank "
+    ending.poll(160.0)
+    wait_until(lambda: ending.poll(161.0), "the end of both")
 
 
 def test_processes_that_multiply_are_ended(start: Start) -> None:

@@ -1,6 +1,6 @@
 """Finds and ends processes: those of a session, and those that carry a job's tag.
-Every signal goes to the very process that was found, never to a later one with its number; SIGKILL
-also to its group, which nobody can leave by forking in time.
+Every signal goes to the very process that was found, never to a later one with its number, and
+where all of a session is to end, to its group, which nobody can leave by forking in time.
 
 Sessions are used because each rank of Open MPI is a process group of its own but stays in the
 session of its mpirun. The kernel keeps no list of a session's members, so all processes are
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import (Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set,
                     Tuple)
 
@@ -22,6 +23,9 @@ ROUNDS = 10
 
 FIRST_PAUSE = 0.005
 """Seconds between the first and the second look at processes that are being ended."""
+
+LATER = 1.0
+"""Seconds that the oldest process group has to end the others, before they are told as well."""
 
 LONGEST_PAUSE = 0.1
 """The pause doubles at every look, up to this many seconds."""
@@ -223,6 +227,12 @@ def signal_process(pid: int, signum: int) -> bool:
             os.close(handle)
 
 
+def _is_same(pid: Pid) -> bool:
+    """Whether a process is still the one that was found, in the group in which it was."""
+    stat = read_stat(pid)
+    return stat is not None and stat.pid.started == pid.started and stat.pid.group == pid.group
+
+
 def signal_session(sid: int, signum: int, spare: Collection[int] = (),
                    started: Optional[int] = None, table: Optional[Sessions] = None) -> List[Pid]:
     """Signal every process of a session but those in `spare`; returns those that got it.
@@ -252,13 +262,18 @@ def kill_groups(pids: Iterable[Pid], spare: Collection[int]) -> None:
 class Ending:
     """Ends processes without ever waiting: SIGTERM, a grace, then SIGKILL until none is left.
 
-    The event loop calls `poll` when `deadline` has come. Processes born meanwhile are signalled
-    too. Stopped ones are continued, so that they can act on the SIGTERM. What to end is said by
+    The event loop calls `poll` when `deadline` has come. Each process group that is there at the
+    first look gets SIGTERM once, and all of it in one moment: a shell must not go on with its next
+    line because its child has ended first. The oldest group, that of the job's own program, comes
+    first, the others when it is gone or after LATER seconds: mpirun ends its ranks itself. What is
+    born later (to write a checkpoint, for example) is left alone until the SIGKILL. Stopped
+    processes are continued, so that they can act on the SIGTERM. What to end is said by
     `SessionEnd` and `TagEnd`.
 
     `remaining` are the processes seen by the last `poll` (which may never end when a process
     hangs in the kernel or belongs to somebody else), `killed` says whether SIGKILL was sent,
-    and `deadline` when to call `poll` next, on the clock of its `now`.
+    `told_at` when the first signal was sent (wall clock; None: not yet), and `deadline` when to
+    call `poll` next, on the clock of its `now`.
     """
 
     def __init__(self, grace: float, spare: Collection[int]) -> None:
@@ -267,9 +282,12 @@ class Ending:
         self.deadline = 0.0
         self.remaining: List[Pid] = []
         self.killed = False
+        self.told_at: Optional[float] = None
         self._kill_at: Optional[float] = None
+        self._others_at = 0.0
         self._pause = FIRST_PAUSE
-        self._told: Set[Tuple[int, int]] = set()
+        self._first: Optional[int] = None  # the group of the oldest process
+        self._untold: Set[Tuple[int, int]] = set()
 
     def _find(self, table: Optional[Sessions]) -> List[Pid]:
         raise NotImplementedError
@@ -277,30 +295,52 @@ class Ending:
     def _kill_groups(self) -> None:
         """Kill the groups of what remains, where all in them are to end."""
 
+    def _tell(self, group: int, members: Sequence[Pid]) -> None:
+        """Send SIGTERM to processes of one group, and let them go on if they are stopped."""
+        for pid in members:
+            signal_process(pid, signal.SIGTERM)
+            signal_process(pid, signal.SIGCONT)
+
     def poll(self, now: float, table: Optional[Sessions] = None) -> bool:
         """Look, signal what is left, and say whether nothing was.
 
         `now` is any clock in seconds that does not jump. `table`: a look taken just now by
         `sessions`, when many sessions end at the same time.
         """
+        self.remaining = [pid for pid in self._find(table) if pid not in self.spare]
         if self._kill_at is None:
             self._kill_at = now + self.grace
-        self.remaining = [pid for pid in self._find(table) if pid not in self.spare]
+            self._others_at = now + LATER
+            self._untold = {(int(pid), pid.started) for pid in self.remaining}
+            oldest = min(self.remaining, key=lambda pid: (pid.started, int(pid)), default=None)
+            self._first = oldest.group if oldest is not None else None
+        if self.remaining and self.told_at is None:
+            self.told_at = time.time()
         if now >= self._kill_at:
             self._kill_groups()
-        for pid in self.remaining:
-            if now >= self._kill_at:
+            for pid in self.remaining:
                 self.killed = True
                 signal_process(pid, signal.SIGKILL)
-            elif (int(pid), pid.started) not in self._told:
-                self._told.add((int(pid), pid.started))
-                signal_process(pid, signal.SIGTERM)
-                signal_process(pid, signal.SIGCONT)
+        else:
+            self._tell_groups(now)
         self.deadline = now + self._pause
         if now < self._kill_at:
             self.deadline = min(self.deadline, self._kill_at)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return not self.remaining
+
+    def _tell_groups(self, now: float) -> None:
+        """SIGTERM to the groups that are due and have not had it, the oldest first."""
+        groups: Dict[int, List[Pid]] = {}
+        for pid in sorted(self.remaining, key=lambda pid: (pid.started, int(pid))):
+            groups.setdefault(pid.group, []).append(pid)
+        if self._first in groups and now < self._others_at:
+            groups = {self._first: groups[self._first]}
+        for group, members in groups.items():
+            names = {(int(pid), pid.started) for pid in members}
+            if names & self._untold:
+                self._untold -= names
+                self._tell(group, members)
 
 
 class SessionEnd(Ending):
@@ -323,6 +363,16 @@ class SessionEnd(Ending):
 
     def _kill_groups(self) -> None:
         kill_groups(self.remaining, self.spare)
+
+    def _tell(self, group: int, members: Sequence[Pid]) -> None:
+        if group and group not in self.spare and any(map(_is_same, members)):
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                try:
+                    os.killpg(group, number)
+                except (ProcessLookupError, PermissionError):
+                    break
+        else:
+            super()._tell(group, members)
 
 
 class TagEnd(Ending):
