@@ -198,6 +198,7 @@ def test_the_founding_works_file_is_read_unchanged(write, newline):
         ("Grace: 2.5", "grace", 2.5),
         ("Grace: 1e1", "grace", 10.0),
         ("OnStop: wait", "on_stop", "wait"),
+        ("OnStop: Requeue", "on_stop", "requeue"),
         ("End: {At: NEVER}", "end.at", "never"),
         ("End: {At: 90}", "end.at", 90.0),
         ("End: {At: 1:30:05}", "end.at", 5405.0),
@@ -471,7 +472,7 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
         ("Retries: -1", '1: Retries: found "-1", wanted a whole number, 0 or more; for example '
          "Retries: 1"),
         ("Trust: all", '1: Trust: found "all", wanted own, group or any; for example Trust: own'),
-        ("OnStop: 3", '1: OnStop: found "3", wanted kill or wait; for example OnStop: wait'),
+        ("OnStop: 3", '1: OnStop: found "3", wanted kill, wait or requeue; for example OnStop: requeue'),
         (
             "Version: 2.0",
             '1: Version: found "2.0", wanted a version that this vrm reads, 1 or 1.x;'
@@ -965,7 +966,7 @@ good = st.fixed_dictionaries(
         "Allocation": st.fixed_dictionaries({}, optional={"Policy": some_text}),
         "Walltime": st.sampled_from(["warn", "kill", "ignore"]),
         "Grace": seconds,
-        "OnStop": st.sampled_from(["kill", "wait"]),
+        "OnStop": st.sampled_from(["kill", "wait", "requeue"]),
         "Log": paths,
         "State": paths,
         "Directory": paths,

@@ -260,7 +260,11 @@ At = Annotated[
     BeforeValidator(_moment),
     _kind("auto, never, or seconds or HH:MM:SS from the start", "02:00:00"),
 ]
-OnStop = Annotated[Literal["kill", "wait"], BeforeValidator(_lower), _kind("kill or wait", "wait")]
+OnStop = Annotated[
+    Literal["kill", "wait", "requeue"],
+    BeforeValidator(_lower),
+    _kind("kill, wait or requeue", "requeue"),
+]
 Transport = Annotated[
     Literal["auto", "tcp", "site"], BeforeValidator(_lower), _kind("auto, tcp or site", "site")
 ]

@@ -49,7 +49,7 @@ class Allocation:
 
     `cores` are those granted on a host, as far as the batch system tells. `job` is the batch
     job's id. `end` is when it ends in seconds since the epoch, None if that is never or not
-    known.
+    known. `runs` is how often it was begun (0: not said).
     """
 
     kind: str
@@ -57,6 +57,7 @@ class Allocation:
     cores: Mapping[str, int] = field(default_factory=dict)
     job: str = ""
     end: Optional[float] = None
+    runs: int = 0
 
 
 def find_allocation(env: Mapping[str, str], hostfile: Optional[PathLike] = None) -> Allocation:
@@ -80,7 +81,7 @@ def find_allocation(env: Mapping[str, str], hostfile: Optional[PathLike] = None)
             count = said.cores.get(host) or said.cores.get(host.partition(".")[0])
             if count:
                 cores[host] = count
-    return Allocation(kind, tuple(hosts), cores, job, said.end)
+    return Allocation(kind, tuple(hosts), cores, job, said.end, said.runs)
 
 
 def end_of(allocation: Allocation, env: Mapping[str, str]) -> Optional[float]:
@@ -109,11 +110,27 @@ _JOB_ID: Mapping[str, Callable[[Mapping[str, str]], str]] = {
     "gridengine": lambda env: env.get("JOB_ID", "")}
 
 
-def batch_job(env: Mapping[str, str]) -> str:
-    """Which batch job this environment is of, such as `slurm 4711`; empty outside of one."""
+def batch_job(env: Mapping[str, str], runs: int = 0) -> str:
+    """Which batch job this environment is of, such as `slurm 4711`; empty outside of one.
+
+    A job that the batch system has put back into its queue and runs again is another one:
+    `slurm 4711 again 1`. `runs` is how often it was begun, where the batch system's programs say
+    it.
+    """
     kind = batch_system(env)
     job = _JOB_ID[kind](env) if kind else ""
-    return f"{kind} {job}" if job else ""
+    restarts = _whole(env, "SLURM_RESTART_COUNT") if kind == "slurm" else max(0, runs - 1)
+    return f"{kind} {job}" + (f" again {restarts}" if restarts else "") if job else ""
+
+
+_KILL_DELAY = {"slurm": 30.0, "pbs": 10.0}
+"""Seconds from SIGTERM to SIGKILL as these come: KillWait of Slurm, kill_delay of PBS."""
+
+
+def kill_delay(job: str) -> float:
+    """Seconds that the batch system of a job such as `slurm 4711` leaves between its SIGTERM and
+    its SIGKILL, where the site has not changed it; the shortest known for others."""
+    return _KILL_DELAY.get(job.partition(" ")[0], min(_KILL_DELAY.values()))
 
 
 # ------------------------------------------------------------------------------ names of hosts
@@ -347,7 +364,8 @@ def parse_qstat(text: str) -> "Answer":
     start = parse_pbs_time(values.get("stime") or values.get("start_time") or "")
     length = parse_duration(values.get("Resource_List.walltime", ""))
     end = start + length if start is not None and length is not None else None
-    return Answer(end, cores)
+    runs = values.get("run_count", "")
+    return Answer(end, cores, int(runs) if re.fullmatch(r"\d{1,6}", runs) else 0)
 
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -438,10 +456,12 @@ _HOSTS: Mapping[str, Callable[[Mapping[str, str]], Dict[str, int]]] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a batch system's programs said: the job's end, and cores by host (PBS alone)."""
+    """What a batch system's programs said: the job's end; of PBS also cores by host, and how often
+    the job was begun."""
 
     end: Optional[float] = None
     cores: Mapping[str, int] = field(default_factory=dict)
+    runs: int = 0
 
 
 def ask(env: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> Answer:

@@ -159,7 +159,8 @@ class Past:
 
     `format` is that of the manager which began the run: 1 is vrm 0.1.0. `runs` are the records of
     the managers that wrote it, `run_of` the one under which a job was started. `tries` counts the
-    retries of jobs, `again` are those that wait after a start.
+    retries of jobs, `losses` the nodes that they have lost, `again` are those that wait after a
+    start. `told` are the times at which jobs were told to end.
     """
 
     run: str = ""
@@ -173,6 +174,8 @@ class Past:
     started: Dict[int, Record] = field(default_factory=dict)
     ended: Dict[int, Record] = field(default_factory=dict)
     intents: Dict[int, str] = field(default_factory=dict)
+    told: Dict[int, float] = field(default_factory=dict)
+    losses: Dict[int, int] = field(default_factory=dict)
     tries: Dict[int, int] = field(default_factory=dict)
     again: Set[int] = field(default_factory=set)
     runs: List[Record] = field(default_factory=list)
@@ -227,6 +230,7 @@ def _apply(record: Record, past: Past) -> None:
         del past.started[record["id"]]
     elif event == "intent":
         past.intents[record["id"]] = record["reason"]
+        past.told[record["id"]] = record.get("time", 0.0)
     elif event == "end":
         past.ended[record["id"]] = record
     elif event == "again":
@@ -235,6 +239,7 @@ def _apply(record: Record, past: Past) -> None:
             facts.pop(job_id, None)
         past.again.add(job_id)
         past.tries[job_id] = past.tries.get(job_id, 0) + record["retry"]
+        past.losses[job_id] = past.losses.get(job_id, 0) + record.get("lost", False)
     elif event in ("hold", "release"):
         past.details[record["id"]] = replace(past.details[record["id"]], held=event == "hold")
     elif event == "finished":
@@ -288,7 +293,12 @@ def cluster_of(record: Record, now: Cluster) -> Cluster:
     """The cluster of a `run` record: `now` itself where the nodes are the same, or not told."""
     if record.get("nodes") in (None, nodes_record(now.nodes)):
         return now
-    return Cluster(Node(name, tuple(sockets)) for name, sockets in record["nodes"])
+    return Cluster(nodes_of(record["nodes"]))
+
+
+def nodes_of(values: Iterable[Any]) -> List[Node]:
+    """The nodes of journal values."""
+    return [Node(name, tuple(sockets)) for name, sockets in values]
 
 
 def placement_record(placement: AnyPlacement) -> Record:

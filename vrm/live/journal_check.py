@@ -143,7 +143,8 @@ _WANTED: Dict[str, Dict[str, Check]] = {
 
 _MAY: Dict[str, Check] = {
     "time": _number, "pid": _count, "host": _text, "boot": _text, "allocation": _text,
-    "nodes": _list(_node), "format": _positive, "position": _maybe(_position), "command": _text,
+    "nodes": _list(_node), "granted": _list(_node), "lost": _flag, "format": _positive,
+    "position": _maybe(_position), "command": _text,
     "priority": _whole, "after": _list(_dependency), "retries": _count, "variables": _variables,
     "arguments": _list(_line_text), "directory": _line_text, "held": _flag, "name": _line_text,
     "array": _numbers, "ran": _maybe(_list(_number, 2)),

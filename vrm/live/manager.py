@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from vrm.config import Settings
-from vrm.live import control, journal as journals, recovery
+from vrm.live import allocation, control, journal as journals, recovery
 from vrm.live.launchers import LaunchError
 from vrm.live.nodewatch import Bound, Down, Left, NodeWatch, Unsure, Up
 from vrm.live.orders import Orders
@@ -34,6 +34,7 @@ from vrm.live.snapshot import snapshot
 from vrm.live.spawner import (Ended, ExitStatus, LaunchFailed, LaunchRequest, Marker, Spawner,
                               SpawnerError, SpawnerLost, Started, SupervisorLost)
 from vrm.live.trust import distrust
+from vrm.live.verdict import HOLD, NODE_LOSSES, Held, shell_code, verdict
 from vrm.live.walltime import AllocationEnd
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.scheduling import Start
@@ -60,6 +61,9 @@ LINGER = 2.0
 
 CLOSED_FOR = 15.0
 """Seconds in which nothing starts on a node that could not be reached once."""
+
+RESERVE = 2.0
+"""Seconds that vrm keeps for its own records of those that a batch system gives it to end."""
 
 RETRY = 1.0
 """Seconds after which something is tried again that a full disk has prevented."""
@@ -94,6 +98,7 @@ class Running:
     away: bool = False                   # on another host: its processes are out of reach
     marker: Optional[Marker] = None
     intent: str = ""                     # why the manager ends it, see `verdict`
+    told: float = math.inf               # when it was told to end, by the wall clock
     lost: bool = False                   # its supervisor was killed
     ending: Optional[SessionEnd] = None
     gone_since: float = math.inf         # its files are not there
@@ -137,6 +142,9 @@ class Manager:
         self.end = AllocationEnd(settings.end.at, settings.end.margin, settings.grace,
                                  self.start_time, site.end)
         self.running: Dict[int, Running] = {}
+        self._held: Dict[int, Held] = {}          # failures that may turn out to be interruptions
+        self._losses: Dict[int, int] = {}         # nodes that jobs have lost, by id
+        self.grace = settings.grace
         self.counts = {state.value: 0 for state in JobState if state.ended}
         self.bad_lines = 0  # that this manager has read in the queue file
         self.run_id = uuid.uuid4().hex[:12]
@@ -212,9 +220,11 @@ class Manager:
                 # Everything of one turn happens at one moment, as in a simulation: what a job's
                 # end lets start has that end as its start.
                 self.now = now = self._moment()
-                for key, _ in ready:
+                # A signal first: what it ends may have ended already.
+                for key, _ in sorted(ready, key=lambda each: each[0].fileobj is not self._wakeup):
                     key.data()
                 self._look_at_nodes(now)
+                self._settle(now)
                 self._act_on_deadlines(now)
                 if now >= self._next_poll:
                     self._next_poll = now + POLL
@@ -232,7 +242,7 @@ class Manager:
     def _done(self) -> bool:
         if (self._signals > 2 or self._gone) and not self.running:
             return True  # what a full disk does not take is taken up by the next manager
-        if self.running or self._prepared or self.records.pending or (
+        if self.running or self._held or self._prepared or self.records.pending or (
                 self.records.sweep_at < math.inf):
             return False
         if self.phase == "stopping":
@@ -247,6 +257,8 @@ class Manager:
                        self.watch.deadline)
         if not self._closing:
             deadline = min(deadline, self.end.closing)
+        for held in self._held.values():
+            deadline = min(deadline, max(held.until, self.now + POLL))
         for running in self.running.values():
             if self._closing and not running.intent:
                 deadline = min(deadline, self.end.last_call)
@@ -285,12 +297,16 @@ class Manager:
                 self._close_down(f"{name}, the batch system's warning")
                 continue
             self._signals += 1
+            if number == signal.SIGTERM and self.place.allocation:
+                self._interrupt(name)
+                continue
+            intent = "pause" if self.settings.on_stop == "requeue" else "stop"
             if self._signals == 1:
-                self.stop(name, kill=self.settings.on_stop == "kill")
+                self.stop(name, kill=self.settings.on_stop != "wait", intent=intent)
             elif self._signals == 2:
-                self.stop(f"a second {name}", kill=True)
+                self.stop(f"a second {name}", kill=True, intent=intent)
             else:
-                self.stop(f"a further {name}", kill=True, at_once=True)
+                self.stop(f"a further {name}", kill=True, at_once=True, intent=intent)
 
     def _read_spawner(self) -> None:
         for event in self.spawner.events():
@@ -383,6 +399,10 @@ class Manager:
         for running in lost:
             running.why = running.why or f"node {name} is down"
             self.end_job(running, "node")
+        for held in list(self._held.values()):
+            if held.running.booking.placement.node_set >> event.node & 1:
+                held.running.why = f"node {name} is down"
+                self._release_verdict(held, "node")
 
     def _close_node(self, node: int) -> None:
         """Nothing starts on a node any more."""
@@ -401,7 +421,7 @@ class Manager:
             lost = ask(run.errors(job.app, job.id), run.output(job.app, job.id)) if ask else ()
             if lost:
                 return JobState.FAILED, f"mpirun has lost {', '.join(lost)}"
-        return verdict(running.intent, status, running.why)
+        return verdict(running.intent, status, running.why, running.told)
 
     def _beyond(self, running: Running) -> bool:
         """Whether a job has other nodes of this cluster than this machine."""
@@ -435,6 +455,8 @@ class Manager:
         found = self._look(running.job.id)
         if found.what == recovery.ENDED:
             assert found.status is not None
+            if found.gone and not found.status.ok:  # perhaps by that allocation's end
+                running.intent = running.intent or "interrupted"
             self._ended(running, found.status, *self._judged(running, found.status))
         elif found.what == recovery.INTERRUPTED:
             self._ended(running, None, JobState.FAILED, found.trouble)
@@ -721,7 +743,8 @@ class Manager:
         """End a running job because of `intent`, which is recorded first."""
         if not running.intent:
             running.intent = intent
-            self.journal.append("intent", id=running.job.id, reason=intent, **origin)
+            self.journal.append("intent", id=running.job.id, reason=intent, time=time.time(),
+                                **origin)
             self._synced()
         if running.away:
             self._ended(running, None, *verdict(running.intent, None))
@@ -733,10 +756,12 @@ class Manager:
         if running.session is None:
             return  # its supervisor has not answered yet; `_read_spawner` comes back to this
         running.ending = SessionEnd(running.session,
-                                    self.settings.grace if grace is None else grace,
+                                    self.grace if grace is None else grace,
                                     spare={running.session},
                                     started=running.marker.started if running.marker else None)
         running.ending.poll(self.clock())
+        if running.ending.told_at is not None:
+            running.told = min(running.told, running.ending.told_at)
 
     def _ended(self, running: Running, status: Optional[ExitStatus], state: JobState,
                reason: str = "") -> None:
@@ -755,10 +780,43 @@ class Manager:
             outcome.session = None
         elif not running.former:
             self.watch.sweep(job.id, running.booking.placement)
-        why, retry = self._why_again(outcome, running.intent)
+        self._changed = True
+        if state is JobState.FAILED and not running.intent and (
+                self.place.allocation or self._beyond(running)):
+            self._held[job.id] = Held(running, outcome, self.now + HOLD)
+        else:
+            self._conclude(outcome, running.intent)
+
+    def _settle(self, now: float) -> None:
+        """Give the verdicts of failed jobs on which it is clear that nothing interrupted them."""
+        for held in list(self._held.values()):
+            running = held.running
+            nodes = () if running.former else running.booking.placement.nodes
+            if now >= held.until and not self.watch.sweeping(running.job.id) and all(
+                    map(self.watch.answers, nodes)):
+                self._release_verdict(held)
+
+    def settle(self, job_id: int) -> None:
+        """Give the verdict on a job at once, if it is held."""
+        if job_id in self._held:
+            self._release_verdict(self._held[job_id])
+
+    def _release_verdict(self, held: Held, intent: str = "") -> None:
+        """A held verdict: the job has failed, or with an `intent` was interrupted."""
+        outcome = held.outcome
+        del self._held[outcome.job.id]
+        if intent:
+            outcome.state, outcome.reason = verdict(intent, None, held.running.why)
+        self._conclude(outcome, intent)
+
+    def _conclude(self, outcome: Outcome, intent: str) -> None:
+        """Record the end of a job that ran, or let it wait again."""
+        why, retry = self._why_again(outcome, intent)
         if why:
             self.records.sweep(outcome)
-            self.wait_again(job, why, retry)
+            lost = {"lost": True} if intent == "node" and not retry else {}
+            self._losses[outcome.job.id] = self._losses.get(outcome.job.id, 0) + len(lost)
+            self.wait_again(outcome.job, why, retry, **lost)
         else:
             self.close_job(outcome)
         self._changed = True
@@ -781,6 +839,11 @@ class Manager:
         if intent == "interrupted":
             requeue = self.settings.interrupted == "requeue"
             return ("interrupted by the end of the allocation" if requeue else ""), False
+        if intent == "pause":
+            return "the manager was stopped (OnStop: requeue)", False
+        if (intent == "node" and self.settings.interrupted == "requeue"
+                and self._losses.get(outcome.job.id, 0) < NODE_LOSSES):
+            return f"interrupted: {outcome.reason}", False
         if entry.tries < entry.details.retries:
             return (f"{outcome.state.value} ({outcome.reason}); retry {entry.tries + 1} of "
                     f"{entry.details.retries}"), True
@@ -911,8 +974,23 @@ class Manager:
         self._closing = True
         self.stop(who, kill=False)
 
-    def stop(self, who: str, kill: bool, at_once: bool = False) -> None:
-        """Start nothing more; end the running jobs (`kill`) or let them finish."""
+    def _interrupt(self, name: str) -> None:
+        """The batch system ends this job, puts it back into its queue, or takes its nodes away.
+        What runs, and what has failed just now, was interrupted; the processes have less time
+        than the batch system gives vrm."""
+        self._closing = True
+        moment = time.time()
+        delay = allocation.kill_delay(self.place.allocation)
+        self.grace = min(self.grace, max(0.0, delay - RESERVE))
+        for running in self.running.values():
+            running.told = min(running.told, moment)
+        for held in list(self._held.values()):
+            self._release_verdict(held, "interrupted")
+        self.stop(f"{name} from the batch system", kill=True, at_once=self._signals > 2)
+
+    def stop(self, who: str, kill: bool, at_once: bool = False, intent: str = "stop") -> None:
+        """Start nothing more; end the running jobs (`kill`, because of `intent`) or let them
+        finish."""
         if self.phase != "stopping":
             self.phase = "stopping"
             self._changed = self._dirty = True
@@ -926,7 +1004,7 @@ class Manager:
             for running in list(self.running.values()):
                 if at_once or not running.intent:
                     # Who ends an allocation sends SIGTERM at its end.
-                    self.end_job(running, "interrupted" if self._closing else "stop",
+                    self.end_job(running, "interrupted" if self._closing else intent,
                               grace=0.0 if at_once else None)
 
     def _take_back(self, job: Job) -> None:
@@ -1004,11 +1082,14 @@ class Manager:
         self.watch.begin(self.run_id)
         self._run_of = past.run_of
         nodes = journals.nodes_record(self.cluster.nodes)
+        granted = journals.nodes_record(self.room.granted)
+        more = {"granted": granted} if granted not in ([], nodes) else {}
         if past.runs and past.runs[-1].get("nodes", nodes) != nodes:
             self.tell("note", "the nodes are others than before; the run goes on with these")
         self.journal.append("run", format=journals.FORMAT, run=self.run_id, time=self.clock(),
-                            pid=os.getpid(), nodes=nodes, **self.place.record())
+                            pid=os.getpid(), nodes=nodes, **more, **self.place.record())
         self._next_id = past.next_id
+        self._losses = dict(past.losses)
         self._orders = Orders(self, past.commands)
         self._input_ended = past.input_ended
         follower = QueueFollower(self.settings.applications.queue,
@@ -1019,9 +1100,11 @@ class Manager:
         self._input = Replay(follower, self.settings.replay.speed)
         for record in past.runs:
             self.room.add(journals.cluster_of(record, self.cluster).nodes)
+            self.room.add(journals.nodes_of(record.get("granted", [])))
         self._restore_jobs(past)
         for job, start in past.running:
-            self._take_over(job, start, past.intents.get(job.id, ""))
+            self._take_over(job, start, past.intents.get(job.id, ""),
+                            past.told.get(job.id, math.inf))
 
     def _restore_jobs(self, past: journals.Past) -> None:
         """Enter all jobs of the run, in the order in which they came."""
@@ -1048,8 +1131,9 @@ class Manager:
         for job_id, tries in past.tries.items():
             self.book.entries[job_id].tries = tries
 
-    def _take_over(self, job: Job, start: journals.Record, intent: str) -> None:
-        """Follow a job that an earlier manager started, or find how it ended."""
+    def _take_over(self, job: Job, start: journals.Record, intent: str, told: float) -> None:
+        """Follow a job that an earlier manager started, or find how it ended. With an `intent` it
+        had told the job to end, at `told`."""
         before = journals.cluster_of(self._run_of.get(job.id, {}), self.cluster)
         found = self._look(job.id)
         old = journals.placement_of(start["placement"], before)
@@ -1063,7 +1147,8 @@ class Manager:
         else:
             booking = self.cluster.book(job, placement, start["time"])
         running = Running(booking, start["backfilled"], taken_over=True, marker=found.marker,
-                          intent=intent, away=found.what == recovery.ELSEWHERE,
+                          intent=intent, told=told if intent else math.inf,
+                          away=found.what == recovery.ELSEWHERE,
                           former=before if placement is None else None)
         self.running[job.id] = running
         marker = found.marker
@@ -1099,28 +1184,3 @@ class Manager:
         self.journal.append("back", id=job.id)
         self._drop(self.book.again(job.id))
 
-
-def verdict(intent: str, status: Optional[ExitStatus], why: str = "") -> Tuple[JobState, str]:
-    """How a job ended: first by what the manager itself did to it (`why` says more), then by its
-    exit status, which is not known (None) when its supervisor was killed."""
-    if status is not None and status.ok and intent != "node":
-        return JobState.COMPLETED, ""
-    if status is not None and status.error:
-        return JobState.FAILED, status.describe()
-    unknown = "its supervisor was killed, so its exit status is not known"
-    return {
-        "timeout": (JobState.TIMEOUT, "ran longer than its estimate"),
-        "cancel": (JobState.CANCELLED, "cancelled by its user"),
-        "stop": (JobState.CANCELLED, "the manager was stopped"),
-        "interrupted": (JobState.CANCELLED, "the end of the allocation interrupted it"),
-        "requeue": (JobState.CANCELLED, "requeued by its user"),
-        "binding": (JobState.FAILED, "its ranks were not where they should be"),
-        "node": (JobState.FAILED, why or "a node of it is down"),
-    }.get(intent, (JobState.FAILED, status.describe() if status else unknown))
-
-
-def shell_code(status: Optional[ExitStatus]) -> Optional[int]:
-    """What a shell would show: the exit code, or 128 + signal; None without a status."""
-    if status is None:
-        return None
-    return status.code if status.signal is None else 128 + status.signal

@@ -76,6 +76,7 @@ class Orders:
         named, swept = control.chosen(command, self.manager.book.entries)
         done, wrong = [], []
         for job_id in [*named, *swept]:
+            self.manager.settle(job_id)
             try:
                 done.append(act(self.manager.book.get(job_id)))
             except LifeError as error:

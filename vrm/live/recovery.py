@@ -42,12 +42,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Found:
-    """What became of a job; `status` where it is known, `trouble` where a file is damaged."""
+    """What became of a job; `status` where it is known, `trouble` where a file is damaged; `gone`:
+    the batch job in which it was started is over."""
 
     what: str
     marker: Optional[Marker] = None
     status: Optional[ExitStatus] = None
     trouble: str = ""
+    gone: bool = False
 
 
 def look(run: RunDirectory, job_id: int, under: Record, here: Place) -> Found:
@@ -65,7 +67,7 @@ def look(run: RunDirectory, job_id: int, under: Record, here: Place) -> Found:
         # Written whole or not at all: only the death of a machine leaves a part.
         return Found(INTERRUPTED, marker, trouble=str(error))
     if status is not None:
-        return Found(ENDED, marker, status)
+        return Found(ENDED, marker, status, gone=gone)
     if marker is None:
         return Found(UNSTARTED)
     if alive:

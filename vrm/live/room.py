@@ -29,6 +29,7 @@ class Room:
         self._on = on
         self._known: List[Tuple[Node, ...]] = [tuple(nodes)]
         self._others: List[NodesOf] = []
+        self.granted = tuple(granted)
         self.add(granted)
 
     def add(self, nodes: Iterable[Node]) -> None:

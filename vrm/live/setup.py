@@ -181,7 +181,8 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
     watcher = NodeWatch(agents if watched else None, cluster, wished.topologies,
                         kind, here)
     room = make_room(settings, cluster, scheduler, wished.granted)
-    return Site(cluster, wished.emulated, scheduler, launcher, room, batch_job(env),
+    return Site(cluster, wished.emulated, scheduler, launcher, room,
+                batch_job(env, allocation.runs),
                 (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
                 relay, wished.warnings)
 

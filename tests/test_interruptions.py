@@ -1,0 +1,293 @@
+"""What a job's end counts as when vrm, the batch system or a lost node ended it."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any, List
+
+import pytest
+
+from conftest import Site, mpiruns, wait_until
+from vrm.config import load
+from vrm.live.allocation import batch_job, kill_delay, parse_qstat
+from vrm.live.journal import Journal
+from vrm.live.manager import Manager, Running
+from vrm.live.nodewatch import Down
+from vrm.live.setup import prepare, run_directory
+from vrm.live.spawner import ExitStatus
+from vrm.live.verdict import HOLD, NODE_LOSSES, verdict
+from vrm.model import JobState
+from vrm.workload.queue_file import parse_line
+
+LOG = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\n'
+WAIT = LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'
+SHELL = LOG + "sleep 600\necho post\n"
+CHECKPOINT = LOG + ('trap \'sleep 0.3; echo saved > "$0.saved"; exit 0\' TERM\n'
+                    "while :; do sleep 0.02; done\n")
+
+
+def configure(site: Site, **keys: Any) -> None:
+    site.config(**{"Launcher": {"Kind": "direct"}, "Nodes": "auto", "Sockets": "auto",
+                   "Cores": 1, **keys})
+
+
+def started(site: Site) -> List[int]:
+    path = site.bin / "log"
+    return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def batch(site: Site, *arguments: str) -> "subprocess.Popen[str]":
+    """vrm inside a batch job of one node, this one."""
+    return site.start(*arguments, SLURM_JOB_ID="7", SLURM_JOB_NODELIST=os.uname().nodename)
+
+
+# The rule.
+
+
+def status(code: int = 0, end: float = 100.0) -> ExitStatus:
+    return ExitStatus(code, None, None, 0.0, end, 0.0, 0.0, 0, end)
+
+
+@pytest.mark.parametrize("intent, state", [
+    ("timeout", JobState.TIMEOUT), ("cancel", JobState.CANCELLED), ("stop", JobState.CANCELLED),
+    ("pause", JobState.CANCELLED), ("interrupted", JobState.CANCELLED),
+    ("requeue", JobState.CANCELLED), ("binding", JobState.FAILED)])
+def test_exit_status_0_counts_before_the_signal_and_not_behind_it(
+        intent: str, state: JobState) -> None:
+    assert verdict(intent, status(end=99.9), told=100.0) == (JobState.COMPLETED, "")
+    assert verdict(intent, status(end=100.1), told=100.0)[0] is state
+    assert verdict(intent, status(), told=math.inf)[0] is JobState.COMPLETED  # never told
+    assert verdict(intent, status(code=3, end=99.0), told=100.0)[0] is state
+
+
+def test_a_lost_node_is_no_success() -> None:
+    assert verdict("node", status(), "n1 is down") == (JobState.FAILED, "n1 is down")
+    assert verdict("", status(code=3)) == (JobState.FAILED, "exit 3")
+
+
+# What vrm ends.
+
+
+@pytest.mark.parametrize("kind", ["direct", *mpiruns()])
+def test_a_job_that_is_killed_is_not_completed_because_its_shell_goes_on(
+        site: Site, kind: str) -> None:
+    launcher = {"Kind": "direct"} if kind == "direct" else {"Kind": "openmpi", "Mpirun": kind}
+    configure(site, Launcher=launcher, Walltime="kill")
+    site.program("shell.x", SHELL)
+    site.lines(*["shell.x 1 0.4 0"] * 4)
+    site.run(limit=120)
+    assert site.statuses() == dict.fromkeys(range(4), "timeout")
+    assert not any("post" in (site.log / f"shell.x.{i}.o").read_text() for i in range(4))
+    site.nothing_left()
+
+
+def test_a_checkpoint_with_status_0_is_no_completion(site: Site) -> None:
+    """Ended for its walltime, and at the allocation's end: the one is recorded as what vrm did,
+    the other waits again; both had the time to write."""
+    configure(site, Walltime="kill", Grace=30)
+    site.program("saves.x", CHECKPOINT)
+    site.lines("saves.x 1 0.5 0")
+    done = site.run()
+    assert site.statuses() == {0: "timeout"} and (site.bin / "saves.x.saved").exists(), done.stdout
+    (site.bin / "saves.x.saved").unlink()
+    site.lines("saves.x 1 50 0")
+    manager = batch(site)
+    wait_until(lambda: started(site) == [0, 0], "it runs")
+    manager.terminate()
+    said = site.finish(manager)
+    assert "#0 saves.x waits again: interrupted" in said and site.statuses() == {}
+    assert (site.bin / "saves.x.saved").exists()
+
+
+def test_cancel_is_cancelled_with_status_0(site: Site) -> None:
+    configure(site)
+    site.program("saves.x", CHECKPOINT)
+    site.lines("saves.x 1 50 0")
+    manager = site.start()
+    wait_until(lambda: started(site) == [0], "it runs")
+    assert site.run("cancel", "0").returncode == 0
+    site.finish(manager)
+    assert site.statuses() == {0: "cancelled"} and (site.bin / "saves.x.saved").exists()
+
+
+# What the batch system ends.
+
+
+def test_sigterm_in_a_batch_job_interrupts_and_the_same_script_goes_on(site: Site) -> None:
+    configure(site)
+    long = site.program("long.x", WAIT)
+    site.lines("long.x 1 50 0", "long.x 1 50 0 after=0")
+    manager = batch(site)
+    wait_until(lambda: started(site) == [0], "it runs")
+    manager.terminate()
+    said = site.finish(manager)
+    assert "SIGTERM from the batch system: starting nothing more, ending 1" in said
+    assert "2 job(s) still wait; the same command goes on with them" in said
+    site.nothing_left()
+    Path(f"{long}.go").touch()
+    assert site.finish(batch(site)).count("completed") >= 2
+    assert started(site) == [0, 0, 1] and site.statuses() == {0: "completed", 1: "completed"}
+
+
+def test_interrupted_jobs_are_cancelled_where_that_is_wished(site: Site) -> None:
+    configure(site, Interrupted="mark")
+    site.program("long.x", WAIT)
+    site.lines("long.x 1 50 0")
+    manager = batch(site)
+    wait_until(lambda: started(site) == [0], "it runs")
+    manager.terminate()
+    site.finish(manager)
+    assert site.statuses() == {0: "cancelled"}
+    assert site.rows()[0].reason == "the end of the allocation interrupted it"
+
+
+def test_a_job_that_was_killed_a_moment_before_vrm_was_told_was_interrupted(site: Site) -> None:
+    """As scancel does it: the processes of the steps first. No retry is used."""
+    configure(site, Cores=1)
+    long = site.program("long.x", WAIT)
+    site.lines("long.x 1 50 0 retries=1")
+    manager = batch(site)
+    wait_until(lambda: started(site) == [0], "it runs")
+    os.kill(site.processes()[0], signal.SIGSEGV)
+    wait_until(lambda: not site.processes(), "the job is over")
+    manager.terminate()
+    said = site.finish(manager)
+    assert "waits again: interrupted by the end of the allocation" in said
+    assert "retry" not in said and site.statuses() == {}
+    Path(f"{long}.go").touch()
+    site.finish(batch(site))
+    assert site.statuses() == {0: "completed"}
+
+
+def test_a_failure_stays_one_when_nothing_follows(site: Site) -> None:
+    """In a batch job the verdict comes a second later; its cores are free at once."""
+    configure(site)
+    site.program("fails.x", LOG + "exit 3\n")
+    site.program("ok.x", LOG)
+    site.lines("fails.x 1 9 0 retries=1", "ok.x 1 9 0")
+    said = site.finish(batch(site))
+    assert "#0 fails.x waits again: failed (exit 3); retry 1 of 1" in said
+    assert started(site) == [0, 1, 0] and site.statuses() == {0: "failed", 1: "completed"}
+    assert site.rows()[0].exit_code == 3
+
+
+def test_commands_do_not_wait_for_a_held_verdict(site: Site) -> None:
+    manager = prepared(site, "fails.x 1 9 0", allocation="pbs 1")
+    fail(manager)
+    assert manager._held and manager.book.entries[0].state is JobState.RUNNING
+    manager.settle(0)
+    assert not manager._held and manager.book.entries[0].state is JobState.FAILED
+    manager.journal.close()
+
+
+def prepared(site: Site, line: str, allocation: str = "") -> Manager:
+    """A manager with a job that runs on the first of two nodes, without its processes."""
+    configure(site, Nodes=2, Sockets=1, Cores=1, Emulate=True)
+    site.program(line.split()[0], "exit 3\n")
+    settings = load(site.config_file)
+    run = run_directory(settings)
+    run.create()
+    manager = Manager(settings, prepare(settings), run, lambda kind, text: None)
+    manager.journal = Journal(run.journal)
+    manager.place = type(manager.place)("here", "boot", allocation)
+    manager.enter(parse_line(line))
+    start(manager)
+    return manager
+
+
+def start(manager: Manager) -> None:
+    manager._step(manager.now)
+    start, = manager._prepared
+    manager._prepared.clear()
+    manager.running[start.job.id] = Running(start.booking, start.backfilled)
+
+
+def fail(manager: Manager) -> None:
+    running, = manager.running.values()
+    manager._ended(running, status(code=3), JobState.FAILED, "exit 3")
+
+
+def test_a_verdict_is_held_until_a_lost_node_is_known(site: Site) -> None:
+    manager = prepared(site, "fails.x 1 9 0", allocation="pbs 1")
+    fail(manager)
+    manager._settle(manager.now + 0.9 * HOLD)
+    assert manager._held
+    manager._node_down(Down(0, "it is off"))
+    assert not manager._held and manager.book.waiting == 1  # without a retry
+    assert manager.book.entries[0].tries == 0
+    manager.journal.close()
+
+
+def test_a_job_that_takes_nodes_down_does_not_do_so_for_ever(site: Site) -> None:
+    manager = prepared(site, "fails.x 1 9 0")
+    for number in range(NODE_LOSSES + 1):
+        running, = manager.running.values()
+        running.why = "node n0 is down"
+        running.intent = "node"
+        manager._ended(running, None, *verdict("node", None, running.why))
+        if number < NODE_LOSSES:
+            assert manager.book.waiting == 1
+            start(manager)
+    assert manager.book.entries[0].state is JobState.FAILED
+    manager.journal.close()
+
+
+def test_what_failed_unjudged_in_an_allocation_that_is_over_runs_again(site: Site) -> None:
+    """vrm was killed; its job failed afterwards, perhaps by the same end. In the same batch job
+    it has failed, in the next it was interrupted."""
+    configure(site)
+    site.program("long.x", WAIT + "exit 3\n")
+    site.lines("long.x 1 50 0")
+    manager = batch(site)
+    wait_until(lambda: started(site) == [0], "it runs")
+    manager.kill()
+    manager.wait()
+    site.kill_processes()
+    wait_until(lambda: (site.log / "ended").exists() and list((site.log / "ended").iterdir()),
+               "its status is there")
+    (site.bin / "long.x.go").touch()
+    said = site.finish(site.start(SLURM_JOB_ID="8", SLURM_JOB_NODELIST=os.uname().nodename))
+    assert "waits again: interrupted" in said
+    assert started(site) == [0, 0] and site.rows()[0].exit_code == 3
+
+
+def test_a_batch_job_that_is_run_again_is_another_one() -> None:
+    env = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n0"}
+    assert batch_job(env) == batch_job({**env, "SLURM_RESTART_COUNT": "0"}) == "slurm 5"
+    assert batch_job({**env, "SLURM_RESTART_COUNT": "2"}) == "slurm 5 again 2"
+    assert batch_job({"PBS_JOBID": "5.pbs"}, 1) == batch_job({"PBS_JOBID": "5.pbs"}) == "pbs 5.pbs"
+    assert batch_job({"PBS_JOBID": "5.pbs"}, 3) == "pbs 5.pbs again 2"
+    assert batch_job({}, 3) == ""
+    assert parse_qstat("Job Id: 5.pbs\n    run_count = 2\n").runs == 2
+    assert (kill_delay("pbs 5"), kill_delay("slurm 5"), kill_delay("lsf 5")) == (10, 30, 10)
+
+
+# What the user stops.
+
+
+def test_on_stop_requeue_lets_running_jobs_wait_again(site: Site) -> None:
+    configure(site, OnStop="requeue", Interrupted="mark")
+    long = site.program("long.x", WAIT)
+    site.lines("long.x 1 50 0")
+    manager = site.start()
+    wait_until(lambda: started(site) == [0], "it runs")
+    manager.send_signal(signal.SIGINT)
+    assert "waits again: the manager was stopped" in site.finish(manager)
+    site.nothing_left()
+    Path(f"{long}.go").touch()
+    assert site.run().returncode == 0 and started(site) == [0, 0]
+
+
+def test_vrm_stop_in_a_batch_job_cancels(site: Site) -> None:
+    configure(site)
+    site.program("long.x", WAIT)
+    site.lines("long.x 1 50 0")
+    manager = batch(site)
+    wait_until(lambda: started(site) == [0], "it runs")
+    assert site.run("stop", "--now").returncode == 0
+    site.finish(manager)
+    assert site.statuses() == {0: "cancelled"}
