@@ -548,7 +548,7 @@ def test_a_full_disk_delays_starts_and_loses_nothing(site: Site) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
     site.log.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(site.log)],
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k,mode=700", "none", str(site.log)],
                              stderr=subprocess.PIPE, text=True, check=False)
     if mounted.returncode:
         pytest.skip(f"cannot mount a small file system here: {mounted.stderr.strip()}")

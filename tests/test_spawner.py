@@ -821,5 +821,5 @@ def test_damaged_files_are_named(tmp_path: Path, text: str) -> None:
     for read in (read_status, Marker.read):
         with pytest.raises(RecordError, match=str(path)):
             read(path)
-    with pytest.raises(RecordError, match="Is a directory"):
+    with pytest.raises(RecordError, match="is a directory"):
         read_status(tmp_path)

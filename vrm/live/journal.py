@@ -214,7 +214,7 @@ def _apply(record: Record, past: Past) -> None:
     if event == "run":
         if not past.runs:
             past.format = record.get("format", 1)
-        past.run, past.finished = past.run or record["run"], False
+        past.run, past.finished = record["run"], False  # a copy takes another name
         past.runs.append(record)
     elif event == "job":
         _jobs_came(past, record)

@@ -141,10 +141,15 @@ _WANTED: Dict[str, Dict[str, Check]] = {
 }
 """The events of a journal, and the values that each must have."""
 
+def _home(value: Any) -> bool:
+    """The directory of a run."""
+    return type(value) is dict and _line_text(value.get("path")) and _size(value.get("inode"))
+
+
 _MAY: Dict[str, Check] = {
     "time": _number, "pid": _count, "host": _text, "boot": _text, "allocation": _text,
     "nodes": _list(_node), "granted": _list(_node), "lost": _flag, "format": _positive,
-    "position": _maybe(_position), "command": _text,
+    "home": _home, "position": _maybe(_position), "command": _text,
     "priority": _whole, "after": _list(_dependency), "retries": _count, "variables": _variables,
     "arguments": _list(_line_text), "directory": _line_text, "held": _flag, "name": _line_text,
     "array": _numbers, "ran": _maybe(_list(_number, 2)),

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from vrm.config import Settings
-from vrm.live import allocation, control, journal as journals, recovery
+from vrm.live import allocation, control, journal as journals, recovery, takeup
 from vrm.live.launchers import LaunchError
 from vrm.live.nodewatch import Bound, Down, Left, NodeWatch, Unsure, Up
 from vrm.live.orders import Orders
@@ -183,7 +183,7 @@ class Manager:
             self._check_queue_file()
         self.run_directory.create(self.settings.trust)
         with self.run_directory.owned() as lock:
-            past = self._past()
+            past = takeup.past_of(self.run_directory, self.fresh, self.tell)
             self.journal = journals.Journal(self.run_directory.journal)
             with Spawner([lock], self.relay) as self.spawner, self._woken_by_signals():
                 self._ask_end(self.now, wait=5.0)
@@ -1044,31 +1044,6 @@ class Manager:
             raise RunError(f"cannot write {self.run_directory.journal}: {error.strerror}; the "
                            "same command records what is missing") from error
 
-    def _past(self) -> journals.Past:
-        """What an earlier manager left in the directory; an ended run is put aside."""
-        run = self.run_directory
-        try:
-            past = journals.replay(journals.read(run.journal), run.journal)
-        except journals.JournalError as error:
-            damage = f"the journal is damaged: {error}"
-            if not self.fresh:
-                raise RunError(f"{damage}; nothing was started or changed. Put a copy of the file "
-                               "back, or use --fresh to put it aside and begin again") from error
-            if any(run.pids.iterdir()):
-                raise RunError(f"{damage}, and jobs of that run may still be running; end them, "
-                               f"remove the files in {run.pids}, and try again") from error
-            past = journals.Past("damaged")
-        if past.run and (self.fresh or past.finished) and not past.running:
-            outputs = [path for job in past.jobs.values()
-                       for path in (run.output(job.app, job.id), run.errors(job.app, job.id))]
-            folder = run.archive(outputs)
-            self.tell("note", f"the records of the run before are in {folder}")
-            past = journals.Past()
-        elif past.run and self.fresh:
-            raise RunError(f"{len(past.running)} job(s) of the run before may still be running; "
-                           "start without --fresh to follow them to their end first")
-        return past
-
     def _continue(self, past: journals.Past) -> None:
         """Take up what the journal tells: jobs that wait, run, or ended in the meantime."""
         if past.run:
@@ -1087,7 +1062,8 @@ class Manager:
         if past.runs and past.runs[-1].get("nodes", nodes) != nodes:
             self.tell("note", "the nodes are others than before; the run goes on with these")
         self.journal.append("run", format=journals.FORMAT, run=self.run_id, time=self.clock(),
-                            pid=os.getpid(), nodes=nodes, **more, **self.place.record())
+                            pid=os.getpid(), nodes=nodes, **more,
+                            home=takeup.identity(self.run_directory), **self.place.record())
         self._next_id = past.next_id
         self._losses = dict(past.losses)
         self._orders = Orders(self, past.commands)
