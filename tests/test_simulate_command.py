@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any, Dict
 
@@ -202,6 +207,88 @@ def test_messages(words: Any, message: str, trace: Path, queue: Path, tmp_path: 
     assert run(*words) == 2
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("content, message", [
+    (b"", "bad: empty; name a trace"),
+    (gzip.compress(b""), "bad: empty; name a trace"),
+    (bytes(range(256)) * 9, "bad: not a text file; name a trace"),
+    (b"\xef\xbb\xbf" + ROWS.encode(), "bad:1: begins with a byte order mark (UTF-8); convert it: "
+                                      "`tail -c +4 bad > NEW`"),
+    ("\ufeff".encode("utf-16-le") + ROWS.encode("utf-16-le"), "(UTF-16); convert it: `iconv"),
+    (ROWS.replace("\n", "\r").encode(), "bad: its lines end with a carriage return alone; convert"),
+    (b"dear diary\nnothing happened\n", "bad:1: "),
+    (b"1 0 -1 10 2 -1 -1 2 20 -1 1 1 -1 -1 -1 -1 -1 -1\n", "bad: the workload does not say how large"),
+    (ROWS.replace("3 2 ", f"{2 ** 63} 2 ").encode(), "bad:5: a number out of range"),
+    (ROWS.replace("3 2 ", f"3 {'9' * 400} ").encode(), "bad:5: a number out of range"),
+    (b"id,app,procs,submit,start,end,walltime,status\n%d,a,1,0,0,1,1,completed\n" % 2 ** 63,
+     "bad: job 9223372036854775808: a number out of range"),
+    (b"id,app,procs,submit,start,end,walltime,status\n1,a,1,0,0," + b"9" * 400 + b",1,completed\n",
+     "bad: job 1: a number out of range"),
+])
+def test_bad_files_are_named_with_the_fix(content: bytes, message: str, tmp_path: Path,
+                                          capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad").write_bytes(content)
+    shape = [] if "how large" in message or "empty" in message else ["--nodes", 4]
+    assert run("bad", *shape) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error and error.count("\n") == 1
+    assert error.startswith("vrm simulate: bad") and len(error) < 500
+
+
+def test_the_header_may_have_another_sign(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "t").write_text(ROWS.replace(";", "#"))
+    assert run(tmp_path / "t", "--json") == 0
+    assert json_of(capsys)["machine"]["all_cores"] == 4
+
+
+def test_pipes_are_read(trace: Path, tmp_path: Path, capsys: Any) -> None:
+    assert run(trace, "--json") == 0
+    plain = json_of(capsys)
+    run(trace, "--out", tmp_path / "out")
+    jobs = tmp_path / "out" / "jobs.csv"
+    queue = tmp_path / "queue"
+    queue.write_text("a.S.x 1 5 0 2\nb.S.x 2 7 0\n")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for source, words, number in ((trace, [], 3), (jobs, ["--nodes", 4], 3),
+                                  (queue, ["--nodes", 4], 2)):
+        content = source.read_bytes()
+        writer = threading.Thread(target=fifo.write_bytes, args=(content,))
+        writer.start()
+        capsys.readouterr()
+        assert run(fifo, "--json", *words) == 0
+        writer.join()
+        found = json_of(capsys)
+        assert found["jobs"] == number
+        if number == 3:
+            assert found["start_hash"] == plain["start_hash"]
+    # An error in it names the pipe.
+    writer = threading.Thread(target=fifo.write_text, args=(ROWS + "5 x\n" + ROWS[-50:] + "x " * 18,))
+    writer.start()
+    assert run(fifo) == 2
+    writer.join()
+    assert f"vrm simulate: {fifo}:" in capsys.readouterr().err
+    assert run("/dev/null") == 2
+    assert "/dev/null: a device, not a file" in capsys.readouterr().err
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m vrm.cli simulate <(cat {trace}) --json"],
+                          capture_output=True, text=True, timeout=60, check=False,
+                          cwd=Path(__file__).resolve().parents[1])
+    assert json.loads(done.stdout)["start_hash"] == plain["start_hash"], done.stderr
+
+
+def test_killed_at_the_requested_time(tmp_path: Path, capsys: Any) -> None:
+    trace = tmp_path / "t.swf"
+    trace.write_text("; MaxProcs: 1\n1 0 -1 90 1 -1 -1 1 8 -1 1 1 -1 -1 -1 -1 -1 -1\n")
+    assert run(trace, "--kill", "--json") == 0
+    found = json_of(capsys)
+    assert found["timeout"] == 1 and found["makespan"] == 8
+    assert run(trace, "--json") == 0
+    assert json_of(capsys)["makespan"] == 90
+    with pytest.raises(SystemExit):
+        run("--help")
+    assert "implies--keep-estimates" in "".join(capsys.readouterr().out.split())
 
 
 def test_an_interrupted_run_writes_what_has_ended(trace: Path, tmp_path: Path, capsys: Any,

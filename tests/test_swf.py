@@ -76,7 +76,7 @@ def test_decimals_and_unknown_fields(path: Path) -> None:
     (row(2, allocated=0, requested=0), "dropped: no processors"),
     (row(2, requested=9), "dropped: more processors than the machine"),
     (row(2, submit=-1), "dropped: no submission time"),
-    ("2 0 -1 10\n", "dropped: fewer than 18 fields"),
+    ("2 0 -1 10\n", "dropped: fewer than 14 of the 18 fields"),
 ])
 def test_rows_that_are_dropped_are_counted(path: Path, bad: str, reason: str) -> None:
     found = trace(path, row(1), bad, row(3), largest=8)
@@ -104,13 +104,40 @@ def test_estimates_can_be_kept(path: Path) -> None:
 def test_unsorted_rows_are_sorted_and_ties_keep_the_order_of_lines(path: Path) -> None:
     found = trace(path, row(1, 50), row(2, 10), row(3, 50), row(4, 10), row(5, 0))
     assert ids(found) == [5, 2, 4, 1, 3]
-    assert found.dirt == {"submitted before the row above": 3}
+    assert found.dirt == {"submitted before a row above": 3}
 
 
 def test_job_numbers_that_repeat_are_renumbered(path: Path) -> None:
     found = trace(path, row(4), row(4), row(2), row(9))
-    assert ids(found) == [4, 5, 6, 9]
-    assert found.dirt == {"job number not above the last one: renumbered": 2}
+    assert ids(found) == [4, 10, 2, 9]
+    assert found.dirt == {"job number used before: renumbered": 1}
+
+
+def test_job_numbers_that_do_not_rise_are_kept(path: Path) -> None:
+    found = trace(path, row(1), row(10 ** 9), row(3), row(4))
+    assert ids(found) == [1, 10 ** 9, 3, 4] and not found.dirt
+
+
+def test_rows_without_their_last_fields_are_counted_as_such(path: Path) -> None:
+    short = [" ".join(row(number).split()[:fields]) + "\n"
+             for number, fields in enumerate((18, 17, 14, 13), 1)]
+    found = trace(path, *short)
+    assert ids(found) == [1, 2, 3]
+    assert found.dirt == {"fewer than 18 fields: the missing last ones are unknown": 2,
+                          "dropped: fewer than 14 of the 18 fields": 1}
+
+
+def test_each_submission_out_of_order_is_counted(path: Path) -> None:
+    found = trace(path, row(1, 50), row(2, 5), row(3, 20))
+    assert ids(found) == [2, 3, 1] and found.dirt == {"submitted before a row above": 2}
+
+
+@pytest.mark.parametrize("bad", [row(2 ** 63), row(-2), row(2, "9" * 400), row(2, run="9" * 400),
+                                 row(2, time="9" * 400), row(2, run="1" + "0" * 5000)])
+def test_numbers_out_of_range_are_an_error_with_the_line(path: Path, bad: str) -> None:
+    with pytest.raises(TraceError, match=r"t\.swf:10: .*put a `;` before it") as found:
+        list(trace(path, row(1), bad))
+    assert len(str(found.value)) < 400
 
 
 def test_what_is_no_number_is_an_error_with_the_line(path: Path) -> None:

@@ -50,7 +50,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--min-throughput", metavar="X", type=float,
         help="under strip, with measured speed-ups: pairs whose combined throughput is below X "
              "share no node (1, the default: that of running them one after the other; 0: all may)")
-    add("--kill", action="store_true", help="end jobs at their wall time")
+    add("--kill", action="store_true", help="end jobs at their requested time (implies --keep-estimates)")
     add("--interval", metavar="SECONDS", type=factor,
         help="decide only every so many seconds (default: at every event)")
     add("--starts-per-interval", metavar="N", type=count,
@@ -73,7 +73,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--clean", action="store_true",
         help="drop cancelled jobs (status 5) and parts of checkpointed ones (2 to 4)")
     add("--keep-estimates", action="store_true",
-        help="leave requested times below the run time as they are")
+        help="leave requested times below the run time as they are (default: raised to it)")
     results = parser.add_argument_group("results")
     add = results.add_argument
     add("--out", metavar="DIR", help="write jobs.csv and summary.json there")

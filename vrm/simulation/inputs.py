@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
+import os
 import re
+import shutil
+import stat
+import tempfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Job
 from vrm.model.node import Node
 from vrm.model.speedups import SpeedError, Speedups
-from vrm.report.jobs import JobFileError, parse_cores, read_jobs
+from vrm.report.jobs import JobFileError, JobRow, read_jobs
 from vrm.workload import heatmap_files
 from vrm.workload.lublin import Lublin
-from vrm.workload.queue_file import LineError, QueueFollower, replay
+from vrm.workload.queue_file import LineError, QueueFollower, parse_line, replay
 from vrm.workload.submission import Submission
-from vrm.workload.swf import Rules, Trace, TraceError
+from vrm.workload.swf import (FIELDS, LARGEST_ID, LONGEST, NEEDED, Rules, Trace,
+                              TraceError)
 
 
 class WorkloadError(ValueError):
-    """A workload that cannot be used; the text names the file and the mend."""
+    """A workload that cannot be used; the text names the file and the fix."""
 
 
 class QueueWorkload:
@@ -40,8 +46,10 @@ class QueueWorkload:
     unix_start: Optional[int] = None
 
     def __init__(self, path: Union[str, Path], rules: Rules = Rules(),
-                 speedups: Optional[Speedups] = None) -> None:
+                 speedups: Optional[Speedups] = None, name: str = "") -> None:
         self.path = Path(path)
+        self.name = name or str(path)
+        self.spool: Any = None
         self.rules = rules
         self.speedups = speedups
         self.taken = 0
@@ -52,7 +60,7 @@ class QueueWorkload:
         follower.finish()
         lines = follower.read_new()
         if follower.trouble:
-            raise WorkloadError(f"queue file {self.path} {follower.trouble}")
+            raise WorkloadError(f"queue file {self.name} {follower.trouble}")
         self.taken, job_id = 0, -1
         self.dirt = {}
         for offset, line in replay(lines, self.rules.load):
@@ -86,8 +94,10 @@ class RecordedRun:
     processors: Optional[int] = None
     unix_start: Optional[int] = None
 
-    def __init__(self, path: Union[str, Path], rules: Rules = Rules()) -> None:
+    def __init__(self, path: Union[str, Path], rules: Rules = Rules(), name: str = "") -> None:
         self.path = Path(path)
+        self.name = name or str(path)
+        self.spool: Any = None
         self.rules = rules
         self.taken = 0
         self.dirt: Dict[str, int] = {}
@@ -96,23 +106,33 @@ class RecordedRun:
         self.taken = 0
         self.dirt = {}
         found = []
-        for row in read_jobs(self.path):
+        for row in self._rows():
             if row.start is None or row.end is None or row.end <= row.start:
                 self.dirt["dropped: never ran"] = self.dirt.get("dropped: never ran", 0) + 1
                 continue
             if not self.rules.wants(row.id, row.submit):
                 continue
-            width = 1
-            if row.cores:
-                cores = sum(place.last - place.first + 1 for _, places in parse_cores(row.cores)
-                            for place in places)
-                width = max(1, cores // row.procs)
+            width = max(1, row.processors // row.procs)
             job = Job(row.id, row.app, row.procs, row.walltime, row.submit, row.exclusive, width)
             found.append(Submission(job, row.end - row.start))
         found.sort(key=lambda one: (one.job.submit, one.job.id))
         for one in found[:self.rules.jobs]:
             self.taken += 1
             yield one
+
+    def _rows(self) -> Iterator[JobRow]:
+        """The rows, with errors that name what the user has named."""
+        try:
+            for row in read_jobs(self.path):
+                times = (row.submit, row.start or 0, row.end or 0, row.walltime)
+                if not (0 <= row.id <= LARGEST_ID and max(map(abs, times)) < LONGEST
+                        and row.procs >= 1 and row.walltime > 0):
+                    raise WorkloadError(
+                        f"{self.name}: job {str(row.id)[:30]}: a number out of range; ids go from "
+                        "0 to 2^63 - 1, times to 2^53 s, and ranks and walltime are above 0")
+                yield row
+        except JobFileError as error:
+            raise WorkloadError(str(error).replace(str(self.path), self.name)) from error
 
 
 SYNTHETIC = "lublin:"
@@ -169,38 +189,106 @@ Workload = Union[Trace, QueueWorkload, RecordedRun, SyntheticWorkload]
 def open_workload(path: Union[str, Path], rules: Rules = Rules(), keep_estimates: bool = False,
                   speedups: Optional[Speedups] = None) -> Workload:
     """The workload of a file: an SWF trace (18 columns), a `jobs.csv`, or else a queue file; or
-    a synthetic one, for a text that begins with `lublin:`.
+    a synthetic one, for a text that begins with `lublin:`. A pipe is read to its end first.
 
     Raises WorkloadError when it cannot be read.
     """
     if str(path).startswith(SYNTHETIC):
         return SyntheticWorkload(str(path), rules)
-    path = Path(path)
+    path, name = Path(path), str(path)
     try:
+        spool = _spooled(path)
+        if spool is not None:
+            path = Path(spool.name)
         with open(path, "rb") as file:
             start = file.read(1 << 16)
-    except OSError as error:
-        raise WorkloadError(f"{path}: {(error.strerror or str(error)).lower()}; name a trace "
-                            "(SWF, also .gz), a queue file, the jobs.csv of a run, or "
-                            "lublin:PROCESSORS:JOBS[:SEED]") from error
-    if start[:2] == b"\x1f\x8b":
-        try:
+        if start[:2] == b"\x1f\x8b":
             with gzip.open(path) as packed:
                 start = packed.read(1 << 16)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise WorkloadError(f"{path}: damaged gzip file ({error}); fetch it anew") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise WorkloadError(f"{name}: damaged gzip file ({error}); fetch it again") from error
+    except OSError as error:
+        raise WorkloadError(f"{name}: {(error.strerror or str(error)).lower()}; name {WANTED}"
+                            ) from error
+    try:
+        made = _workload(path, name, start, rules, keep_estimates, speedups)
+    except TraceError as error:
+        raise WorkloadError(str(error)) from error
+    made.spool = spool  # which is removed with the workload
+    return made
+
+
+WANTED = ("a trace (SWF, also .gz), a queue file, the jobs.csv of a run, or "
+          "lublin:PROCESSORS:JOBS[:SEED]")
+_MARKS = {codecs.BOM_UTF8: "UTF-8", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+
+
+def _spooled(path: Path) -> Any:
+    """A temporary file with all that a pipe gives, since workloads are read more than once; None
+    for a file. Raises WorkloadError for a device."""
+    kind = os.stat(path).st_mode
+    if stat.S_ISCHR(kind) or stat.S_ISBLK(kind):
+        raise WorkloadError(f"{path}: a device, not a file; name {WANTED}")
+    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):
+        return None
+    spool = tempfile.NamedTemporaryFile(prefix="vrm-")
+    with open(path, "rb") as pipe:
+        shutil.copyfileobj(pipe, spool)
+    spool.flush()
+    return spool
+
+
+def _workload(path: Path, name: str, start: bytes, rules: Rules, keep_estimates: bool,
+              speedups: Optional[Speedups]) -> Union[Trace, "QueueWorkload", "RecordedRun"]:
+    """The workload of a file that begins like this."""
+    if not start:
+        raise WorkloadError(f"{name}: empty; name {WANTED}")
+    mark = next((mark for mark in _MARKS if start.startswith(mark)), None)
+    if mark is not None:
+        convert = "tail -c +4" if mark == codecs.BOM_UTF8 else "iconv -f UTF-16 -t UTF-8"
+        raise WorkloadError(f"{name}:1: begins with a byte order mark ({_MARKS[mark]}); convert "
+                            f"it: `{convert} {name} > NEW`")
+    if b"\0" in start:
+        raise WorkloadError(f"{name}: not a text file; name {WANTED}")
+    if b"\r" in start and b"\n" not in start:
+        raise WorkloadError(f"{name}: its lines end with a carriage return alone; convert it: "
+                            f"`tr '\\r' '\\n' < {name} > NEW`")
     text = start.decode("utf-8", "replace")
     if text.startswith("id,app,"):
-        return RecordedRun(path, rules)
-    lines = [line for line in text.splitlines() if line.strip()]
-    rows = [line for line in lines if not line.lstrip().startswith((";", "#"))]
-    if path.name.endswith((".swf", ".swf.gz")) or text.lstrip().startswith(";") or (
-            rows and len(rows[0].split()) >= 18):
+        return RecordedRun(path, rules, name)
+    rows = [line for line in text.splitlines()
+            if line.strip() and not line.lstrip().startswith((";", "#"))]
+    if name.endswith((".swf", ".swf.gz")) or text.lstrip().startswith(";") or (
+            rows and _is_row(rows[0])):
+        return Trace(path, rules, keep_estimates, name=name)
+    _check_queue(name, text)
+    return QueueWorkload(path, rules, speedups, name)
+
+
+def _is_row(line: str) -> bool:
+    """Whether a line is one of a trace: many fields, of which the first are numbers."""
+    words = line.split()
+    try:
+        [float(word) for word in words[:3]]
+    except ValueError:
+        return len(words) >= FIELDS
+    return len(words) >= NEEDED
+
+
+def _check_queue(name: str, text: str) -> None:
+    """Raise WorkloadError unless a line of the beginning of a queue file names a job."""
+    wrong = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].strip()
+        if not words or words == "end":
+            continue
         try:
-            return Trace(path, rules, keep_estimates)
-        except TraceError as error:
-            raise WorkloadError(str(error)) from error
-    return QueueWorkload(path, rules, speedups)
+            parse_line(line)
+            return
+        except LineError as error:
+            wrong = wrong or f"{name}:{number}: {error}"
+    if wrong:
+        raise WorkloadError(f"{wrong}. No line of it names a job; name {WANTED}")
 
 
 def read_heatmap(path: Union[str, Path], rows_are: str = "own",

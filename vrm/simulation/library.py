@@ -27,7 +27,7 @@ from vrm.simulation.engine import Simulator
 from vrm.simulation.inputs import WorkloadError, open_workload, read_heatmap
 from vrm.simulation.results import Results, Row
 from vrm.workload.submission import Submission
-from vrm.workload.swf import Rules
+from vrm.workload.swf import LARGEST_ID, LONGEST, Rules
 
 Progress = Callable[[float, int, int], None]
 
@@ -80,7 +80,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     `heatmap`: orders nodes under strip; a file with measured speed-ups (or `speedups`) also
     makes jobs faster or slower there, and pairs below `min_throughput` (1: as much as one after
     the other) share no node. `kill` ends jobs at their estimate. `rules` filter the
-    workload; `keep_estimates` leaves estimates below the run time as they are.
+    workload; `keep_estimates` leaves estimates of a trace below the run time as they are,
+    and so does `kill`: else no job would outrun its estimate.
 
     `interval`: seconds between decisions (0: at every event), with at most `starts_per_interval`
     heads started each time (0: all that fit); see `vrm.scheduling.scheduler`.
@@ -101,7 +102,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         heatmap = measured.heatmap(min_throughput)
     source: Any = workload
     if isinstance(workload, (str, Path)):
-        source = open_workload(workload, rules, keep_estimates, measured)
+        source = open_workload(workload, rules, keep_estimates or kill, measured)
     if hasattr(progress, "watch"):
         progress.watch(source)
     cluster = _cluster(source, nodes, sockets, cores)
@@ -219,8 +220,10 @@ def _cluster(source: Any, nodes: Union[int, Iterable[Node], None], sockets: int,
     if nodes is None:
         processors = getattr(source, "processors", None)
         if processors is None:
-            raise WorkloadError("the workload does not tell the size of the machine; give nodes, "
-                                "sockets and cores (--nodes N --sockets S --cores C)")
+            name = getattr(source, "name", "")
+            raise WorkloadError(f"{f'{name}: ' if name else ''}the workload does not say how large "
+                                "the machine is (a trace does in its header, `; MaxProcs: N`); give "
+                                "nodes, sockets and cores (--nodes N --sockets S --cores C)")
         nodes, sockets, cores = processors, 1, 1
     if not isinstance(nodes, int):
         return Cluster(nodes)
@@ -252,7 +255,9 @@ def _checked(submissions: Iterable[Submission]) -> Iterator[Submission]:
     """A user's own submissions; WorkloadError where time would go backwards or stand still."""
     before = 0.0
     for one in submissions:
-        if not (0 <= one.run < math.inf and before <= one.job.submit < math.inf):
+        if not 0 <= one.job.id <= LARGEST_ID:
+            raise WorkloadError(f"job {str(one.job.id)[:30]}: ids go from 0 to 2^63 - 1")
+        if not (0 <= one.run < LONGEST and before <= one.job.submit < LONGEST):
             raise WorkloadError(f"job {one.job.id} comes at {one.job.submit} s and runs for "
                                 f"{one.run} s; wanted are submissions in order of time, from 0 s "
                                 "on, and run times from 0 s on")

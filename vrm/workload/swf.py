@@ -10,20 +10,29 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
+from array import array
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, IO, Iterable, Iterator, Optional, Tuple, Union
+from typing import Any, Callable, Dict, IO, Iterable, Iterator, Optional, Set, Tuple, Union
 
 from vrm.model.job import Job
 from vrm.workload.submission import Submission
 
 FIELDS = 18
+NEEDED = 14
+"""Fields without which a row says no job: up to the executable."""
+
+LARGEST_ID = 2 ** 63 - 1
+LONGEST = 2.0 ** 53
+"""Seconds: beyond them a float does not tell one second from the next."""
+
+_REMARK = (b";", b"#")
 
 
 class TraceError(ValueError):
-    """A trace that cannot be read; the text names the file, the line and the mend."""
+    """A trace that cannot be read; the text names the file, the line and the fix."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,10 @@ class Trace:
     at least 1 and its submission time is not negative. The estimate is the requested time,
     else the run time, and never less than the run time unless `keep_estimates`. Times are the
     trace's own seconds. Preceding jobs and think times (fields 17 and 18) are not followed: jobs
-    come when the trace says that they came.
+    come when the trace says that they came. Lines that begin with `;` or `#` are remarks.
+
+    Job numbers need not rise, but each is that of one job: a row whose number was used before
+    gets one above all others. `name` is what messages call the file (its path unless given).
     """
 
     path: Path
@@ -75,11 +87,14 @@ class Trace:
     header: Dict[str, str] = field(default_factory=dict)
     dirt: "Counter[str]" = field(default_factory=Counter)
     taken: int = 0
+    name: str = ""
+    spool: Any = field(default=None, repr=False, compare=False)
     _raw: Optional[IO[bytes]] = field(default=None, repr=False, compare=False)
     _bytes: int = field(default=0, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.path = Path(self.path)
+        self.name = self.name or str(self.path)
         with self._open() as lines:
             self.header = read_header(line.decode("utf-8", "replace") for line in lines)
 
@@ -114,7 +129,7 @@ class Trace:
         try:
             raw: IO[bytes] = open(self.path, "rb")
         except OSError as error:
-            raise TraceError(f"{self.path}: {(error.strerror or str(error)).lower()}") from error
+            raise TraceError(f"{self.name}: {(error.strerror or str(error)).lower()}") from error
         with raw:
             self._bytes = raw.seek(0, 2)
             raw.seek(0)
@@ -125,17 +140,17 @@ class Trace:
             try:
                 yield io.BufferedReader(stream, 1 << 16)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise TraceError(f"{self.path}: damaged gzip file ({error}); fetch it anew"
+                raise TraceError(f"{self.name}: damaged gzip file ({error}); fetch it again"
                                  ) from error
 
     def __iter__(self) -> Iterator[Submission]:
-        """The submissions, by time and then line; counts `taken` and `dirt` anew."""
+        """The submissions, by time and then line; counts `taken` and `dirt` from 0."""
         self.taken = 0
         self.dirt = Counter()
         with self._open() as lines:
-            in_order = _is_sorted(lines)
+            in_order, repeated = _survey(lines)
         with self._open() as lines:
-            rows = self._rows(lines)
+            rows = self._rows(lines, repeated)
             if not in_order:
                 rows = iter(sorted(rows, key=lambda row: row.job.submit))  # stable: then by line
             for row in rows:
@@ -144,19 +159,22 @@ class Trace:
                 self.taken += 1
                 yield row
 
-    def _rows(self, lines: Iterable[bytes]) -> Iterator[Submission]:
+    def _rows(self, lines: Iterable[bytes], repeated: Optional[int]) -> Iterator[Submission]:
+        """The rows in the order of the lines; `repeated` is the largest number of a job where
+        numbers repeat, else None."""
         rules, dirt, keep = self.rules, self.dirt, self.keep_estimates
         filtered = any(value is not None for value in
                        (rules.first, rules.last, rules.begin, rules.end))
         largest = rules.largest
         load, origin = rules.load, None
-        previous, latest = 0, float("-inf")
+        latest = float("-inf")
+        seen: Set[int] = set()
         number = _number
         names: Dict[bytes, str] = {}
         owners: Dict[bytes, str] = {}
         for line_number, line in enumerate(lines, 1):
             words = line.split()
-            if not words or words[0].startswith(b";"):
+            if not words or words[0].startswith(_REMARK):
                 continue
             try:
                 job_id = int(words[0])
@@ -171,11 +189,18 @@ class Trace:
                     submit, run, estimate = number(words[1]), number(words[3]), number(words[8])
                 status, user, app = words[10], words[11], words[13]
             except (ValueError, IndexError) as error:
-                if len(words) < FIELDS:
-                    dirt["dropped: fewer than 18 fields"] += 1
+                if len(words) < NEEDED:
+                    dirt[f"dropped: fewer than {NEEDED} of the 18 fields"] += 1
                     continue
-                raise TraceError(f"{self.path}:{line_number}: not a row of numbers ({error}); "
-                                 "put a `;` before it if it is a remark") from error
+                raise TraceError(f"{self.name}:{line_number}: not a row of numbers ({_short(error)})"
+                                 "; put a `;` before it if it is a remark") from error
+            if len(words) < FIELDS:
+                dirt["fewer than 18 fields: the missing last ones are unknown"] += 1
+            if not (-1 <= job_id <= LARGEST_ID and submit < LONGEST and run < LONGEST
+                    and estimate < LONGEST):
+                raise TraceError(
+                    f"{self.name}:{line_number}: a number out of range; job numbers go from 0 to "
+                    "2^63 - 1 and times to 2^53 s: correct the row, or put a `;` before it")
             if filtered and not rules.wants(job_id, submit):
                 continue
             if run <= 0:
@@ -203,13 +228,14 @@ class Trace:
                 dirt["run time above the requested time: estimate raised"] += 1
                 estimate = run
             if submit < latest:
-                dirt["submitted before the row above"] += 1
+                dirt["submitted before a row above"] += 1
             else:
                 latest = submit
-            if job_id <= previous:
-                dirt["job number not above the last one: renumbered"] += 1
-                job_id = previous + 1
-            previous = job_id
+            if repeated is not None:
+                if job_id in seen:
+                    dirt["job number used before: renumbered"] += 1
+                    job_id = repeated = repeated + 1
+                seen.add(job_id)
             if load != 1.0:
                 if origin is None:
                     origin = submit
@@ -241,20 +267,37 @@ def _header_number(text: str) -> Optional[int]:
     return int(words[0]) if words and words[0].isdigit() else None
 
 
-def _is_sorted(lines: Iterable[bytes]) -> bool:
-    latest = float("-inf")
+def _survey(lines: Iterable[bytes]) -> Tuple[bool, Optional[int]]:
+    """Whether rows come by submission time; and the largest job number if one repeats."""
+    latest, last = float("-inf"), -2
+    in_order = rising = True
+    numbers = array("q")
     for line in lines:
         words = line.split(None, 2)
-        if len(words) < 2 or words[0].startswith(b";"):
+        if len(words) < 2 or words[0].startswith(_REMARK):
             continue
         try:
-            submit = float(words[1])
-        except ValueError:
+            submit, number = float(words[1]), int(words[0])
+            numbers.append(number)
+        except (ValueError, OverflowError):
             continue  # the reader complains
         if submit < latest:
-            return False
-        latest = submit
-    return True
+            in_order = False
+        else:
+            latest = submit
+        if number <= last:
+            rising = False
+        last = number
+    if rising or not numbers:
+        return in_order, None
+    largest = max(numbers)
+    return in_order, largest if len(set(numbers)) < len(numbers) else None
+
+
+def _short(error: Exception) -> str:
+    """What an error says, of a long word only the beginning."""
+    text = str(error)
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def read_header(lines: Iterable[str]) -> Dict[str, str]:
@@ -264,9 +307,9 @@ def read_header(lines: Iterable[str]) -> Dict[str, str]:
         line = line.strip()
         if not line:
             continue
-        if not line.startswith(";"):
+        if not line.startswith((";", "#")):
             break
-        key, colon, value = line.lstrip("; \t").partition(":")
+        key, colon, value = line.lstrip(";# \t").partition(":")
         key = key.strip()
         if colon and key and key.replace("_", "").isalnum():
             value = value.strip()
