@@ -24,7 +24,7 @@ from vrm.simulation import Submission, simulate
 def run(*words: Any) -> int:
     """`vrm simulate` with these words."""
     parser = argparse.ArgumentParser()
-    command.add_parsers(parser.add_subparsers())
+    command.add_parsers(parser.add_subparsers(), argparse.ArgumentParser(add_help=False))
     args = parser.parse_args(["simulate", *map(str, words)])
     return args.act(args)
 
