@@ -80,7 +80,8 @@ def test_command(topologies: Dict[str, Topology], family: str, env: Mapping[str,
     launch = launcher.command(7, Path("/apps/a"), placed, nodes, "/r/a.7.rf", ("-x", "1"))
     assert launch.argv == ("mpiexec", *expected.split())
     assert launch.files == {} and launch.affinity is None
-    assert launch.env == {**env, "VRM_RUN": "r1", "VRM_JOB_ID": "7"}
+    threads = str(max(len(slot.cores) for slot in placed))
+    assert launch.env == {**env, "VRM_RUN": "r1", "VRM_JOB_ID": "7", "OMP_NUM_THREADS": threads}
     assert launcher.check_bindings("/e", "/o", placed, nodes) == BindingCheck(
         "unchecked", (f"{family} does not report bindings",))
 

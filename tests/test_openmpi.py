@@ -43,7 +43,7 @@ TWO_NODES = slots((1, 0, (0,)), (1, 1, (3,)), (0, 0, (2,)))
 RANKFILE = "rank 0=n1 slot=0:0\nrank 1=n1 slot=1:3\nrank 2=n0 slot=0:2\n"
 
 
-TAGS = "-x VRM_RUN -x VRM_JOB_ID"
+TAGS = "-x VRM_RUN -x VRM_JOB_ID -x OMP_NUM_THREADS"
 
 
 @pytest.mark.parametrize("version, options, arguments, expected", [
@@ -64,7 +64,27 @@ def test_command(version: Tuple[int, int, int], options: Tuple[str, ...],
     launch = launcher.command(7, Path("/apps/a"), TWO_NODES, NODES, Path("/r/a.7.rf"), arguments)
     assert launch.argv == tuple(expected.split())
     assert launch.files == {Path("/r/a.7.rf"): RANKFILE}
-    assert launch.env == {"PATH": "/bin", "VRM_RUN": "r1", "VRM_JOB_ID": "7"}
+    assert launch.env == {"PATH": "/bin", "VRM_RUN": "r1", "VRM_JOB_ID": "7",
+                          "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize("options, user, own, threads", [
+    ((), {}, {}, "2"),                                         # a thread for each core of a rank
+    ((), {"OMP_NUM_THREADS": "3"}, {}, "3"),                   # the configuration
+    ((), {"OMP_NUM_THREADS": "3"}, {"OMP_NUM_THREADS": "4"}, "4"),  # the queue line
+    (("-x", "OMP_NUM_THREADS=5"), {}, {}, None)])
+def test_threads_are_those_of_the_rank_not_those_of_the_batch_system(
+        options: Tuple[str, ...], user: Dict[str, str], own: Dict[str, str],
+        threads: Optional[str], tmp_path: Path, beside: Path) -> None:
+    """PBS sets OMP_NUM_THREADS to the cores of a whole chunk."""
+    fake(tmp_path / "system", OPEN_MPI.format("4.1.4"))
+    settings = Settings(AllowRoot=True, Environment=user, Options=options)
+    base = {**path(tmp_path / "system"), "OMP_NUM_THREADS": "20"}
+    launcher = OpenMPI.detect(settings, False, {}, base)
+    placed = slots((0, 0, (0, 1)), (0, 0, (2, 3)))
+    launch = launcher.command(7, "/a", placed, NODES, "/r", (), own)
+    assert launch.env.get("OMP_NUM_THREADS") == threads
+    assert ("OMP_NUM_THREADS" in launch.argv) == (threads is not None)
 
 
 @pytest.mark.parametrize("host, names", [

@@ -55,7 +55,8 @@ def test_command(topologies: Dict[str, Topology], placed: Sequence[RankSlot], no
         (COMMON.format(nodes, ranks, binding) + "--mpi=pmix /apps/a -x 1").split())
     assert launch.files == {Path("/r/a.7.rf"): hosts.replace(" ", "\n") + "\n"}
     assert launch.env == {"PATH": "/bin", "VRM_RUN": "r1", "VRM_JOB_ID": "7",
-                          "SLURM_HOSTFILE": "/r/a.7.rf"}
+                          "SLURM_HOSTFILE": "/r/a.7.rf",
+                          "OMP_NUM_THREADS": str(len(placed[0].cores))}
     assert launch.affinity is None
 
 

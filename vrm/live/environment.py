@@ -24,7 +24,7 @@ It starts from vrm's own environment and is made in this order; later rows win.
 | `SLURM_HOSTFILE` | set by `srun` | a host for each rank |
 | `HYDRA_BINDING`, `HYDRA_MAPPING`, `HYDRA_MEMBIND`, `HYDRA_HOST_FILE`, `I_MPI_PIN*`, `I_MPI_PERHOST`, `I_MPI_HYDRA_HOST*` | removed | they place and bind ranks, as above |
 | `SLURM_CPU_BIND=none` | set by `hydra` inside a Slurm job | else Slurm binds Hydra's proxies to a core, and their ranks with them |
-| `OMP_NUM_THREADS` | set by `Launcher.Kind: direct` to the cores of the job | one thread a core; what a login script left there is meant for another shape |
+| `OMP_NUM_THREADS` | set to the cores of a rank, by `Launcher.Kind: direct` to those of the job, unless `Launcher.Environment`, `Launcher.Options` or the queue line says otherwise | one thread a core; what the batch system or a login script left there is meant for another shape: PBS sets it to all cores of a node |
 | `OMP_PROC_BIND=true`, `OMP_PLACES=cores` | set by `direct` for bound jobs, if the user has set neither, nor `GOMP_CPU_AFFINITY` or `KMP_AFFINITY` | each thread stays on its core |
 | `Launcher.Environment` | set | the user's word for the jobs |
 | `VRM_RUN`, `VRM_JOB_ID` | set | processes of a job are found by them |
@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Dict, Iterable, Mapping, Optional, Sequence, Union
 
 from vrm.live.launchers import LaunchError
+from vrm.model import RankSlot
 
 ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
@@ -79,7 +80,7 @@ def environment(base: Mapping[str, str], user: Optional[Mapping[str, str]] = Non
     """
     inside = "OMPI_COMM_WORLD_SIZE" in base
     env = {name: value for name, value in base.items()
-           if not _UNWANTED.fullmatch(name)
+           if not _UNWANTED.fullmatch(name) and name != "OMP_NUM_THREADS"
            and not (inside and name in _ALSO_INSIDE_OPEN_MPI)}
     if "SLURM_JOB_ID" in env:
         env["SLURM_OVERLAP"] = "1"
@@ -96,6 +97,17 @@ def environment(base: Mapping[str, str], user: Optional[Mapping[str, str]] = Non
 def tagged(env: Mapping[str, str], run: str, job_id: int) -> Dict[str, str]:
     """The environment of one job: with the marks by which its processes are found."""
     return {**env, "VRM_RUN": run, "VRM_JOB_ID": str(job_id)}
+
+
+def with_threads(env: Mapping[str, str], variables: Optional[Mapping[str, str]],
+                 slots: Sequence[RankSlot], options: Sequence[str] = ()) -> Dict[str, str]:
+    """The environment of one job of an MPI: with its own `variables`, and a thread for each core of
+    a rank where the user has not said otherwise (in `env`, `variables` or the launcher's
+    `options`)."""
+    if any("OMP_NUM_THREADS" in word for word in options):
+        return {**env, **(variables or {})}
+    threads = max((len(slot.cores) for slot in slots), default=1)
+    return {"OMP_NUM_THREADS": str(threads), **env, **(variables or {})}
 
 
 def _tasks_per_node(env: Mapping[str, str], slots: Sequence[int]) -> str:

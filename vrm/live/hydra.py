@@ -22,7 +22,7 @@ import sys
 from itertools import groupby
 from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from vrm.live.environment import environment, hydra_settings, step_environment, tagged
+from vrm.live.environment import environment, hydra_settings, step_environment, tagged, with_threads
 from vrm.live.launchers import (LAUNCHERS, MADE_UP, VERSION_SECONDS, BindingCheck, Launch,
                                 LaunchError, NoProgram, PathLike, Settings, ask_version,
                                 shared_list, slot_cpus, synthetic, tail)
@@ -78,7 +78,8 @@ class Hydra:
         make = self._mpich if self.family == MPICH else self._intel
         how = make(hosts, cpus, program)
         argv = (self.mpirun, *self._bootstrap(slots, hosts), *how)
-        return Launch(argv, tagged({**self.env, **(variables or {})}, self.run_id, job_id), {})
+        env = with_threads(self.env, variables, slots, self.options)
+        return Launch(argv, tagged(env, self.run_id, job_id), {})
 
     def _bootstrap(self, slots: Sequence[RankSlot], hosts: Sequence[str]) -> List[str]:
         """How Hydra's proxies come to the nodes: on this machine with no program between, else

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.live.environment import (batch_settings, check_root, chosen_variables, environment,
-                                  fabric, open_mpi_settings, tagged)
+                                  fabric, open_mpi_settings, tagged, with_threads)
 from vrm.live.launchers import (LAUNCHERS, TAIL, VERSION_SECONDS, BindingCheck, Launch,
                                 LaunchError, NoProgram, PathLike, Settings, ask_version, head)
 from vrm.live.topology import Core, Topology, fold, host_name, parse_cpu_list
@@ -108,7 +108,7 @@ class OpenMPI:
         `+n0` is the first host of the allocation in 4.1 and the first of -H in 5. Raises
         LaunchError when a line would be too long.
         """
-        env = tagged({**self.env, **(variables or {})}, self.run_id, job_id)
+        env = tagged(with_threads(self.env, variables, slots, self.options), self.run_id, job_id)
         text = "".join(self._line(job_id, slot, nodes[slot.node]) for slot in slots)
         files = {Path(rankfile): text}
         if self.emulated:

@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 from typing import Dict, FrozenSet, Mapping, Optional, Sequence
 
-from vrm.live.environment import environment, step_environment, tagged
+from vrm.live.environment import environment, step_environment, tagged, with_threads
 from vrm.live.launchers import (LAUNCHERS, MADE_UP, VERSION_SECONDS, BindingCheck, Launch,
                                 LaunchError, NoProgram, PathLike, Settings, ask_version,
                                 compare_cpus, head, shared_list, slot_cpus, synthetic, tail)
@@ -77,7 +77,8 @@ class Srun:
                 f"--ntasks={len(slots)}", "--distribution=arbitrary",
                 f"--cpu-bind=verbose,{binding}", "--kill-on-bad-exit=1", "--export=ALL",
                 *self.options, *program)
-        env = tagged({**self.env, **(variables or {}), "SLURM_HOSTFILE": os.fspath(rankfile)},
+        env = tagged({**with_threads(self.env, variables, slots, self.options),
+                      "SLURM_HOSTFILE": os.fspath(rankfile)},
                      self.run_id, job_id)
         return Launch(argv, env, files)
 
