@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import wait_until
+from conftest import Site, wait_until
 from vrm.live import control
 from vrm.live.rundir import RunDirectory, RunError
 from vrm.system import files
@@ -50,7 +50,7 @@ def test_a_command_of_another_user_is_refused(run: RunDirectory) -> None:
     name, = os.listdir(run.commands)
     os.chown(run.commands / name, 65534, 65534)
     (_, command), = control.take(run)
-    assert command["do"] == "invalid" and "not a file of this user" in command["why"]
+    assert command["do"] == "invalid" and "belongs to" in command["why"]
 
 
 def test_a_link_to_a_file_of_another_place_is_only_read_as_a_command(run: RunDirectory) -> None:
@@ -105,3 +105,77 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch) -> 
     with pytest.raises(OSError):
         write_atomically(path, "new")
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["state"]
+
+
+def test_a_command_that_was_taken_back_is_none(run: RunDirectory, monkeypatch) -> None:
+    control.send(run, {"do": "stop"})
+    name, = os.listdir(run.commands)
+    control.withdraw(run, name)
+    monkeypatch.setattr(os, "listdir", lambda path: [name])
+    assert list(control.take(run)) == []
+
+
+def test_what_is_put_aside_is_answered_and_kept(run: RunDirectory) -> None:
+    (run.commands / "1").write_text("[")
+    aside = control.put_aside(run, "1", "it is not JSON")
+    assert aside.read_text() == "[" and aside.parent == run.directory / "refused"
+    assert "not JSON" in control.wait_reply(run, "1", 0)["text"]
+    assert list(control.take(run)) == [] and aside.parent.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("ids", [["0-99999"] + [f"0-{n}" for n in range(99000, 99999)],
+                                 [str(n) for n in range(100)] * 3])
+def test_ids_cost_no_more_than_a_run_has(ids) -> None:
+    import time
+    began = time.process_time()
+    try:
+        assert len(control.chosen({"ids": ids}, range(10))[0]) == 100
+    except ValueError as error:
+        assert "more jobs than a run has" in str(error)
+    assert time.process_time() - began < 5
+
+
+def test_no_command_file_stops_a_run(site: Site) -> None:
+    """Each is put aside with a reason, or answered, and the run goes on to its end."""
+    site.config(Launcher={"Kind": "direct"})
+    site.program("ok.x", "exit 0\n")
+    site.lines(end=False)
+    manager = site.start()
+    wait_until(site.state, "the manager runs")
+    commands, replies = site.log / "commands", site.log / "replies"
+    for number, text in enumerate([
+            '{"do":"submit","line":5}', "[" * 200000, '{"do":' * 100000, '{"do":"submit"}',
+            '{"do":"cancel","ids":{"a":1}}', '{"do":"cancel","ids":5}', '{"do":"hold","id":[]}',
+            '{"do":"stop","now":[]', '{"do":"requeue","ids":["99999999999999999999"]}', "\xff\0",
+            '{"do":"submit","line":"\\ud800 1 1 0"}', '{"do":"submit","line":""}',
+            '{"do":"x\\u001b[31m"}', '{"do":"cancel","ids":[' + "9" * 5000 + "]}"]):
+        (commands / f"{number:03d}").write_text(text)
+    (commands / "directory").mkdir()
+    (commands / "directory" / "full").touch()
+    os.mkfifo(commands / "pipe")
+    (commands / ("n" * 250)).write_text('{"do":"stop"}')
+    (commands / "link").symlink_to("/etc/passwd")
+    (commands / "bad\udcff\x1bname").write_text("{")
+    (replies / "taken" / "full").mkdir(parents=True)
+    (commands / "taken").write_text('{"do":"hold","id":7}')
+    wait_until(lambda: not os.listdir(commands), "they are out of the way")
+    assert site.run("submit", "ok.x", "1", "9").returncode == 0
+    assert site.run("stop").returncode == 0
+    said = site.finish(manager)
+    assert site.statuses() == {0: "completed"} and manager.returncode == 0
+    assert "Traceback" not in said and "\x1b" not in said and said.count("is not obeyed") >= 8
+    assert "is a pipe where a file belongs" in said and "its name is too long" in said
+    replies = {path.name for path in replies.iterdir()}
+    assert {"000", "001", "003", "012"} <= replies
+
+
+def test_a_command_at_which_vrm_fails_is_met_once(run: RunDirectory, monkeypatch) -> None:
+    """Whatever a defect of vrm's makes of a command, the next manager does not meet it again."""
+    from vrm.live.manager import Manager
+    (run.commands / "1").write_text('{"do":"stop"}')
+    manager = Manager.__new__(Manager)
+    manager.run_directory, manager.tell, manager._deaf = run, lambda kind, text: None, set()
+    manager._orders = type("Broken", (), {"obey": lambda *_: 1 / 0})()
+    with pytest.raises(ZeroDivisionError):
+        manager._obey("1", {"do": "stop"})
+    assert not os.listdir(run.commands) and len(os.listdir(run.directory / "refused")) == 1

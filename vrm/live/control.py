@@ -9,17 +9,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import stat
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from vrm.live.rundir import RunDirectory, RunError, write_json
-from vrm.workload.queue_file import numbers
+from vrm.live.rundir import PRIVATE, RunDirectory, RunError, write_json
+from vrm.system.files import open_own, read_own
+from vrm.workload.queue_file import MOST_JOBS, numbers
 
 Command = Dict[str, Any]
 _LARGEST = 1 << 20
+_LONGEST_NAME = 200
 _POLL = 0.05
 
 
@@ -41,7 +44,7 @@ def wait_reply(run: RunDirectory, name: str, seconds: float) -> Optional[Command
     end = time.monotonic() + seconds
     while True:
         with contextlib.suppress(FileNotFoundError, ValueError):
-            reply = json.loads(path.read_text())
+            reply = json.loads(read_own(path))
             path.unlink()
             return reply
         if time.monotonic() >= end:
@@ -61,28 +64,32 @@ def withdraw(run: RunDirectory, name: str) -> bool:
 def take(run: RunDirectory) -> Iterator[Tuple[str, Command]]:
     """The waiting commands, oldest first; the manager answers each, which removes its file.
 
-    A file of another user, or one that is not a command, is answered and set aside by raising
-    nothing: it comes as a command `{"do": "invalid", "why": ...}`.
+    What is not a command of this user's comes as `{"do": "invalid", "why": ...}`, for `put_aside`.
     """
     for name in sorted(os.listdir(run.commands)):
         if name.startswith("."):
             continue
-        yield name, _read(run.commands / name)
+        command = _read(run.commands / name)
+        if command is not None:
+            yield name, command
 
 
-def _read(path: Path) -> Command:
+def _read(path: Path) -> Optional[Command]:
+    """A command; None when it has been taken back."""
+    if len(os.fsencode(path.name)) > _LONGEST_NAME:
+        return {"do": "invalid", "why": "its name is too long"}
     try:
-        # A pipe under this name must not block the manager.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
-                return {"do": "invalid", "why": "it is not a file of this user"}
-            if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        with open(open_own(path, os.O_RDONLY), "rb") as file:
+            if os.fstat(file.fileno()).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 return {"do": "invalid", "why": "others may write this file (chmod go-w)"}
             data = file.read(_LARGEST + 1)
         command = json.loads(data) if len(data) <= _LARGEST else None
-    except (OSError, ValueError) as error:
-        return {"do": "invalid", "why": str(error)}
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return {"do": "invalid", "why": f"it {error.strerror}"}
+    except (ValueError, RecursionError) as error:
+        return {"do": "invalid", "why": f"it is not JSON ({error})"}
     if not isinstance(command, dict) or not isinstance(command.get("do"), str):
         return {"do": "invalid", "why": "it is not a command"}
     return command
@@ -94,22 +101,39 @@ def answer(run: RunDirectory, name: str, reply: Command) -> None:
     (run.commands / name).unlink(missing_ok=True)
 
 
+def put_aside(run: RunDirectory, name: str, why: str) -> Path:
+    """Move what lies among the commands and is none to `refused/`, and answer it where that is
+    possible; OSError when it cannot be moved."""
+    with contextlib.suppress(OSError):
+        write_json(run.replies / name, {"ok": False, "text": f"not understood: {why}"},
+                   private=True)
+    folder = run.directory / "refused"
+    folder.mkdir(PRIVATE, exist_ok=True)
+    plain = re.sub(r"[^0-9A-Za-z._-]", "_", name[:50])
+    aside = folder / f"{plain}.{secrets.token_hex(4)}"
+    os.rename(run.commands / name, aside)
+    return aside
+
+
 def chosen(command: Command, known: Iterable[int]) -> Tuple[List[int], List[int]]:
     """The jobs that a command names: those named one by one, and those of ranges or `all`.
 
     It has an `id`, or `ids`: texts and numbers such as 3, "5-7" and "all", which stands for the
     `known`. Ranges are cut to the `known`, since not each of their jobs need be there. ValueError
-    for what is none of these, KeyError when neither is there.
+    for what is none of these or names too many, KeyError when neither is there.
     """
     named: Dict[int, None] = {}
     swept: Dict[int, None] = {}
     known = set(known)
-    for word in command["ids"] if "ids" in command else [command["id"]]:
-        text = str(word)
-        if text == "all":
-            swept.update(dict.fromkeys(sorted(known)))
-        elif "-" in text:
-            swept.update(dict.fromkeys(i for i in numbers(text) if i in known))
+    words = command["ids"] if "ids" in command else [command["id"]]
+    count = 0
+    for text in dict.fromkeys(map(str, words)):
+        each = sorted(known) if text == "all" else numbers(text)
+        count += len(each)
+        if count > 10 * MOST_JOBS:
+            raise ValueError("more jobs than a run has are named")
+        if text == "all" or "-" in text:
+            swept.update(dict.fromkeys(i for i in each if i in known))
         else:
-            named.update(dict.fromkeys(numbers(text)))
+            named.update(dict.fromkeys(each))
     return list(named), [job_id for job_id in swept if job_id not in named]

@@ -41,7 +41,7 @@ from vrm.scheduling import Start
 from vrm.scheduling.book import Details, Dropped, JobBook, LifeError
 from vrm.system.files import write_new
 from vrm.workload.queue_file import (Line, LineError, Position, QueueFollower, QueueLine, Replay,
-                                     fold, writer_of)
+                                     fold, show, writer_of)
 
 POLL = 0.2
 """Seconds between looks at the queue file and the commands (files may be written on another
@@ -69,6 +69,7 @@ RETRY = 1.0
 """Seconds after which something is tried again that a full disk has prevented."""
 
 _FULL_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+_IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG)
 
 SHARED_DELAY = 90.0
 """Seconds after which a file that another host has made is seen here for sure."""
@@ -151,6 +152,7 @@ class Manager:
         self.phase = "running"
         self._next_id = 0
         self._orders = Orders(self)
+        self._deaf: Set[str] = set()              # files among the commands that stay there
         self._prepared: List[Start] = []          # decided, to be launched when in the journal
         self._untold: List[Start] = []            # launched, to be told of
         self._lingering: Deque[Tuple[float, Booking]] = collections.deque()  # to be swept then
@@ -440,7 +442,8 @@ class Manager:
     def _commands(self) -> List[Tuple[str, control.Command]]:
         """The commands that wait. Without the directory of the run no job can be followed."""
         try:
-            return list(control.take(self.run_directory))
+            return [(name, command) for name, command in control.take(self.run_directory)
+                    if name not in self._deaf]
         except FileNotFoundError as error:
             if not self._gone:
                 self._gone = True
@@ -618,11 +621,33 @@ class Manager:
         self._known_kinds.add(job.kind)
 
     def _obey(self, name: str, command: control.Command) -> None:
-        """Carry out a command file and answer it."""
+        """Carry out a command file and answer it. What is none, or cannot be answered, or makes
+        vrm fail, is put aside: it is met once."""
         try:
-            self._orders.obey(name, command)
+            if command["do"] == "invalid":
+                self._put_aside(name, command["why"])
+            else:
+                self._orders.obey(name, command)
         except OSError as error:
-            self._disk_trouble(f"{self.run_directory.replies}: {error.strerror}")
+            if error.errno in _IN_THE_WAY:
+                self._put_aside(name, f"it cannot be answered: {error.strerror}")
+            else:
+                self._disk_trouble(f"{self.run_directory.replies}: {error.strerror}")
+        except Exception:
+            self._put_aside(name, "vrm failed at it")
+            raise
+
+    def _put_aside(self, name: str, why: str) -> None:
+        """Take a command file out of the way and say so; one that stays is not looked at again."""
+        try:
+            where = f"it is now {control.put_aside(self.run_directory, name, why)}"
+        except FileNotFoundError:
+            return  # taken back
+        except OSError as error:
+            self._deaf.add(name)
+            where = f"it cannot be moved away ({error.strerror}), and is not looked at again"
+        self.tell("warning", f"the command file {show(name)} is not obeyed: {show(why, 300)}; "
+                             f"{where}")
 
     def jobs_changed(self) -> None:
         """Other jobs may start now than before."""

@@ -12,7 +12,7 @@ from vrm.live import control
 from vrm.live.records import Outcome
 from vrm.model import JobState
 from vrm.scheduling.book import Entry, LifeError
-from vrm.workload.queue_file import fold, parse_line
+from vrm.workload.queue_file import fold, parse_line, show
 
 if TYPE_CHECKING:
     from vrm.live.manager import Manager
@@ -51,10 +51,12 @@ class Orders:
             if what in each:
                 return self._each(each[what], command)
         except (KeyError, TypeError, ValueError) as error:
-            return {"ok": False, "text": f"not understood: {error}"}
-        return {"ok": False, "text": f"not understood: {command.get('why', what)}"}
+            return {"ok": False, "text": f"not understood: {show(str(error), 500)}"}
+        return {"ok": False, "text": f"not understood: {show(str(command.get('why', what)), 500)}"}
 
     def _submit(self, command: control.Command) -> control.Command:
+        if not isinstance(command["line"], str):
+            raise TypeError("the line is no text")
         wanted = parse_line(command["line"])
         if self.manager.phase != "running":
             return {"ok": False, "text": "the manager is stopping and takes no more jobs"}
@@ -74,13 +76,13 @@ class Orders:
     def _each(self, act: Callable[[Entry], str], command: control.Command) -> control.Command:
         """Do something to each job that a command names; of a range, to those that allow it."""
         named, swept = control.chosen(command, self.manager.book.entries)
-        done, wrong = [], []
+        done, wrong, by_name = [], [], set(named)
         for job_id in [*named, *swept]:
             self.manager.settle(job_id)
             try:
                 done.append(act(self.manager.book.get(job_id)))
             except LifeError as error:
-                if job_id in named:
+                if job_id in by_name:
                     wrong.append(str(error))
         if not done and not wrong:
             wrong.append(f"there is no job to {command['do']} among these")
