@@ -5,6 +5,8 @@ arrays, and the commands hold, release, requeue and cancel; all of it across a k
 from __future__ import annotations
 
 import json
+import re
+import socket
 import subprocess
 from pathlib import Path
 from typing import Dict, List, Tuple
@@ -12,6 +14,8 @@ from typing import Dict, List, Tuple
 import pytest
 
 from conftest import Site, wait_until
+from vrm.report.jobs import HEADER, SIMULATED
+from vrm.workload.queue_file import QueueFollower, numbers
 
 LOG = 'echo "$VRM_JOB_ID $*" >> "$(dirname "$0")/log"\n'
 WAIT = LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'
@@ -54,7 +58,8 @@ def kill(manager: "subprocess.Popen[str]") -> None:
 def shown(site: Site) -> Dict[int, Tuple[str, bool, List[int]]]:
     """State, whether it is held, and what it waits for, of each job that `vrm -i queue` shows."""
     jobs = json.loads(site.run("-i", "queue", "--json").stdout)["jobs"]
-    return {job["id"]: (job["state"], job["held"], job["after"]) for job in jobs}
+    return {job["id"]: (job["state"], job["held"], list(numbers(job["after"])) if job["after"]
+                        else []) for job in jobs}
 
 
 def shows(site: Site, jobs: Dict[int, Tuple[str, bool, List[int]]]) -> None:
@@ -222,7 +227,9 @@ def test_submit_takes_what_a_line_takes(site: Site) -> None:
     assert done.stdout == "jobs 0-1: tell.x wait\n", done.stderr
     assert site.run("submit", "tell.x", "1", "9", "--after", "0-1").returncode == 0
     shows(site, {0: ("queued", True, []), 1: ("queued", True, []), 2: ("queued", False, [0, 1])})
-    assert "wanted is the ids" in site.run("submit", "tell.x", "1", "9", "--after", "x").stderr
+    assert "wanted is the ids" in site.run("submit", "tell.x", "1", "9", "--after", "7-5").stderr
+    assert "no job before it has the name `x`" in site.run(
+        "submit", "tell.x", "1", "9", "--after", "x").stderr
     assert "depends on job 3" in site.run("submit", "tell.x", "1", "9", "--after", "3").stderr
     assert site.run("release", "all").returncode == 0
     wait_until(lambda: len(site.statuses()) == 4, "all have ended")
@@ -324,3 +331,140 @@ def test_a_requeued_job_survives_a_kill(site: Site) -> None:
     site.run("stop")
     site.finish(again)
     assert started(site) == [0, 1, 0]
+
+
+# Ids, names, and what tells jobs apart.
+
+
+def test_a_bad_line_keeps_its_ids(site: Site) -> None:
+    site.program("ok.x", LOG)
+    site.lines("ok.x 1 9 0", "ok.x 1 9x 0 array=0-1", "'", "ok.x 1 9 0 after=0",
+               "ok.x 1 9 0 after=2", "ok.x 1 9 0 after=4")
+    said = site.finish(site.start())
+    assert site.statuses() == {0: "completed", 1: "refused", 2: "refused", 3: "refused",
+                               4: "completed", 5: "cancelled", 6: "completed"}
+    rows = site.rows()
+    assert rows[2].app == "ok.x" and rows[2].reason.startswith("line 2: seconds: `9x`")
+    assert rows[3].app == "?" and rows[3].reason.startswith("line 3: a quote is not closed")
+    assert rows[5].reason == "job 2, on which it depends, ended as refused"
+    assert "#1-2 ok.x refused: line 2: seconds: `9x`" in said
+    assert log(site) == ["0 ", "4 ", "6 "]
+
+
+def test_a_run_that_vrm_0_1_began_goes_on_by_its_rules(site: Site) -> None:
+    """Its journal knows no format, its bad lines have no ids, its dependencies are lists, and its
+    jobs.csv has fewer columns."""
+    site.program("ok.x", LOG)
+    site.lines("ok.x 1 9 0", "ok.x 1 9 0 after=0 hold=1", end=False)
+    follower = QueueFollower(site.queue)
+    positions = [line.position for line in follower.read_new()]
+    site.append("nonsense\nok.x 1 9 0 after=0\nend\n")
+    job = {"event": "job", "app": "ok.x", "procs": 1, "estimate": 9.0, "submit": 1.0,
+           "exclusive": False, "cores": 1}
+    records = [
+        {"event": "run", "run": "0123456789ab", "time": 1.0, "pid": 1,
+         "nodes": [[socket.gethostname(), [1]]], "host": socket.gethostname(), "boot": "b",
+         "allocation": ""},
+        {**job, "id": 0, "position": positions[0]},
+        {"event": "start", "id": 0, "time": 1.0, "backfilled": False, "placement": {
+            "share": "whole", "claims": ["0x1", "0x1"], "order": ["0x1"], "procs": 1, "width": 1,
+            "most": None}},
+        {"event": "end", "id": 0, "time": 2.0, "state": "completed", "reason": "", "exit_code": 0,
+         "ran": None},
+        {**job, "id": 1, "position": positions[1], "after": [[0, False]], "held": True}]
+    site.log.mkdir(mode=0o700)
+    (site.log / "journal").write_text("".join(json.dumps(each) + "\n" for each in records))
+    (site.log / "jobs.csv").write_text(SIMULATED + "0,ok.x,1,1,1,2,9,completed,0,,0,0,n,n:0/0,,\n")
+    manager = site.start()
+    wait_until(lambda: site.run("release", "1").returncode == 0, "the manager runs")
+    said = site.finish(manager)
+    assert site.statuses() == {0: "completed", 1: "completed", 2: "completed"}, said
+    assert "going on with the run of 2 job(s)" in said and ":3: procs" in said
+    assert (site.log / "jobs.csv").read_text().startswith(HEADER)
+    assert sorted(log(site)) == ["1 ", "2 "]
+
+
+def test_a_restarted_manager_goes_on_counting_bad_lines(site: Site) -> None:
+    site.program("ok.x", LOG)
+    site.lines("bad", "ok.x 1 9 0 hold=1", end=False)
+    manager = site.start()
+    wait_until(lambda: site.state() and shown(site), "the lines are taken")
+    kill(manager)
+    site.append("bad\nok.x 1 9 0 after=1\nend\n")
+    again = site.start()
+    wait_until(lambda: 3 in shown(site), "the other lines are taken")
+    assert site.run("release", "1").returncode == 0
+    site.finish(again)
+    assert site.statuses() == {0: "refused", 1: "completed", 2: "refused", 3: "completed"}
+
+
+def test_jobs_wait_for_names(site: Site) -> None:
+    site.program("ok.x", LOG)
+    site.program("bad.x", "exit 3")
+    site.lines("ok.x 1 9 0 name=prep priority=-3", "bad.x 1 9 0 name='prep 2'",
+               "ok.x 1 9 0 name=prep priority=-4", "ok.x 1 9 0 after=prep priority=5",
+               "ok.x 1 9 0 after='any:prep 2'", "ok.x 1 9 0 after='prep 2'",
+               "ok.x 1 9 0 after=later", "ok.x 1 9 0 name=later")
+    site.finish(site.start())
+    assert list(site.statuses().values()) == [
+        "completed", "failed", "completed", "completed", "completed", "cancelled", "refused",
+        "completed"]
+    assert site.rows()[6].reason.startswith("no job before it has the name `later`")
+    assert started(site)[-3:] == [0, 2, 3]
+
+
+def test_what_tells_jobs_apart_is_shown_everywhere(site: Site) -> None:
+    (site.root / "place").mkdir()
+    first = site.program("first.x", WAIT)
+    site.lines("first.x 1 90 0 name='run 1' args='-n 3'",
+               "first.x 1 90 0 name=sweep array=4-5 args='-i %i \"a b\"' dir=place")
+    manager = site.start()
+    running(site, manager, 0)
+    wait_until(lambda: len(shown(site)) == 3, "all lines are taken")
+    facts = {job["id"]: (job["name"], job["args"], job["index"], job["dir"])
+             for job in json.loads(site.run("-i", "queue", "--json").stdout)["jobs"]}
+    place = str(site.root / "place")
+    assert facts == {0: ("run 1", "-n 3", None, ""), 1: ("sweep", "-i 4 'a b'", 4, place),
+                     2: ("sweep", "-i 5 'a b'", 5, place)}
+    table = site.run("-i", "queue").stdout
+    assert "| sweep[5] | -i 5 'a b' |" in table
+    assert "sweep[4] -i 4" in site.run("top").stdout
+    waiting = [job for job in site.state()["jobs"] if job["state"] == "queued"]
+    assert [(job["ids"], job["indices"]) for job in waiting] == [("1-2", "4-5")]
+    let_go(first)
+    site.finish(manager)
+    rows = {job_id: (row.name, row.args, row.index, row.dir) for job_id, row in site.rows().items()}
+    assert rows == facts
+
+
+def test_the_state_of_two_large_arrays_is_small(site: Site) -> None:
+    site.program("ok.x", LOG)
+    site.lines("ok.x 1 9 0 array=0-2999 hold=1", "ok.x 1 9 0 array=0-2999 after=0-2999")
+    manager = site.start()
+    wait_until(lambda: site.state() and len(site.state()["jobs"]) == 2, "both are in the state")
+    assert (site.log / "state").stat().st_size < 5000
+    table = site.run("-i", "queue").stdout
+    assert "| after 0-2999 |" in table and table.count("\n") > 6000
+    done = site.run("cancel", "0-2999")
+    assert done.stdout == "jobs 0-2999 (ok.x) will not run\n"
+    site.finish(manager)
+    assert list(site.statuses().values()) == ["cancelled"] * 6000
+    assert site.rows()[5999].reason == "job 0, on which it depends, ended as cancelled"
+
+
+def test_why_jobs_wait(site: Site) -> None:
+    first = site.program("first.x", WAIT)
+    site.lines("first.x 1 90 0", "first.x 1 90 0", "first.x 1 90 0", "first.x 1 9 0 hold=1",
+               "first.x 1 9 0 after=1-3")
+    manager = site.start()
+    running(site, manager, 0)
+    wait_until(lambda: len(shown(site)) == 5, "all lines are taken")
+    why = {job["id"]: job["why"]
+           for job in json.loads(site.run("-i", "queue", "--json").stdout)["jobs"]}
+    assert re.fullmatch(r"needs 1 empty node, 0 empty; next \d\d:\d\d:\d\d", why.pop(1))
+    assert why == {0: "", 2: "behind job 1", 3: "held", 4: "after 1-3"}
+    assert "| behind job 1" in site.run("-i", "queue").stdout
+    assert "behind job 1" in site.run("top").stdout
+    assert site.run("cancel", "1-4").returncode == 0
+    let_go(first)
+    site.finish(manager)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Infeasible, Job, JobState, Node, Placement
 from vrm.report.jobs import (
-    COLUMNS, HEADER, CoreRange, JobFileError, JobRow, JobWriter, PlacementText, job_line,
+    COLUMNS, HEADER, SIMULATED, CoreRange, JobFileError, JobRow, JobWriter, PlacementText, job_line,
     parse_cores, read_jobs,
 )
 from vrm.scheduling import make_policy
@@ -44,7 +44,8 @@ def job_rows(draw):
         exit_code=draw(st.none() | st.integers(0, 255)), app_time=draw(st.none() | TIMES),
         exclusive=draw(st.booleans()), backfilled=draw(st.booleans()), nodes=draw(ANY_TEXT),
         cores=draw(ANY_TEXT), binding=draw(st.sampled_from(["", "ok", "mismatch", "unbound"])),
-        reason=draw(ANY_TEXT))
+        reason=draw(ANY_TEXT), name=draw(ANY_TEXT), args=draw(ANY_TEXT), dir=draw(ANY_TEXT),
+        index=draw(st.none() | st.integers(0, 10**6)))
 
 
 def write(path, rows, append=False):
@@ -60,25 +61,51 @@ def write(path, rows, append=False):
 
 def test_header_is_the_contract():
     assert HEADER == ("id,app,procs,submit,start,end,walltime,status,exit_code,app_time,exclusive,"
-                      "backfilled,nodes,cores,binding,reason\n")
+                      "backfilled,nodes,cores,binding,reason,name,args,dir,index\n")
+    assert HEADER.startswith(SIMULATED[:-1]) and SIMULATED.endswith(",binding,reason\n")
 
 
 @pytest.mark.parametrize("row, line", [
     (ROW, "3,ft.B.x,32,1700000000.25,1700000001,1700000033.5,60,completed,0,2.73,0,1,n[0-3],"
-          "n0:0/0-3+1/0-3;n1:0/0-3,ok,\n"),
+          "n0:0/0-3+1/0-3;n1:0/0-3,ok,,,,,\n"),
     (JobRow(4, "mg.B.x", 8, 5.0, None, None, 10.0, "refused", reason="needs 8 nodes, has 2"),
-     '4,mg.B.x,8,5,,,10,refused,,,0,0,,,,"needs 8 nodes, has 2"\n'),
+     '4,mg.B.x,8,5,,,10,refused,,,0,0,,,,"needs 8 nodes, has 2",,,,\n'),
     (JobRow(5, "a", 1, 0, 0, 7, 9, JobState.FAILED, 139, exclusive=True, reason='said "no"\n\\o/'),
-     '5,a,1,0,0,7,9,failed,139,,1,0,,,,"said ""no""\\n\\\\o/"\n'),
+     '5,a,1,0,0,7,9,failed,139,,1,0,,,,"said ""no""\\n\\\\o/",,,,\n'),
     (JobRow(6, "a", 1, -0.0001, 0.0004, 1.0006, math.inf, "timeout", nodes="n[0,2]"),
-     '6,a,1,0,0,1.001,inf,timeout,,,0,0,"n[0,2]",,,\n'),
+     '6,a,1,0,0,1.001,inf,timeout,,,0,0,"n[0,2]",,,,,,,\n'),
+    (JobRow(7, "a", 1, 0, 0, 7, 9, "completed", name="run 1", args="-o 'a,b'", dir="/d", index=0),
+     "7,a,1,0,0,7,9,completed,,,0,0,,,,,run 1,\"-o 'a,b'\",/d,0\n"),
 ])
 def test_line(row, line):
     assert row.line == line
 
 
 def test_line_without_a_row_is_the_same():
-    assert job_line(*dataclasses.astuple(ROW)) == ROW.line
+    assert job_line(*dataclasses.astuple(ROW)[:16]) == ROW.line[:-5] + "\n"
+
+
+# ------------------------------------------------------------------------ files of older versions
+
+
+OLD = JobRow(0, "old", 1, 0, 0, 1, 9, "completed", reason='a, "b"')
+
+
+@pytest.mark.parametrize("torn", ["", "1,a,1,0"])
+def test_a_file_of_an_older_version_is_continued(tmp_path, torn):
+    path = tmp_path / "jobs.csv"
+    path.write_text(SIMULATED + OLD.line[:-5] + "\n" + torn)
+    path.chmod(0o640)
+    with JobWriter(path) as writer:
+        assert writer.torn == torn
+        assert path.read_text() == HEADER + OLD.line
+        writer.write(NEW)
+    assert list(read_jobs(path)) == [OLD, NEW]
+    assert path.stat().st_mode & 0o777 == 0o640 and [each.name for each in tmp_path.iterdir()] == [
+        "jobs.csv"]
+
+
+NEW = dataclasses.replace(OLD, id=1, name="sweep", args="-n 3", dir="/data", index=4)
 
 
 # ----------------------------------------------------------------------------------- round trip

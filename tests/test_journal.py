@@ -130,7 +130,7 @@ def test_the_past_of_a_run() -> None:
 
 def test_what_a_job_was_submitted_with_comes_back() -> None:
     job = Job(4, "a.x", 2, 9.5, 1.25, True, 3, priority=-7)
-    details = Details((Dependency(1), Dependency(2, True)), 3, {"A": "x y"}, ("-o", "$HOME"),
+    details = Details((Dependency.on(1), Dependency.on(2, True)), 3, {"A": "x y"}, ("-o", "$HOME"),
                       "/some where", None, True, "a name")
     record = json.loads(json.dumps({"event": "job", **journals.job_record(job, details)}))
     past = journals.replay([RUN, record])

@@ -2,6 +2,7 @@
 and the marker of a writer.
 """
 
+import contextlib
 import json
 import os
 import shlex
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from vrm.model import Dependency
+from vrm.model.job import resolved
 from vrm.workload.queue_file import (
     LONGEST, Line, LineError, Position, QueueFollower, QueueLine, Replay, WriterMarker, marker_path,
     fold, numbers, parse_line, replay, writer_of)
@@ -41,7 +44,7 @@ from vrm.workload.queue_file import (
     ("'my app.x' 1 1 0", QueueLine("my app.x", 1, 1.0)),
     ("a=b 1 1 0", QueueLine("a=b", 1, 1.0)),
     ("a 1 1 0 after=3,5-7,any:9", QueueLine("a", 1, 1.0, fields={"after": (
-        Dependency(3), Dependency(5), Dependency(6), Dependency(7), Dependency(9, True))})),
+        Dependency.on(3), Dependency(range(5, 8)), Dependency.on(9, True))})),
     ("a 1 1 0 priority=-3 retries=0 hold=1 dir=../x",
      QueueLine("a", 1, 1.0, fields={"priority": -3, "retries": 0, "hold": True, "dir": "../x"})),
     ("a 1 1 0 env=A=1,B=2 env='C= x' env=D=",
@@ -91,7 +94,9 @@ def test_lines_that_are_right(text, wanted):
     ("ft.B.x 8 60 0 name='run", ["quote is not closed"]),
     ("ft.B.x 8 60 0 name=run\\", ["backslash"]),
     ("a 1 1 0 after=", ["after", "nothing stands there"]),
-    ("a 1 1 0 after=x", ["after", "`x`", "any:3"]),
+    ("a 1 1 0 after=3,", ["after", "`3,`", "any:3"]),
+    ("a 1 1 0 name=3-7", ["name", "`3-7`", "after=", "name=run3-7"]),
+    ("a 1 1 0 name=any:x", ["name", "`any:x`"]),
     ("a 1 1 0 after=7-5", ["after", "`7-5`"]),
     ("a 1 1 0 after=-1", ["after", "`-1`"]),
     ("a 1 1 0 priority=high", ["priority", "`high`"]),
@@ -131,7 +136,15 @@ def test_lines_that_are_wrong(text, parts):
 APPS = st.text(min_size=1, max_size=20).filter(
     lambda a: a.isprintable() and "/" not in a and not a.startswith("-") and a not in (".", ".."))
 SECONDS = st.one_of(st.integers(1, 10**6).map(float), st.floats(5e-324, 1e9))
-LABELS = st.text(min_size=1, max_size=20).filter(str.isprintable)
+LABELS = st.text(min_size=1, max_size=20).filter(str.isprintable).filter(
+    lambda text: text.strip("0123456789:,-") and not text.startswith("any:"))
+AFTERS = st.one_of(
+    st.builds(lambda first, count, step, any: Dependency(
+        range(first, first + count * step, step if count > 1 else 1), any),
+        st.integers(0, 30), st.sampled_from([1, 3, 7]), st.integers(1, 3), st.booleans()).filter(
+            lambda each: each.ids == range(each.ids[0], each.ids[-1] + 1, each.ids.step)),
+    st.builds(Dependency, st.just(range(0)), st.booleans(), LABELS.filter(
+        lambda text: "," not in text)))
 TEXTS = st.text(max_size=12).filter(str.isprintable)
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True).filter(
     lambda name: not name.startswith("VRM_"))
@@ -140,8 +153,7 @@ QUEUE_LINES = st.builds(
     st.one_of(st.none(), st.just(0.0), SECONDS),
     st.fixed_dictionaries({}, optional={
         "cores": st.integers(1, 64), "name": LABELS,
-        "after": st.lists(st.builds(Dependency, st.integers(0, 30), st.booleans()), min_size=1,
-                          unique=True).map(tuple),
+        "after": st.lists(AFTERS, min_size=1, unique=True).map(tuple),
         "priority": st.integers(-10**6, 10**6), "retries": st.integers(0, 9999),
         "env": st.dictionaries(NAMES, TEXTS, min_size=1, max_size=3),
         "args": st.lists(TEXTS.filter(lambda word: word != ":"), max_size=3).map(tuple),
@@ -763,3 +775,58 @@ def test_a_marker_that_is_not_understood_ends_nothing(queue, text):
     marker_path(queue).write_bytes(text.encode("utf-8", "surrogateescape"))
     found = writer_of(queue, 0.0)
     assert found.state == "none" and f"{queue}.writer" in found.reason
+
+
+# ---------------------------------------------------------------------- what a line may cost
+
+
+SLOW = {
+    "after=": "h 1 5 0 after=" + ",".join(["0-99999"] * 1500),
+    "after= of names": "h 1 5 0 after=" + ",".join(["x"] * 8000),
+    "array=": "h 1 5 0 array=" + ",".join(["0-99999"] * 1500),
+    "digits": "h 1 " + "1" * 16000 + "x 0",
+    "digits in ranks": "h " + "1" * 16000 + " 1 0",
+    "an unknown field": "h 1 5 0 " + "x" * 16000 + "=1",
+    "quotes": "h 1 5 0 args=" + "\"'\"'" * 4000,
+    "open quotes": "h 1 5 0 # " + "\"\\" * 8000,
+    "variables": "h 1 5 0 " + " ".join(f"env=A{i}=1" for i in range(1500)),
+    "arguments": "h 1 5 0 args='" + "a " * 8000 + "'",
+}
+
+
+@pytest.mark.parametrize("what", SLOW)
+def test_no_line_takes_long_to_read(what):
+    """The limit is 50 ms. A busy machine may take twenty times as long; without the limits inside
+    the parser the first of these took 169 s."""
+    begin = time.process_time()
+    with contextlib.suppress(LineError):
+        parse_line(SLOW[what][:16384])
+    assert time.process_time() - begin < 1.0
+
+
+def test_more_jobs_than_a_line_may_name_are_refused_with_their_number():
+    with pytest.raises(LineError, match="more than 100000 jobs"):
+        parse_line(SLOW["after="])
+    with pytest.raises(LineError, match="at most 100000 jobs"):
+        parse_line(SLOW["array="])
+    assert len(parse_line("h 1 5 0 after=0-99999").fields["after"][0].ids) == 100_000
+
+
+# ------------------------------------------------------------------- ids of lines that are wrong
+
+
+@pytest.mark.parametrize("line, app, jobs", [
+    ("nap 1 1x 0", "nap", 1), ("nap 1 1x 0 array=0-9:2", "nap", 5), ("nap", "nap", 1),
+    ("../nap 1 1 0 array=0-2", "", 3), ("nap 1 1 0 array=2-0", "nap", 1), ("nap 'x", "", 1)])
+def test_a_wrong_line_takes_as_many_ids_as_it_would(line, app, jobs):
+    with pytest.raises(LineError) as caught:
+        parse_line(line)
+    assert (caught.value.app, caught.value.jobs) == (app, jobs)
+
+
+def test_names_stand_for_the_jobs_that_have_them_so_far():
+    after = parse_line("a 1 1 0 after=prep,any:0,'any:my run'").fields["after"]
+    assert resolved(after, {"prep": [3, 4, 5, 9], "my run": [7]}) == (
+        Dependency(range(3, 6)), Dependency.on(9), Dependency.on(0, True), Dependency.on(7, True))
+    with pytest.raises(ValueError, match="no job before it has the name `prep`"):
+        resolved(after, {"my run": [7]})

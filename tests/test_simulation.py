@@ -257,8 +257,10 @@ def dependent_workloads(draw: Any) -> List[Submission]:
     time, found = 0, []
     for job_id in range(0, 2 * draw(st.integers(1, 9)), 2):
         time += draw(st.sampled_from([0, 0, 1, 4]))
-        after = draw(st.lists(st.builds(Dependency, st.integers(0, job_id - 1), st.booleans()),
-                              max_size=2)) if job_id else []
+        after = draw(st.lists(st.builds(
+            lambda first, more, any: Dependency(range(first, min(job_id, first + more)), any),
+            st.integers(0, job_id - 1), st.integers(1, 4), st.booleans()),
+            max_size=2)) if job_id else []
         found.append(Submission(
             Job(job_id, "app", draw(st.integers(1, 4)), draw(st.integers(1, 6)), time),
             draw(st.integers(1, 8)), tuple(after), draw(st.integers(0, 9)) == 9))
@@ -277,10 +279,11 @@ def in_plain_words(jobs: List[Submission], procs: int, overtake: bool) -> Dict[i
             if job.submit == now:
                 state[job.id] = "refused" if job.procs > procs else "waiting"
         ready = []
-        for job, _, after, held in jobs:  # lower ids, on which others may depend, come first
+        for job, _, after, held, _ in jobs:  # lower ids, on which others may depend, come first
             if state.get(job.id) != "waiting":
                 continue
-            on = [(state.get(other, "completed"), whatever) for other, whatever in after]
+            on = [(state.get(other, "completed"), each.any) for each in after
+                  for other in each.ids]
             if any(how in ("timeout", "refused", "cancelled") and not whatever
                    for how, whatever in on):
                 state[job.id] = "cancelled"

@@ -217,8 +217,8 @@ def test_phases(phase, line):
 
 def test_another_format_is_refused():
     for table in (queue_table, state_table, queue_json, state_json):
-        with pytest.raises(ValueError, match="format 2 and this vrm reads format 1"):
-            table(snapshot(format=2), NOW)
+        with pytest.raises(ValueError, match="format 3 and this vrm reads formats 1 and 2"):
+            table(snapshot(format=3), NOW)
 
 
 def test_names_cannot_write_to_the_terminal():
@@ -357,7 +357,7 @@ def test_queue_json():
     assert json.loads(json.dumps(found)) == found
     jobs = found.pop("jobs")
     assert found == {
-        "format": 1, "time": NOW - 2, "age": 2, "stale": False, "emulated": False,
+        "format": 2, "time": NOW - 2, "age": 2, "stale": False, "emulated": False,
         "manager": {"host": "login1", "pid": 4242, "start": NOW - 60, "phase": "running"},
         "scheduling": {"algorithm": "WFP3", "backfilling": "easy", "policy": "strip"},
         "ended": {"completed": 3, "failed": 1, "timeout": 0, "cancelled": 0, "refused": 2}}
@@ -365,11 +365,13 @@ def test_queue_json():
     assert jobs[0] == {"id": 0, "app": "ft.B.x", "procs": 6, "state": "running",
                        "submit": NOW - 32, "estimate": 60, "exclusive": False, "start": NOW - 27,
                        "remaining": 33, "expected_start": None, "nodes": ["n0"],
-                       "priority": 0, "held": False, "after": [], "late": False, "lacks": ""}
+                       "priority": 0, "held": False, "after": "", "late": False, "lacks": "",
+                       "name": "", "args": "", "dir": "", "index": None, "why": ""}
     assert jobs[2] == {"id": 2, "app": "mg.B.x", "procs": 8, "state": "queued",
                        "submit": NOW - 10, "estimate": 10, "exclusive": False, "start": None,
                        "remaining": 10, "expected_start": NOW + 33, "nodes": [],
-                       "priority": 0, "held": False, "after": [], "late": False, "lacks": ""}
+                       "priority": 0, "held": False, "after": "", "late": False, "lacks": "",
+                       "name": "", "args": "", "dir": "", "index": None, "why": ""}
 
 
 def test_state_json():
@@ -532,9 +534,41 @@ def test_watch_gives_the_signals_back():
 @pytest.mark.parametrize("facts, shown", [
     ({}, "Q"), ({"held": False, "after": [], "late": False, "lacks": ""}, "Q"), ({"held": True}, "held"),
     ({"held": True, "after": [1], "late": True}, "held"), ({"after": [4]}, "after 4"),
-    ({"after": [4, 5, 6, 7]}, "after 4,5,6,..."), ({"late": True}, "late"),
+    ({"after": [4, 5, 6, 7]}, "after 4-7"), ({"late": True}, "late"),
+    ({"after": "4,6,9-12,20"}, "after 4,6,9-12,..."),
 ])
 def test_why_a_job_waits(facts, shown):
     job = {**next(job for job in JOBS if job["state"] == "queued"), **facts}
     line = queue_table(snapshot(NODES, [job]), NOW).splitlines()[4]
     assert line.split("|")[4].strip() == shown
+
+
+ARRAY = queued(None, "part.x", 2, 60.0, name="sweep", args="-i %i -o 'a b'", why="behind job 2",
+               dir="/data", after="0-2", ids="3-5", indices="10-14:2")
+
+
+def test_neighbours_that_are_one_value_in_the_state_are_jobs_again():
+    state = snapshot(NODES, [JOBS[0], ARRAY], format=2)
+    jobs = queue_json(state, NOW)["jobs"]
+    assert [(job["id"], job["index"], job["args"]) for job in jobs[1:]] == [
+        (3, 10, "-i 10 -o 'a b'"), (4, 12, "-i 12 -o 'a b'"), (5, 14, "-i 14 -o 'a b'")]
+    assert {(job["name"], job["dir"], job["after"], job["why"]) for job in jobs[1:]} == {
+        ("sweep", "/data", "0-2", "behind job 2")}
+    assert "1 running, 3 waiting" in queue_table(state, NOW)
+
+
+def test_the_table_has_columns_for_what_tells_jobs_apart_and_for_why_they_wait():
+    state = snapshot(NODES, [JOBS[0], ARRAY], format=2)
+    table = [[cell.strip() for cell in line.split("|")[1:-1]]
+             for line in queue_table(state, NOW).splitlines() if line.startswith("|")]
+    assert table[0] == ["Id", "App", "Name", "Args", "Procs", "Status", "Started", "Remaining",
+                        "Why"]
+    assert table[2] == ["3", "part.x", "sweep[10]", "-i 10 -o 'a b'", "2", "after 0-2", "-",
+                        "00:01:00", "behind job 2"]
+
+
+@pytest.mark.parametrize("width", [120, 100, 80])
+def test_long_names_and_reasons_are_cut_to_the_terminal(width):
+    job = {**ARRAY, "args": "-x " * 60, "why": "needs 12 empty nodes, 3 empty; next 14:02:10"}
+    for line in queue_table(snapshot(NODES, [JOBS[0], job], format=2), NOW, width=width).splitlines():
+        assert len(line) <= width

@@ -135,8 +135,8 @@ def test_without_a_state_the_last_line_says_why() -> None:
 
 
 def test_another_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="format 2 and this vrm reads format 1"):
-        text(snapshot(format=2))
+    with pytest.raises(ValueError, match="format 3 and this vrm reads formats 1 and 2"):
+        text(snapshot(format=3))
 
 
 def test_names_cannot_write_to_the_terminal() -> None:

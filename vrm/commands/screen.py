@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from vrm.live import control
 from vrm.live.rundir import RunDirectory, RunError
 from vrm.report import top
-from vrm.report.tables import Snapshot
+from vrm.report.state import Snapshot, current
 
 LOOK = 0.25
 """Seconds between two looks at the files; a change is drawn at once."""
@@ -123,7 +123,7 @@ class Reader(threading.Thread):
         try:
             state = self._changed("state", self._run.state)
             if state is not None:
-                snapshot = json.loads(state)
+                snapshot = current(json.loads(state))
                 top.render(snapshot, (), (80, 24), 0.0)  # what cannot be drawn is not taken
                 self.seen = replace(self.seen, snapshot=snapshot, alive=None, trouble="")
         except FileNotFoundError:

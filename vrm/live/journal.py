@@ -19,7 +19,7 @@ from vrm.live.journal_check import JournalError, Record
 from vrm.model import AnyPlacement, Cluster, CorePlacement, Dependency, Job, Node, Placement
 from vrm.scheduling.book import PLAIN, Details
 from vrm.system.files import naming, open_own, read_own
-from vrm.workload.queue_file import fold, numbers
+from vrm.workload.queue_file import dependencies, fold, numbers
 
 FORMAT = check.NEWEST
 """What `run` records say of the journal's form. Format 1 (vrm 0.1.0, which says none) has no
@@ -250,11 +250,16 @@ def _apply(record: Record, past: Past) -> None:
 
 def _jobs_came(past: Past, record: Record) -> None:
     """The job of a record, or all jobs of an array."""
-    indices = numbers(record["array"]) if "array" in record else (None,)
-    for job_id, index in enumerate(indices, record["id"]):
-        past.jobs[job_id] = job_of({**record, "id": job_id})
-        past.details[job_id] = details_of(record, index)
-    past.next_id = record["id"] + len(indices)
+    details = details_of(record)
+    if "array" not in record:
+        past.jobs[record["id"]], past.details[record["id"]] = job_of(record), details
+        past.next_id = record["id"] + 1
+    else:
+        first, indices = job_of(record), numbers(record["array"])
+        for job_id, index in enumerate(indices, first.id):
+            past.jobs[job_id] = replace(first, id=job_id)
+            past.details[job_id] = replace(details, index=index)
+        past.next_id = first.id + len(indices)
     past.position = record.get("position") or past.position
 
 
@@ -262,7 +267,7 @@ def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = ()) 
     """A job as journal values, or with `indices` an array, whose first job it is."""
     record = {"id": job.id, "app": job.app, "procs": job.procs, "estimate": job.estimate,
               "submit": job.submit, "exclusive": job.exclusive, "cores": job.cores}
-    more = {"priority": job.priority, "after": [list(each) for each in details.after],
+    more = {"priority": job.priority, "after": ",".join(map(str, details.after)),
             "retries": details.retries, "variables": dict(details.variables),
             "arguments": list(details.arguments), "directory": details.directory,
             "held": details.held, "name": details.name, "array": fold(indices)}
@@ -276,12 +281,15 @@ def job_of(record: Record) -> Job:
                priority=record.get("priority", 0))
 
 
-def details_of(record: Record, index: Optional[int] = None) -> Details:
-    """What else a job's record tells; `index` is its own in an array."""
+def details_of(record: Record) -> Details:
+    """What else a job's record tells, without an index in an array."""
     values = {name: record[name] for name in ("retries", "variables", "directory", "held", "name")
               if name in record}
-    return Details(tuple(Dependency(*each) for each in record.get("after", ())),
-                   arguments=tuple(record.get("arguments", ())), index=index, **values)
+    after = record.get("after", "")
+    if isinstance(after, list):  # as vrm 0.1 wrote it, a pair for each job
+        after = tuple(Dependency.on(*each) for each in after)
+    return Details(after if isinstance(after, tuple) else dependencies(after) if after else (),
+                   arguments=tuple(record.get("arguments", ())), **values)
 
 
 def nodes_record(nodes: Sequence[Node]) -> List[List[Any]]:

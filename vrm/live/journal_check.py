@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence, Union
 
 from vrm.model import JobState, bits
 from vrm.model.node import HALF, WHOLE
-from vrm.workload.queue_file import LONGEST_TIME, LineError, check_app, numbers
+from vrm.workload.queue_file import (LONGEST_TIME, LineError, check_app, dependencies,
+                                     numbers)
 
 if TYPE_CHECKING:
     from vrm.live.journal import Past
@@ -103,6 +104,15 @@ def _list(check: Check, size: Optional[int] = None) -> Check:
                           and size in (None, len(value)))
 
 
+def _after(value: Any) -> bool:
+    """Ids as `after=` has them, or as vrm 0.1.0 wrote them."""
+    try:
+        return _list(_dependency)(value) or (
+            type(value) is str and all(each.ids for each in dependencies(value)))
+    except ValueError:
+        return False
+
+
 def _dependency(value: Any) -> bool:
     return type(value) is list and len(value) == 2 and _count(value[0]) and _flag(value[1])
 
@@ -150,7 +160,7 @@ _MAY: Dict[str, Check] = {
     "time": _number, "pid": _count, "host": _text, "boot": _text, "allocation": _text,
     "nodes": _list(_node), "granted": _list(_node), "lost": _flag, "format": _positive,
     "home": _home, "position": _maybe(_position), "command": _text,
-    "priority": _whole, "after": _list(_dependency), "retries": _count, "variables": _variables,
+    "priority": _whole, "after": _after, "retries": _count, "variables": _variables,
     "arguments": _list(_line_text), "directory": _line_text, "held": _flag, "name": _line_text,
     "array": _numbers, "ran": _maybe(_list(_number, 2)),
 }

@@ -37,6 +37,7 @@ from vrm.live.trust import distrust
 from vrm.live.verdict import HOLD, NODE_LOSSES, Held, shell_code, verdict
 from vrm.live.walltime import AllocationEnd
 from vrm.model import Booking, Cluster, Job, JobState
+from vrm.model.job import resolved
 from vrm.scheduling import Start
 from vrm.scheduling.book import Details, Dropped, JobBook, LifeError
 from vrm.system.files import write_new
@@ -70,6 +71,9 @@ RETRY = 1.0
 
 _FULL_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 _IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG)
+
+RECORDING = 0.1
+"""Seconds at most that ended jobs are recorded for in one turn of the loop."""
 
 SHARED_DELAY = 90.0
 """Seconds after which a file that another host has made is seen here for sure."""
@@ -151,6 +155,8 @@ class Manager:
         self.run_id = uuid.uuid4().hex[:12]
         self.phase = "running"
         self._next_id = 0
+        self._named: Dict[str, List[int]] = {}    # ids of the jobs of each name
+        self._bad_lines_have_ids = True
         self._orders = Orders(self)
         self._deaf: Set[str] = set()              # files among the commands that stay there
         self._prepared: List[Start] = []          # decided, to be launched when in the journal
@@ -169,6 +175,7 @@ class Manager:
         self._snapshot_failed = False
         self._input_ended = False
         self._disk_failed = False
+        self._record_more = False                 # ends wait to be recorded, for want of time
         self._blocked_until = 0.0                 # no job is started before, for a full disk
         self._closing = False                     # the allocation is about to end
         self._end_trouble = ""                    # why the batch system does not tell its end
@@ -255,6 +262,8 @@ class Manager:
 
     def _next_deadline(self) -> float:
         """When the loop must wake up even if nothing happens."""
+        if self._record_more:
+            return self.now
         deadline = min(self._next_poll, self._next_step, self.records.sweep_at,
                        self.watch.deadline)
         if not self._closing:
@@ -547,31 +556,44 @@ class Manager:
         self._said_waiting = waits
 
     def _take_line(self, line: Line) -> None:
-        if isinstance(line.parsed, LineError):
-            self.bad_lines += 1
-            self.tell("warning", f"{self.settings.applications.queue}:{line.number}: {line.parsed}")
+        if not isinstance(line.parsed, LineError):
+            self.enter(line.parsed, position=line.position)
             return
-        self.enter(line.parsed, position=line.position)
+        self.bad_lines += 1
+        where = f"{self.settings.applications.queue}:{line.number}: {line.parsed}"
+        if not self._bad_lines_have_ids:
+            self.tell("warning", where)
+            return
+        # Its ids are taken, or all jobs after it would have others than their lines say.
+        wanted = QueueLine(line.parsed.app or "?", 1, 1.0, fields={
+            "array": range(line.parsed.jobs)} if line.parsed.jobs > 1 else {})
+        self.enter(wanted, f"line {line.number}: {line.parsed}", position=line.position)
 
-    def enter(self, wanted: QueueLine, **origin: object) -> Tuple[List[int], str]:
+    def enter(self, wanted: QueueLine, fault: str = "", **origin: object
+              ) -> Tuple[List[int], str]:
         """Enter what a line asks for, a job or an array of them; the ids and, when all of it is
-        refused, the reason. `origin` goes into the journal."""
+        refused, the reason: `fault` if there is one. `origin` goes into the journal."""
         now = self.now
         fields, base = wanted.fields, self.settings.applications.queue.parent
         indices: Sequence[Optional[int]] = fields.get("array", (None,))
-        ids = list(range(self._next_id, self._next_id + len(indices)))
+        ids = range(self._next_id, self._next_id + len(indices))
         self._next_id += len(indices)
+        name, after = fields.get("name", ""), fields.get("after", ())
+        try:
+            after = resolved(after, self._named)
+        except ValueError as unknown:
+            after, fault = (), fault or str(unknown)
         common = Details(
-            fields.get("after", ()), fields.get("retries", self.settings.retries),
+            after, fields.get("retries", self.settings.retries),
             fields.get("env", {}), fields.get("args", ()),
             os.path.join(base, fields["dir"]) if "dir" in fields else "",
-            held=fields.get("hold", False), name=fields.get("name", ""))
+            held=fields.get("hold", False), name=name)
         jobs = [Job(job_id, wanted.app, wanted.procs, wanted.seconds, now, wanted.exclusive,
                     fields.get("cores", 1), priority=fields.get("priority", 0)) for job_id in ids]
         # One record for the whole line: a crash leaves all of an array or nothing.
         self.journal.append("job", **journals.job_record(jobs[0], common, fields.get("array", ())),
                             **origin)
-        reason = self._fault(jobs[0], common)
+        reason = fault or self._fault(jobs[0], common)
         if reason:
             self.tell("warning", f"#{fold(ids)} {wanted.app} refused: {reason}")
         for job, index in zip(jobs, indices):
@@ -582,11 +604,13 @@ class Manager:
             else:
                 self._drop(self.book.enter(job, details))
                 self._changed = True
+        if name:
+            self._named.setdefault(name, []).extend(ids)
         if not reason:
             self._tell_unknown(jobs[0])
             self._tell_lacking([job_id for job_id in ids if self.book.entries[job_id].lacks])
         self._dirty = True
-        return ids, reason
+        return list(ids), reason
 
     def _tell_lacking(self, ids: Sequence[int]) -> None:
         """Report waiting jobs that cannot run on the nodes there are now."""
@@ -601,9 +625,9 @@ class Manager:
         reason = (application_fault(programs, job.app)
                   or distrust(programs / job.app, self.settings.trust))
         for dependency in details.after:
-            if dependency.id >= job.id:
-                reason = reason or (f"it depends on job {dependency.id}, and a job can depend "
-                                    "only on such as came before it")
+            if dependency.ids[-1] >= job.id:
+                reason = reason or (f"it depends on job {dependency.ids[-1]}, and a job can "
+                                    "depend only on such as came before it")
         return reason or self.room.never(job)
 
     def _drop(self, dropped: List[Dropped]) -> None:
@@ -897,6 +921,7 @@ class Manager:
 
     def close_job(self, outcome: Outcome) -> None:
         """Record that a job will not run (any more), nor those that depend on it."""
+        outcome.details = self.book.entries[outcome.job.id].details
         self.counts[outcome.state.value] += 1
         self.journal.append("end", id=outcome.job.id, time=outcome.end, state=outcome.state.value,
                             reason=outcome.reason, exit_code=outcome.exit_code, ran=outcome.ran)
@@ -931,8 +956,14 @@ class Manager:
             self._write_snapshot(now)
 
     def _record_all(self) -> None:
-        """Record the jobs that ended; those that the disk does not take wait for the next time."""
+        """Record the jobs that ended; those that the disk does not take wait for the next time, and
+        so do those for which there is no time now: jobs and commands must not wait for them."""
+        until = self.clock() + RECORDING
+        self._record_more = False
         while self.records.pending and self.clock() >= self._blocked_until:
+            if self.clock() >= until:
+                self._record_more = True
+                return
             try:
                 self.records.write_next()
             except OSError as error:
@@ -1089,6 +1120,7 @@ class Manager:
         self.journal.append("run", format=journals.FORMAT, run=self.run_id, time=self.clock(),
                             pid=os.getpid(), nodes=nodes, **more,
                             home=takeup.identity(self.run_directory), **self.place.record())
+        self._bad_lines_have_ids = not past.run or past.format > 1
         self._next_id = past.next_id
         self._losses = dict(past.losses)
         self._orders = Orders(self, past.commands)
@@ -1109,6 +1141,9 @@ class Manager:
 
     def _restore_jobs(self, past: journals.Past) -> None:
         """Enter all jobs of the run, in the order in which they came."""
+        for job_id, known in past.details.items():
+            if known.name:
+                self._named.setdefault(known.name, []).append(job_id)
         for job_id, job in past.jobs.items():
             details, end = past.details[job_id], past.ended.get(job_id)
             if end is not None:

@@ -6,11 +6,12 @@ of the manager, because the answer was not written yet, is known from the journa
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Callable, Dict, Iterable, List
 
 from vrm.live import control
 from vrm.live.records import Outcome
-from vrm.model import JobState
+from vrm.model import Job, JobState
 from vrm.scheduling.book import Entry, LifeError
 from vrm.workload.queue_file import fold, parse_line, show
 
@@ -76,14 +77,17 @@ class Orders:
     def _each(self, act: Callable[[Entry], str], command: control.Command) -> control.Command:
         """Do something to each job that a command names; of a range, to those that allow it."""
         named, swept = control.chosen(command, self.manager.book.entries)
-        done, wrong, by_name = [], [], set(named)
+        said: Dict[str, List[Job]] = {}  # what was done, and to which jobs: they may be thousands
+        wrong, by_name = [], set(named)
         for job_id in [*named, *swept]:
             self.manager.settle(job_id)
             try:
-                done.append(act(self.manager.book.get(job_id)))
+                entry = self.manager.book.get(job_id)
+                said.setdefault(act(entry), []).append(entry.job)
             except LifeError as error:
                 if job_id in by_name:
                     wrong.append(str(error))
+        done = [_sentence(jobs, what) for what, jobs in said.items()]
         if not done and not wrong:
             wrong.append(f"there is no job to {command['do']} among these")
         if self._requeued:
@@ -92,36 +96,36 @@ class Orders:
         self.manager.jobs_changed()
         return {"ok": not wrong, "text": "\n".join([*done, *wrong])}
 
-    # Each gives a sentence about the job, or raises LifeError.
+    # Each gives the end of a sentence about the job, or raises LifeError.
 
     def _cancel(self, entry: Entry) -> str:
         manager, job = self.manager, entry.job
         running = manager.running.get(job.id)
         if running is not None:
             manager.end_job(running, "cancel")
-            return f"job {job.id} ({job.app}) is being ended"
+            return "is being ended"
         if entry.state is not JobState.QUEUED:
             raise LifeError(f"job {job.id} neither waits nor runs: it is {entry.state.value}")
         manager.close_job(Outcome(job, JobState.CANCELLED, "cancelled while it waited",
                                   end=manager.now))
-        return f"job {job.id} ({job.app}) will not run"
+        return "will not run"
 
     def _hold(self, entry: Entry) -> str:
         self.manager.book.hold(entry.job.id)
         self.manager.journal.append("hold", id=entry.job.id)
-        return f"job {entry.job.id} ({entry.job.app}) is held"
+        return "is held"
 
     def _release(self, entry: Entry) -> str:
         self.manager.book.release(entry.job.id)
         self.manager.journal.append("release", id=entry.job.id)
-        return f"job {entry.job.id} ({entry.job.app}) is released"
+        return "is released"
 
     def _requeue(self, entry: Entry) -> str:
         manager, job = self.manager, entry.job
         running = manager.running.get(job.id)
         if running is not None:
             manager.end_job(running, "requeue", command=self._name)
-            return f"job {job.id} ({job.app}) is being ended and will wait again"
+            return "is being ended and will wait again"
         if not entry.state.ended:
             raise LifeError(f"job {job.id} waits already")
         if any(each.job is job for each in manager.records.pending):
@@ -135,4 +139,14 @@ class Orders:
         manager.counts[entry.state.value] -= 1
         manager.wait_again(job, "requeued by its user", command=self._name)
         self._requeued.append(job.id)
-        return f"job {job.id} ({job.app}) waits again"
+        return "waits again"
+
+
+def _sentence(jobs: List[Job], what: str) -> str:
+    """What was done to these jobs; `what` is as of one."""
+    apps = list(dict.fromkeys(job.app for job in jobs))
+    if len(jobs) == 1:
+        return f"job {jobs[0].id} ({apps[0]}) {what}"
+    them = f"jobs {fold(sorted(job.id for job in jobs))} ({', '.join(apps[:3])}"
+    many = re.sub(r"^is\b", "are", what).replace("waits", "wait")
+    return f"{them}{', ...' if len(apps) > 3 else ''}) {many}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import math
+import shlex
 import signal
 from dataclasses import dataclass
 from typing import Callable, Collection, Deque, Dict, List, Optional, Set, Tuple
@@ -16,6 +17,7 @@ from vrm.live.launchers import BindingCheck, Launcher, Result, read_result
 from vrm.live.processes import Strays, job_of, sessions, signal_session
 from vrm.live.rundir import RunDirectory
 from vrm.model import Booking, Cluster, Job, JobState
+from vrm.scheduling.book import PLAIN, Details
 from vrm.report.jobs import HEADER, JobRow, JobWriter, PlacementText, read_jobs
 from vrm.system.files import write_atomically
 
@@ -41,6 +43,7 @@ class Outcome:
     leader: Optional[int] = None         # start time of the session's leader, where it is known
     ran: Optional[Tuple[float, float]] = None  # start and end of mpirun, as its supervisor saw them
     cluster: Optional[Cluster] = None    # on which it ran, where that is not the present one
+    details: Details = PLAIN
 
 
 class Records:
@@ -84,7 +87,8 @@ class Records:
                               start["time"], start["time"] + job.estimate) if start else None
             self.pending.append(Outcome(job, JobState(end["state"]), end["reason"], booking,
                                         bool(start and start["backfilled"]), end["exit_code"],
-                                        end["time"], cluster=cluster))
+                                        end["time"], cluster=cluster,
+                                        details=past.details[job_id]))
 
     def close(self) -> None:
         """Close `jobs.csv`."""
@@ -132,7 +136,9 @@ class Records:
             exclusive=job.exclusive, backfilled=outcome.backfilled,
             nodes=text.nodes(placed) if placed else "",
             cores=text.cores(placed) if placed else "",
-            binding=binding, reason=outcome.reason)
+            binding=binding, reason=outcome.reason, name=outcome.details.name,
+            args=shlex.join(outcome.details.words), dir=outcome.details.directory,
+            index=outcome.details.index)
 
     def forget(self, job_ids: Collection[int]) -> None:
         """Take jobs that wait again out of `jobs.csv`."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import socket
-from typing import Any, Dict, Iterable, List, Mapping, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from vrm.config import Settings
+from vrm.live.reasons import STOPPING, Reasons, parked
 from vrm.model import Booking, Cluster, Job, JobState
+from vrm.model.ranges import fold
 from vrm.scheduling import Scheduler
-from vrm.scheduling.book import Entry, JobBook
+from vrm.scheduling.book import Details, JobBook
 
-FORMAT = 1
+FORMAT = 2
+"""Of the state file; 1, of vrm 0.1, had a value for each waiting job and lists of ids."""
 
 
 def snapshot(now: float, settings: Settings, cluster: Cluster, scheduler: Scheduler, book: JobBook,
@@ -40,13 +44,16 @@ def snapshot(now: float, settings: Settings, cluster: Cluster, scheduler: Schedu
         "nodes": [{"name": node.name, "up": bool(cluster.up >> number & 1),
                    "sockets": [socket_.slots for socket_ in sockets]}
                   for number, (node, sockets) in enumerate(zip(cluster.nodes, cluster.view()))],
-        "jobs": [*_running(running), *_waiting(now, cluster, scheduler, book)],
+        "jobs": [*_running(running, book),
+                 *_waiting(now, cluster, scheduler, book, phase)],
         "ended": ended,
     }
 
 
-def _running(running: Iterable[Tuple[Booking, str, Cluster]]) -> List[Dict[str, Any]]:
-    return [{**_facts(booking.job), "state": JobState.RUNNING.value,
+def _running(running: Iterable[Tuple[Booking, str, Cluster]], book: JobBook
+             ) -> List[Dict[str, Any]]:
+    return [{**_facts(booking.job, book.entries[booking.job.id].details),
+             "state": JobState.RUNNING.value,
              "start": booking.start, "expected_end": booking.expected_end,
              "nodes": [on.nodes[number].name for number in booking.placement.nodes],
              "binding": binding}
@@ -54,25 +61,67 @@ def _running(running: Iterable[Tuple[Booking, str, Cluster]]) -> List[Dict[str, 
                                                                           each[0].job.id))]
 
 
-def _waiting(now: float, cluster: Cluster, scheduler: Scheduler,
-             book: JobBook) -> List[Dict[str, Any]]:
+def _waiting(now: float, cluster: Cluster, scheduler: Scheduler, book: JobBook,
+             phase: str) -> List[Dict[str, Any]]:
+    """The waiting jobs, neighbours of which only ids and indices differ as one."""
     reserved = scheduler.reservations(now, book.queue, cluster)
-    jobs = []
-    for job in book.queue.in_order(now):
-        facts = {**_facts(job), "state": JobState.QUEUED.value, **_reasons(book.entries[job.id])}
-        if job.id in reserved:
-            facts["expected_start"] = reserved[job.id]
-        jobs.append(facts)
-    return jobs + [{**_facts(entry.job), "state": JobState.QUEUED.value, **_reasons(entry)}
-                   for _, entry in sorted(book.parked.items())]
+    order = book.queue.in_order(now)
+    reasons = Reasons(now, order, cluster, scheduler, reserved, phase)
+    groups = _Groups(book)
+    for job in order:
+        groups.add(job, reasons.of(job), reserved.get(job.id))
+    for job_id in sorted(book.parked):
+        entry = book.parked[job_id]
+        groups.add(entry.job, STOPPING if phase != "running" else parked(entry, book.entries))
+    for facts in groups.made:
+        for key in ("ids", "indices"):
+            if key in facts:
+                facts[key] = fold(facts[key])
+    return groups.made
 
 
-def _facts(job: Job) -> Dict[str, Any]:
-    return {"id": job.id, "app": job.app, "procs": job.procs, "submit": job.submit,
-            "estimate": job.estimate, "exclusive": job.exclusive, "priority": job.priority}
+class _Groups:
+    """Makes one value of neighbours that are alike."""
+
+    def __init__(self, book: JobBook) -> None:
+        self.book = book
+        self.made: List[Dict[str, Any]] = []
+        self._key: Any = None
+        self._ids: List[int] = []
+        self._indices: List[int] = []
+
+    def add(self, job: Job, why: str, start: Optional[float] = None) -> None:
+        """The next waiting job in order."""
+        entry = self.book.entries[job.id]
+        details = entry.details
+        key = (job.app, job.procs, job.submit, job.estimate, job.exclusive, job.priority,
+               details.name, details.arguments, details.directory, details.index is None,
+               entry.held, entry.late, entry.lacks, id(entry.wish) if entry.missing else 0, why,
+               start)
+        if key != self._key:
+            self._key = key
+            self._ids, self._indices = [], []
+            facts = {**_facts(job, details), "state": JobState.QUEUED.value, "why": why,
+                     "held": entry.held, "late": entry.late, "lacks": entry.lacks,
+                     "after": entry.wish.still(self.book.entries)
+                     if entry.wish is not None and entry.missing else ""}
+            if start is not None:
+                facts["expected_start"] = start
+            self.made.append(facts)
+        self._ids.append(job.id)
+        if details.index is not None:
+            self._indices.append(details.index)
+        if len(self._ids) == 2:
+            del self.made[-1]["id"]
+            self.made[-1].pop("index", None)
+        if len(self._ids) > 1:  # the lists are folded when the state is written
+            self.made[-1]["ids"], self.made[-1]["indices"] = self._ids, self._indices
 
 
-def _reasons(entry: Entry) -> Dict[str, Any]:
-    """Why a job waits although there may be room for it."""
-    return {"held": entry.held, "after": sorted(entry.missing), "late": entry.late,
-            "lacks": entry.lacks}
+def _facts(job: Job, details: Details) -> Dict[str, Any]:
+    """What is shown of a job; in the arguments of an array's job `%i` is the index."""
+    facts = {"id": job.id, "app": job.app, "procs": job.procs, "submit": job.submit,
+             "estimate": job.estimate, "exclusive": job.exclusive, "priority": job.priority}
+    more = {"name": details.name, "args": shlex.join(details.arguments),
+            "dir": details.directory, "index": details.index}
+    return {**facts, **{key: value for key, value in more.items() if value not in ("", None)}}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import FrozenSet, Mapping, NamedTuple, Optional
+from typing import FrozenSet, Mapping, NamedTuple, Optional, Sequence
+
+from vrm.model.ranges import fold_range, to_ranges
 
 
 class JobState(str, enum.Enum):
@@ -25,13 +27,39 @@ class JobState(str, enum.Enum):
 
 
 class Dependency(NamedTuple):
-    """That a job waits for the end of job `id`: a successful one, or with `any` whatever end."""
+    """That a job waits for the ends of the jobs `ids`: for successful ones, or with `any` for
+    whatever ends. With a `name` these are the jobs of that name (see `resolved`)."""
 
-    id: int
+    ids: range
     any: bool = False
+    name: str = ""
+
+    @classmethod
+    def on(cls, job_id: int, any: bool = False) -> Dependency:
+        """The wait for one job."""
+        return cls(range(job_id, job_id + 1), any)
 
     def __str__(self) -> str:
-        return f"any:{self.id}" if self.any else str(self.id)
+        prefix = "any:" if self.any else ""
+        return ",".join(prefix + part for part in (self.name or fold_range(self.ids)).split(","))
+
+
+def resolved(after: tuple[Dependency, ...], ids_of: Mapping[str, Sequence[int]]
+             ) -> tuple[Dependency, ...]:
+    """Dependencies with the ids of the jobs in the place of their names; `ids_of` are those of
+    each name so far. ValueError for a name that no job has."""
+    if not any(each.name for each in after):
+        return after
+    found: list[Dependency] = []
+    for each in after:
+        if not each.name:
+            found.append(each)
+        elif each.name not in ids_of:
+            raise ValueError(f"no job before it has the name `{each.name}`, for which it is to "
+                             "wait")
+        else:
+            found += [Dependency(ids, each.any) for ids in to_ranges(ids_of[each.name])]
+    return tuple(found)
 
 
 class Infeasible(Exception):

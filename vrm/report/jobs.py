@@ -32,7 +32,9 @@ class JobRow:
     `submit`, `start`, `end`, `walltime` (the user's estimate) and `app_time` (the application's
     own measurement) are in seconds; `start` and `end` are None when the job never ran.
     `exit_code` is what a shell would show (128 + signal). `nodes` and `cores` are in the forms of
-    `PlacementText`; `binding` is ok, mismatch, unchecked or unbound.
+    `PlacementText`; `binding` is ok, mismatch, unchecked or unbound. `name`, `args` (as a shell
+    would quote them), `dir` (empty: the run's own) and `index` (in an array, else None) are those
+    of a live run's job; a simulation's file has no columns for them.
     """
 
     id: int
@@ -51,6 +53,10 @@ class JobRow:
     cores: str = ""
     binding: str = ""
     reason: str = ""
+    name: str = ""
+    args: str = ""
+    dir: str = ""
+    index: Optional[int] = None
 
     @cached_property
     def processors(self) -> int:
@@ -63,16 +69,20 @@ class JobRow:
     @property
     def line(self) -> str:
         """The job's line, with its line end."""
-        return job_line(self.id, self.app, self.procs, self.submit, self.start, self.end,
-                        self.walltime, self.status, self.exit_code, self.app_time,
-                        self.exclusive, self.backfilled, self.nodes, self.cores, self.binding,
-                        self.reason)
+        first = job_line(self.id, self.app, self.procs, self.submit, self.start, self.end,
+                         self.walltime, self.status, self.exit_code, self.app_time,
+                         self.exclusive, self.backfilled, self.nodes, self.cores, self.binding,
+                         self.reason)
+        index = "" if self.index is None else self.index
+        return f"{first[:-1]},{_text(self.name)},{_text(self.args)},{_text(self.dir)},{index}\n"
 
 
 _core_ranges = re.compile(r"/(\d+)(?:-(\d+))?").findall
 
 COLUMNS = tuple(column.name for column in fields(JobRow))
 HEADER = ",".join(COLUMNS) + "\n"
+SIMULATED = ",".join(COLUMNS[:16]) + "\n"
+"""The first line of a simulation's file, as of those of vrm 0.1: nothing comes behind `reason`."""
 _REQUIRED = COLUMNS[:8]
 
 
@@ -97,7 +107,7 @@ def job_line(id: int, app: str, procs: int, submit: float, start: Optional[float
              exit_code: Optional[int] = None, app_time: Optional[float] = None,
              exclusive: bool = False, backfilled: bool = False, nodes: str = "",
              cores: str = "", binding: str = "", reason: str = "") -> str:
-    """The line of a job, with its line end; arguments as the fields of `JobRow`.
+    """The line of a job under SIMULATED, with its line end; arguments as the fields of `JobRow`.
 
     For a simulation, which need not make a `JobRow` for every job it writes.
     """
@@ -278,13 +288,16 @@ class JobWriter:
     The rest of a line that a crash tore is cut off first; `torn` holds it (empty if there was
     none). The file is valid UTF-8 whatever bytes a program's name has.
 
-    Raises JobFileError when the file exists and is no list of jobs, OSError as `open` does.
+    A file of an older vrm, which lacks the last columns, gets them first, by a new file in its
+    place. Raises JobFileError when the file exists and is no list of jobs, OSError as `open` does.
     """
 
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
         self.torn = ""
         has_header = self._mend()
+        if has_header:
+            self._widen()
         self._file = self._open()
         if not has_header:
             self._file.write(HEADER)
@@ -329,8 +342,8 @@ class JobWriter:
             return False
         with file:
             first = file.readline(4096)
-            wanted = HEADER.encode()
-            if first != wanted and (first.endswith(b"\n") or not wanted.startswith(first)):
+            whole_line = first.endswith(b"\n")
+            if first not in _HEADERS if whole_line else not HEADER.encode().startswith(first):
                 raise JobFileError(
                     f"{self.path}:1: this is not a list of jobs that can be continued (its first"
                     f" line is not `{HEADER.strip()}`); move it away or choose another file")
@@ -341,6 +354,32 @@ class JobWriter:
                 self.torn = file.read().decode("utf-8", "backslashreplace")
                 file.truncate(whole)
             return whole > 0
+
+
+    def _widen(self) -> None:
+        """Give a file of an older vrm the columns that it lacks, empty ones."""
+        with open(self.path, "rb") as file:
+            first = file.readline()
+            lacking = HEADER.count(",") - first.count(b",")
+            if not lacking:
+                return
+            new = f"{self.path}.{os.getpid()}.new"
+            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            try:
+                with open(handle, "wb") as wider:
+                    wider.write(HEADER.encode())
+                    wider.writelines(line[:-1] + b"," * lacking + b"\n" for line in file)
+                    wider.flush()
+                    os.fchmod(handle, os.fstat(file.fileno()).st_mode & 0o777)
+                    os.fsync(handle)
+                os.replace(new, self.path)
+            except OSError:
+                os.unlink(new)
+                raise
+
+
+_HEADERS = tuple((",".join(COLUMNS[:count]) + "\n").encode() for count in (16, len(COLUMNS)))
+"""The first lines of files that are continued: those of vrm 0.1, and today's."""
 
 
 def _after_last_newline(file: Any, end: int) -> int:
@@ -451,5 +490,6 @@ _PARSERS: Dict[str, Callable[[str], Any]] = {
     "id": int, "app": _plain, "procs": int, "submit": float, "start": _maybe(float),
     "end": _maybe(float), "walltime": float, "status": _status, "exit_code": _maybe(int),
     "app_time": _maybe(float), "exclusive": _flag, "backfilled": _flag, "nodes": _plain,
-    "cores": _plain, "binding": _plain, "reason": _plain,
+    "cores": _plain, "binding": _plain, "reason": _plain, "name": _plain, "args": _plain,
+    "dir": _plain, "index": _maybe(int),
 }

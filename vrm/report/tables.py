@@ -23,10 +23,10 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NoRet
 from prettytable import PrettyTable
 
 from vrm.model.node import Socket
+from vrm.report.state import JOB, Snapshot, current, label
 
-Snapshot = Mapping[str, Any]
-
-FORMAT = 1
+FORMAT = 2
+"""Of what `queue_json` and `state_json` give."""
 STALE_AFTER = 15.0
 """Age in seconds from which a manager that has not ended is suspected to be dead: it writes at
 least every 5 s."""
@@ -48,9 +48,7 @@ class _Head:
 
     @classmethod
     def of(cls, snapshot: Snapshot, now: float) -> "_Head":
-        if snapshot.get("format") != FORMAT:
-            raise ValueError(f"the state has format {snapshot.get('format')!r} and this vrm reads"
-                             f" format {FORMAT}: ask with the vrm that runs the manager")
+        snapshot = current(snapshot)
         age = max(0.0, now - snapshot["time"])  # clocks of two hosts may differ a little
         stale = age > STALE_AFTER and snapshot["manager"]["phase"] != "ended"
         by_state: Dict[str, List[Mapping[str, Any]]] = {"running": [], "queued": []}
@@ -134,10 +132,9 @@ def status(job: Mapping[str, Any]) -> str:
         return "R"
     if job.get("held"):
         return "held"
-    after = job.get("after", ())
-    if after:
-        some = ",".join(map(str, after[:3]))
-        return f"after {some}{',...' if len(after) > 3 else ''}"
+    if job.get("after"):
+        some = job["after"].split(",")
+        return f"after {','.join(some[:3])}{',...' if len(some) > 3 else ''}"
     if job.get("lacks"):
         return "nodes"
     return "late" if job.get("late") else "Q"
@@ -163,25 +160,29 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
     """The jobs: running ones by their start, then waiting ones in the order of the queue.
 
     Remaining is the estimate less the time it has run; of a waiting job it is the estimate, and
-    `+` marks a job past its estimate. Status is as `status` tells. `now` is in epoch seconds
-    (default: the clock), `width` in columns of the terminal (default: as wide as it gets); no more than `limit` waiting jobs are
-    shown. ValueError when the snapshot has another format.
+    `+` marks a job past its estimate. Status is as `status` says, Name a job's name and its index
+    in an array, Args its arguments; Why says why it waits. Name, Args and Why are there if a job
+    has any. `now` is in epoch seconds (default: the clock), `width` in columns of the terminal
+    (default: as wide as it gets); no more than `limit` waiting jobs are shown. ValueError when
+    the snapshot has another format.
     """
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now)
     waiting = head.queued if limit is None else head.queued[:max(0, limit)]
     rows = [
-        [str(job["id"]), shown(job["app"]), str(job["procs"]),
-         status(job),
+        [str(job["id"]), shown(job["app"]), shown(label(job)), shown(job["args"]),
+         str(job["procs"]), status(job),
          clock(job["start"]) if job["state"] == "running" else "-",
-         duration(remaining(job, now))]
+         duration(remaining(job, now)), "" if job["why"] == status(job) else shown(job["why"])]
         for job in [*sorted(head.running, key=lambda job: (job["start"], job["id"])), *waiting]]
-    names = ["Id", "App", "Procs", "Status", "Started", "Remaining"]
+    names = ["Id", "App", "Name", "Args", "Procs", "Status", "Started", "Remaining", "Why"]
+    for column in (8, 3, 2):
+        if not any(row[column] for row in rows):
+            del names[column]
+            for row in rows:
+                del row[column]
     if width is not None:
-        over = width_of(names, rows) - width
-        longest = max([len(row[1]) for row in rows], default=0)
-        for row in rows:
-            row[1] = cut(row[1], max(8, longest - over)) if over > 0 else row[1]
+        _narrow(names, rows, width)
     after = []
     if len(waiting) < len(head.queued):
         after.append(f"... and {len(head.queued) - len(waiting)} more waiting")
@@ -191,6 +192,24 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
         after.append(f"job {reserved['id']} has a reservation for {clock(moment)},"
                      f" in {duration(max(0.0, moment - now))}")
     return "\n".join([*head.lines(snapshot, width), table_text(names, rows), *after])
+
+
+_SHRINK = (("Args", 4), ("Why", 12), ("Name", 6), ("App", 8), ("Why", 4))
+"""Columns that are cut where the table is too wide, in this order, and the least that is left."""
+
+
+def _narrow(names: List[str], rows: List[List[str]], width: int) -> None:
+    """Cut the long texts of a table until it fits, if it can; at last leave the arguments out."""
+    for name, least in _SHRINK:
+        over = width_of(names, rows) - width
+        if over > 0 and name in names:
+            column = names.index(name)
+            longest = max([len(row[column]) for row in rows], default=0)
+            for row in rows:
+                row[column] = cut(row[column], max(least, longest - over))
+    if "Args" in names and width_of(names, rows) > width:
+        for cells in (names, *rows):
+            del cells[3]
 
 
 def state_table(snapshot: Snapshot, now: Optional[float] = None,
@@ -319,15 +338,17 @@ def table_text(names: Sequence[str], rows: List[List[str]]) -> str:
 def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any]:
     """The jobs as data for `json.dumps`; the keys are kept from version to version.
 
-    Common to both forms: `format` (1), `time` of the snapshot and its `age`, `manager` (`host`,
+    Common to both forms: `format` (2; in 1 `after` was a list), `time` of the snapshot and its `age`, `manager` (`host`,
     `pid`, `start`, `phase`), `stale` (true: the manager may have died), `emulated`, `scheduling`
     (`algorithm`, `backfilling`, `policy`) and `ended` (number of jobs by how they ended).
     Here `jobs`, in the order of the table: `id`, `app`, `procs`, `state` (running or queued),
     `submit`, `estimate`, `exclusive`, `start` (null while queued), `remaining` (below 0: past its
     estimate), `expected_start` (null without a reservation), `nodes` (empty while queued),
-    `priority`, and why it waits although there may be room: `held`, `after` (ids of the jobs it
-    waits for), `late` (it would not end before the allocation does), `lacks` (why the nodes there are
-    now cannot take it, or an empty text).
+    `priority`, `name`, `args` (as a shell would quote them), `dir` (empty: the run's), `index`
+    (in an array, else null), `why` (why it waits, for people), and why it waits although there may
+    be room: `held`, `after` (the ids of the jobs it waits for, as `3,5-7`), `late` (it would not
+    end before the allocation does), `lacks` (why the nodes there are now cannot take it, or an
+    empty text).
     Moments are epoch seconds, durations seconds.
     """
     now = time.time() if now is None else now
@@ -340,9 +361,7 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
         "remaining": remaining(job, now),
         "expected_start": job.get("expected_start"),
         "nodes": list(job.get("nodes", ())),
-        "priority": job.get("priority", 0), "held": job.get("held", False),
-        "after": list(job.get("after", ())), "late": job.get("late", False),
-        "lacks": job.get("lacks", ""),
+        **{key: job[key] for key in JOB},
     } for job in [*running, *head.queued]]}
 
 

@@ -18,8 +18,9 @@ from itertools import groupby
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from vrm.report.jobs import fold_nodes
-from vrm.report.tables import (FORMAT, STALE_AFTER, Snapshot, ago, clock, duration, follows,
-                               geometry, remaining, shown)
+from vrm.report.state import Snapshot, current, label
+from vrm.report.tables import (STALE_AFTER, ago, clock, duration, follows, geometry, remaining,
+                               shown)
 
 Job = Mapping[str, Any]
 Span = Tuple[str, str]
@@ -80,6 +81,7 @@ class End:
     end: Optional[float]
     took: Optional[float]
     reason: str
+    called: str = ""  # its name, its index in an array and its arguments
 
 
 # ---------------------------------------------------------------------------------------- facts
@@ -88,7 +90,7 @@ class End:
 def jobs_in_view(snapshot: Snapshot, view: View, now: float) -> Tuple[List[Job], List[Job]]:
     """The running and the waiting jobs that the filter lets pass, in the chosen order."""
     wanted = view.wanted.strip().lower()
-    jobs = [job for job in snapshot["jobs"] if not wanted or wanted in _searched(job)]
+    jobs = [job for job in current(snapshot)["jobs"] if not wanted or wanted in _searched(job)]
     running = sorted((job for job in jobs if job["state"] == "running"),
                      key=lambda job: (job["start"], job["id"]))
     waiting = [job for job in jobs if job["state"] != "running"]
@@ -101,9 +103,15 @@ def jobs_in_view(snapshot: Snapshot, view: View, now: float) -> Tuple[List[Job],
     return running, waiting
 
 
+def _called(job: Job) -> str:
+    """What tells a job from others of its program."""
+    return " ".join(filter(None, (label(job), job["args"])))
+
+
 def _searched(job: Job) -> str:
     nodes = _folded(tuple(job.get("nodes", ())))
-    return f"{job['id']} {job['app']} {nodes} {'held' if job.get('held') else ''}".lower()
+    return (f"{job['id']} {job['app']} {_called(job)} {nodes} "
+            f"{'held' if job.get('held') else ''}").lower()
 
 
 def chosen(jobs: Sequence[Job], view: View) -> Optional[int]:
@@ -171,7 +179,10 @@ def _end(names: Sequence[str], line: str) -> Optional[End]:
         row = dict(zip(names, next(csv.reader([line]))))
         start, end = (float(row[key]) if row[key] else None for key in ("start", "end"))
         took = None if start is None or end is None else end - start
-        return End(int(row["id"]), row["app"], row["status"], end, took, row.get("reason", ""))
+        facts = {**row, "name": row.get("name", ""), "index": row.get("index") or None,
+                 "args": row.get("args", "")}
+        return End(int(row["id"]), row["app"], row["status"], end, took, row.get("reason", ""),
+                   _called(facts))
     except (KeyError, ValueError, StopIteration, csv.Error):
         return None
 
@@ -237,8 +248,9 @@ _HELP = (
     ("c", "cancel the selected job (asks first)"),
     ("h", "hold it: it does not start until it is released"),
     ("r", "release it"),
-    ("/", "show only jobs whose id, name or nodes have the text; escape shows all"),
-    ("s", "sort: as they run and wait, by id, by name, by time left"),
+    ("/", "show only jobs whose id, program, name, arguments or nodes have the text; escape shows "
+          "all"),
+    ("s", "sort: as they run and wait, by id, by program, by time left"),
     ("n", "nodes: some, all, none"),
     ("q", "quit; the manager continues"),
 )
@@ -262,9 +274,7 @@ def render(snapshot: Optional[Snapshot], ends: Sequence[End], size: Tuple[int, i
         top: List[Line] = [[("vrm top", "title")]]
         body = _help(width, glyphs) if view.mode == "help" else []
     else:
-        if snapshot.get("format") != FORMAT:
-            raise ValueError(f"the state has format {snapshot.get('format')!r} and this vrm reads"
-                             f" format {FORMAT}: look with the vrm that runs the manager")
+        snapshot = current(snapshot)
         top = _head(snapshot, now, width, height, alive, glyphs)
         room = height - len(top) - interactive
         body = (_help(width, glyphs) if view.mode == "help"
@@ -370,6 +380,10 @@ def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: f
                *(len(str(end.id)) for end in ends)])
     names = [shown(job["app"]) for job in (*running, *waiting)] + [shown(end.app) for end in ends]
     app = max(16 if width >= 60 else 14, min(max(map(columns, names), default=0), width // 4))
+    calls = [*(_called(job) for job in (*running, *waiting)), *(end.called for end in ends)]
+    called = [_Column("Name", 6, max(6, min(24, max(map(columns, calls)))), 3,
+                      _text(lambda row: shown(row.called if isinstance(row, End)
+                                              else _called(row))))] if any(calls) else []
     partners = _partners(snapshot["nodes"])
     apps = {job["id"]: shown(job["app"]) for job in snapshot["jobs"]}
 
@@ -381,11 +395,11 @@ def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: f
     done = sum(snapshot["ended"].values())
     lines = list(nodes)
     for title, part, shape, rows, start, total in (
-            ("Running", running, _running_columns(now, partners, apps, glyphs), shares[0],
-             first(running, 0, shares[0]), None),
-            ("Waiting", waiting, _waiting_columns(now), shares[1],
+            ("Running", running, [*called, *_running_columns(now, partners, apps, glyphs)],
+             shares[0], first(running, 0, shares[0]), None),
+            ("Waiting", waiting, [*called, *_waiting_columns(now)], shares[1],
              first(waiting, len(running), shares[1]), None),
-            ("Ended", ends, _ended_columns(), shares[2], 0, max(done, len(ends))))[:headings]:
+            ("Ended", ends, [*called, *_ended_columns()], shares[2], 0, max(done, len(ends))))[:headings]:
         here = part[start:start + rows]
         seen = "" if total is not None or len(here) in (0, len(part)) else (
             f"{start + 1}-{start + len(here)}/")
@@ -606,19 +620,19 @@ def _waiting_columns(now: float) -> List[_Column]:
         if job.get("held"):
             return [("held", "warn")]
         if job.get("after"):
-            return [(f"after {', '.join(map(str, job['after']))}", "warn")]
+            return [(f"after {job['after'].replace(',', ', ')}", "warn")]
         if job.get("lacks"):
             return [("on more nodes", "warn")]
         if job.get("late"):
             return [("in another allocation", "warn")]
         moment = job.get("expected_start")
         if moment is None:
-            return []
+            return [(shown(job["why"]), "dim")]
         return [(f"{clock(moment)}, in {duration(max(0.0, moment - now))}", "good")]
 
     return [
         _Column("Ranks", 5, 5, 5, _text(lambda job: f"{job['procs']:>5}"), right=True),
-        _Column("Starts", 8, 24, 3, starts),
+        _Column("Starts", 8, 40, 3, starts),
         _Column("Estimate", 9, 9, 4, _text(lambda job: f"{duration(job['estimate']):>9}"),
                 right=True),
         _Column("Waited", 9, 9, 6, _text(lambda job: f"{_waited(job, now):>9}"), right=True),

@@ -11,9 +11,10 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass, field
-from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from vrm.model import Dependency, Job, JobState
+from vrm.model.ranges import fold
 from vrm.scheduling.queue import JobQueue
 
 
@@ -21,7 +22,7 @@ class LifeError(ValueError):
     """What was asked cannot be done with that job; the text says why."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Details:
     """What a job was submitted with that the scheduler does not look at.
 
@@ -55,20 +56,53 @@ PLAIN = Details()
 """Those of a line with nothing but its columns."""
 
 
-@dataclass
+class Wish:
+    """What all jobs with one `after` wait for, counted once for all of them: `open` jobs of it have
+    not ended, `failed` are the ids of those that ended otherwise than wanted."""
+
+    __slots__ = ("after", "open", "failed", "dependents", "_text")
+
+    def __init__(self, after: Tuple[Dependency, ...]) -> None:
+        self.after = after
+        self.open = 0
+        self.failed: Dict[int, None] = {}
+        self.dependents: List[Entry] = []
+        self._text: Optional[str] = None  # as `still` gives it, until something changes
+
+    def count(self, change: int) -> None:
+        """So many more of its jobs have not ended."""
+        self.open += change
+        self._text = None
+
+    def still(self, entries: Mapping[int, Entry]) -> str:
+        """The ids of the jobs that have not ended, as ranges."""
+        if self._text is None:
+            self._text = fold(sorted({job_id for each in self.after for job_id in each.ids
+                                      if not entries[job_id].state.ended}))
+        return self._text
+
+
+@dataclass(slots=True, eq=False)
 class Entry:
-    """A job and where it is in its life. `tries` counts the retries that were used, `missing` are
-    the jobs it still waits for, `late`: it would not end before the allocation does. `lacks` says
-    why it cannot run on the nodes there are now, "" when it can."""
+    """A job and where it is in its life. `tries` counts the retries that were used, `wish` is what
+    it waits for, once it waits, `wished` are those of others in which it is (and whether it must
+    have completed), `late`: it would not end before the allocation does. `lacks` says why it
+    cannot run on the nodes there are now, "" when it can."""
 
     job: Job
     details: Details = PLAIN
     state: JobState = JobState.QUEUED
     held: bool = False
     tries: int = 0
-    missing: Set[int] = field(default_factory=set)
+    wish: Optional[Wish] = None
+    wished: Optional[List[Tuple[Wish, bool]]] = None
     late: bool = False
     lacks: str = ""
+
+    @property
+    def missing(self) -> int:
+        """How many jobs it still waits for."""
+        return self.wish.open if self.wish is not None else 0
 
     @property
     def eligible(self) -> bool:
@@ -95,7 +129,8 @@ class JobBook:
         self._lacks = lacks
         self.entries: Dict[int, Entry] = {}
         self.parked: Dict[int, Entry] = {}
-        self._dependents: Dict[int, List[int]] = {}
+        self._wishes: Dict[Tuple[Dependency, ...], Wish] = {}
+        self._latest: Optional[Wish] = None
         self._longest: List[Tuple[float, int]] = []  # (-estimate, id) of what was queued, a heap
         self._deadline = math.inf
 
@@ -128,40 +163,66 @@ class JobBook:
 
         Raises LifeError for a dependency on a job that was not submitted before.
         """
-        for dependency in details.after:
-            if dependency.id not in self.entries or dependency.id == job.id:
-                raise LifeError(f"it depends on job {dependency.id}, and a job can depend only on "
-                                "such as were submitted before it")
+        wish = self._wish(details.after) if details.after else None  # before it is known itself
         entry = self.entries[job.id] = Entry(job, details, held=details.held)
-        for dependency in details.after:
-            self._dependents.setdefault(dependency.id, []).append(job.id)
+        if wish is not None:
+            self._join(entry, wish)
         return self._wait(entry)
 
+    def _wish(self, after: Tuple[Dependency, ...]) -> Wish:
+        """The one wish of all jobs with this `after`."""
+        if self._latest is not None and self._latest.after is after:
+            return self._latest  # the next job of an array: even the hash would be too dear
+        wish = self._wishes.get(after)
+        if wish is None:
+            strict = {job_id: True for each in after if not each.any for job_id in each.ids}
+            named = {**{job_id: False for each in after if each.any for job_id in each.ids},
+                     **strict}
+            for job_id in named:
+                if job_id not in self.entries:
+                    raise LifeError(f"it depends on job {job_id}, and a job can depend only on "
+                                    "such as were submitted before it")
+            wish = self._wishes[after] = Wish(after)
+            both = (wish, False), (wish, True)
+            for job_id, completed in named.items():
+                entry = self.entries[job_id]
+                if entry.wished is None:
+                    entry.wished = []
+                entry.wished.append(both[completed])
+                if not entry.state.ended:
+                    wish.open += 1
+                elif completed and entry.state is not JobState.COMPLETED:
+                    wish.failed[job_id] = None
+        self._latest = wish
+        return wish
+
+    def _join(self, entry: Entry, wish: Wish) -> None:
+        entry.wish = wish
+        wish.dependents.append(entry)
+
     def _wait(self, entry: Entry) -> List[Dropped]:
-        """Let a job wait for what it depends on; it is in the result when that has failed."""
+        """Let a job wait for what it depends on; it is in the result when that has failed, with
+        those that depend on it."""
         against = self.against(entry)
-        if against is not None:
-            return self._drop(entry, against)
-        entry.lacks = self._lacks(entry.job) if self._lacks else ""
-        entry.missing = {dependency.id for dependency in entry.details.after
-                         if not self.entries[dependency.id].state.ended}
-        self._place(entry)
-        return []
+        if against is None:
+            entry.lacks = self._lacks(entry.job) if self._lacks else ""
+            self._place(entry)
+            return []
+        self._take_out(entry)
+        return [_dropped(entry, against), *self._settle(entry, JobState.CANCELLED)]
 
     def against(self, entry: Entry) -> Optional[Entry]:
         """A job that ended otherwise than this one, which depends on it, wants; None: there is
         none."""
-        for dependency in entry.details.after:
-            other = self.entries[dependency.id]
-            if other.state.ended and not _satisfies(other.state, dependency):
-                return other
-        return None
+        if entry.wish is None and entry.details.after:
+            self._join(entry, self._wish(entry.details.after))
+        if entry.wish is None or not entry.wish.failed:
+            return None
+        return self.entries[next(iter(entry.wish.failed))]
 
     def know(self, job: Job, details: Details, state: JobState) -> None:
         """Enter a job that was refused, or that runs or ended under an earlier manager."""
         self.entries[job.id] = Entry(job, details, state)
-        for dependency in details.after:
-            self._dependents.setdefault(dependency.id, []).append(job.id)
 
     def started(self, job_id: int) -> None:
         """A job was taken out of the queue to run."""
@@ -172,46 +233,49 @@ class JobBook:
         those that now can never run, which have ended, too."""
         entry = self.entries[job_id]
         self._take_out(entry)
+        if entry.state.ended:  # it was dropped, and those that depend on it with it
+            return []
+        return self._settle(entry, state)
+
+    def _settle(self, entry: Entry, state: JobState) -> List[Dropped]:
+        """Count the end of a job for those that wait for it; the result is as of `ended`."""
         entry.state = state
         dropped: List[Dropped] = []
         ended = [entry]
         while ended:
             other = ended.pop()
-            for dependent in self._depending_on(other):
-                if not all(_satisfies(other.state, dependency)
-                           for dependency in dependent.details.after
-                           if dependency.id == other.job.id):
-                    dropped += self._drop(dependent, other)
-                    ended.append(dependent)
-                elif other.job.id in dependent.missing:
-                    dependent.missing.discard(other.job.id)
-                    self._place(dependent)
+            for wish, completed in other.wished or ():
+                wish.count(-1)
+                if completed and other.state is not JobState.COMPLETED:
+                    first = not wish.failed
+                    wish.failed[other.job.id] = None
+                    for dependent in wish.dependents if first else ():
+                        if dependent.state is JobState.QUEUED:
+                            self._take_out(dependent)
+                            dependent.state = JobState.CANCELLED
+                            dropped.append(_dropped(dependent, other))
+                            ended.append(dependent)
+                elif not wish.open and not wish.failed:
+                    for dependent in wish.dependents:
+                        if dependent.state is JobState.QUEUED:
+                            self._place(dependent)
         return dropped
 
     def again(self, job_id: int, retry: bool = False) -> List[Dropped]:
         """A job that ran or ended waits anew, and those that depend on it wait for it; `retry`: it
         uses up one of its retries. The result is as of `enter`."""
         entry = self.entries[job_id]
+        if entry.state.ended:
+            for wish, _ in entry.wished or ():
+                wish.count(+1)
+                wish.failed.pop(job_id, None)
+                for dependent in wish.dependents if wish.open == 1 else ():
+                    if dependent.state is JobState.QUEUED:
+                        self._place(dependent)
         entry.state = JobState.QUEUED
         entry.late = False  # the next `fit` judges it anew
         entry.tries += retry
-        for dependent in self._depending_on(entry):
-            dependent.missing.add(job_id)
-            self._place(dependent)
-        dropped = self._wait(entry)
-        return dropped + self.ended(job_id, entry.state) if dropped else []
-
-    def _depending_on(self, entry: Entry) -> Iterator[Entry]:
-        """The waiting jobs that depend on a job."""
-        for job_id in self._dependents.get(entry.job.id, ()):
-            if self.entries[job_id].state is JobState.QUEUED:
-                yield self.entries[job_id]
-
-    def _drop(self, entry: Entry, other: Entry) -> List[Dropped]:
-        self._take_out(entry)
-        entry.state = JobState.CANCELLED
-        return [Dropped(entry.job, f"job {other.job.id}, on which it depends, ended as "
-                                   f"{other.state.value}")]
+        return self._wait(entry)
 
     def _place(self, entry: Entry) -> None:
         """Put a waiting job where it belongs."""
@@ -274,5 +338,6 @@ class JobBook:
         return late
 
 
-def _satisfies(state: JobState, dependency: Dependency) -> bool:
-    return dependency.any or state is JobState.COMPLETED
+def _dropped(entry: Entry, other: Entry) -> Dropped:
+    return Dropped(entry.job, f"job {other.job.id}, on which it depends, ended as "
+                              f"{other.state.value}")

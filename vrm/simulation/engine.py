@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Prot
 
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Dependency, Infeasible, Job, JobState
+from vrm.model.ranges import to_ranges
 from vrm.scheduling.book import PLAIN, Details, Dropped, JobBook, LifeError
 from vrm.scheduling.queue import JobQueue
 from vrm.scheduling.scheduler import Scheduler, Start
@@ -84,6 +85,7 @@ class Simulator:
         self._ends: Dict[int, float] = {}  # of running jobs; events of other ends are void
         self._may_be_void = False
         self._book: Optional[JobBook] = None  # of the jobs that depend on others, and of these
+        self._waits: Tuple[Tuple[Dependency, ...], Tuple[Dependency, ...]] = ((), ())
         self._failed: Dict[int, Tuple[Job, JobState]] = {}  # ended, but not completed
 
     def run(self, submissions: Iterable[Submission]) -> None:
@@ -148,9 +150,11 @@ class Simulator:
         return end != time if what == _END else end is None
 
     def _submit(self, submission: Submission) -> None:
-        job, _, after, held = submission
+        job, _, after, held, refused = submission
         self._hidden[job.id] = submission
         try:
+            if refused:
+                raise Infeasible(refused)
             if after or held:
                 self._cancel(self._enter(job, after, held))
             else:
@@ -160,25 +164,31 @@ class Simulator:
             self._failed[job.id] = job, JobState.REFUSED
             self.recorder.refused(job, str(reason))
 
-    def _enter(self, job: Job, after: Iterable[Dependency], held: bool) -> List[Dropped]:
+    def _enter(self, job: Job, after: Tuple[Dependency, ...], held: bool) -> List[Dropped]:
         """Enter a job in the book, with those it depends on unless they have completed."""
         self.scheduler.check(job)
         if self._book is None:
             self._book = JobBook(self.queue)
-        book, waits = self._book, []
-        for dependency in after:
-            other = dependency.id
-            if other not in book.entries:
-                if other in self._started:
-                    book.know(self._started[other].job, PLAIN, JobState.RUNNING)
-                elif other in self.queue:
-                    book.know(self.queue.get(other), PLAIN, JobState.QUEUED)
-                elif other in self._failed:
-                    book.know(self._failed[other][0], PLAIN, self._failed[other][1])
-                elif other < job.id:
-                    continue
-            waits.append(dependency)
-        return book.enter(job, Details(tuple(waits), held=held))
+        if self._waits[0] is not after:  # the jobs of an array have one in common
+            self._waits = after, tuple(
+                Dependency(ids, each.any) for each in after
+                for ids in to_ranges([other for other in each.ids if self._waited_for(other, job)]))
+        return self._book.enter(job, Details(self._waits[1], held=held))
+
+    def _waited_for(self, other: int, job: Job) -> bool:
+        """Whether a job is one to wait for: it has not completed. It is in the book then."""
+        assert self._book is not None
+        if other in self._book.entries:
+            return True
+        if other in self._started:
+            self._book.know(self._started[other].job, PLAIN, JobState.RUNNING)
+        elif other in self.queue:
+            self._book.know(self.queue.get(other), PLAIN, JobState.QUEUED)
+        elif other in self._failed:
+            self._book.know(self._failed[other][0], PLAIN, self._failed[other][1])
+        elif other < job.id:
+            return False
+        return True
 
     def _cancel(self, dropped: Iterable[Dropped]) -> None:
         """Record the ends of jobs that will never run."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from vrm.model.heatmap import Heatmap
-from vrm.model.job import Job
+from vrm.model.job import Job, resolved
 from vrm.model.node import Node
 from vrm.model.speedups import SpeedError, Speedups
 from vrm.report.jobs import JobFileError, JobRow, read_jobs
@@ -61,27 +61,39 @@ class QueueWorkload:
         lines = follower.read_new()
         if follower.trouble:
             raise WorkloadError(f"queue file {self.name} {follower.trouble}")
-        self.taken, job_id = 0, -1
+        self.taken, next_id = 0, 0
         self.dirt = {}
+        named: Dict[str, List[int]] = {}
         for offset, line in replay(lines, self.rules.load):
-            if isinstance(line.parsed, LineError):
+            wanted, refused = line.parsed, ""
+            if isinstance(wanted, LineError):  # it keeps its ids, as in a live run
                 self.dirt["lines that name no job"] = self.dirt.get("lines that name no job", 0) + 1
+                for job_id in range(next_id, next_id + wanted.jobs):
+                    if self.rules.wants(job_id, offset):
+                        yield Submission(Job(job_id, wanted.app or "?", 1, 1.0, offset), 1.0,
+                                         refused=f"line {line.number}: {wanted}")
+                next_id += wanted.jobs
                 continue
-            wanted = line.parsed
+            fields = wanted.fields
             run = self.speedups.compact_time(wanted.app, wanted.procs) if self.speedups else None
-            for _ in wanted.fields.get("array", (None,)):
-                job_id += 1
+            try:
+                after = resolved(fields.get("after", ()), named)
+            except ValueError as unknown:
+                after, refused = (), str(unknown)
+            first, next_id = next_id, next_id + len(fields.get("array", (None,)))
+            for job_id in range(first, next_id):
                 if not self.rules.wants(job_id, offset):
                     continue
                 if self.rules.jobs is not None and self.taken >= self.rules.jobs:
                     return
                 self.taken += 1
                 job = Job(job_id, wanted.app, wanted.procs, wanted.seconds, offset,
-                          wanted.exclusive, wanted.fields.get("cores", 1),
-                          priority=wanted.fields.get("priority", 0))
-                yield Submission(job, wanted.seconds if run is None else run,
-                                 wanted.fields.get("after", ()),
-                                 wanted.fields.get("hold", False))
+                          wanted.exclusive, fields.get("cores", 1),
+                          priority=fields.get("priority", 0))
+                yield Submission(job, wanted.seconds if run is None else run, after,
+                                 fields.get("hold", False), refused)
+            if "name" in fields:
+                named.setdefault(fields["name"], []).extend(range(first, next_id))
 
 
 class RecordedRun:

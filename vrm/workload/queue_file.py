@@ -28,6 +28,7 @@ A program that writes a queue while the manager runs says so in a marker file (s
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -41,9 +42,10 @@ from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
 from typing import (Any, BinaryIO, Callable, Deque, Dict, Iterable, Iterator, List, Mapping,
-                    NamedTuple, NoReturn, Optional, Sequence, Tuple, Union)
+                    NamedTuple, NoReturn, Optional, Tuple, Union)
 
 from vrm.model.job import Dependency
+from vrm.model.ranges import MOST_JOBS, fold, member_range, numbers
 from vrm.system.files import read_own, write_atomically
 
 EXAMPLE = "ft.B.x 8 60 0"
@@ -55,7 +57,14 @@ LONGEST_TIME = 1_000_000_000
 
 
 class LineError(ValueError):
-    """A line that names no job as it should; the text says what stands there and what is wanted."""
+    """A line that names no job as it should; the text says what is there and what is wanted.
+
+    `app` is the program as far as the line names one, `jobs` how many ids the line takes: as many
+    as its array has, so that the ids after it are those that its author had counted.
+    """
+
+    app = ""
+    jobs = 1
 
 
 # ---------------------------------------------------------------------------- what a line says
@@ -109,7 +118,7 @@ def _whole(text: str) -> int:
 
 
 def _number(text: str) -> float:
-    if not re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text):
+    if len(text) > 40 or not re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text):
         raise ValueError(text)
     if float(text) > LONGEST_TIME:
         raise ValueError(text)
@@ -138,52 +147,24 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-MOST_JOBS = 100_000
-"""Jobs that one line may make, or name to wait for."""
-
-_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([1-9][0-9]{0,8}))?)?")
+_LIKE_IDS = re.compile(r"[0-9:,-]+")
 
 
-def numbers(text: str) -> Tuple[int, ...]:
-    """The numbers that a list such as `0-8:2,20` names, each once; ValueError for anything else."""
-    found: Dict[int, None] = {}
-    for part in text.split(","):
-        match = _RANGE.fullmatch(part)
-        if match is None:
-            raise ValueError(text)
-        first, last, step = (int(group) if group else None for group in match.groups())
-        members = range(first, first + 1 if last is None else last + 1, step or 1)
-        if not members or len(members) + len(found) > MOST_JOBS:
-            raise ValueError(text)
-        found.update(dict.fromkeys(members))
-    return tuple(found)
-
-
-def fold(values: Sequence[int]) -> str:
-    """The shortest plain list that `numbers` reads as these, in their order."""
-    parts, at = [], 0
-    while at < len(values):
-        step = values[at + 1] - values[at] if at + 1 < len(values) else 0
-        stop = at + 1
-        while stop < len(values) and step > 0 and values[stop] - values[stop - 1] == step:
-            stop += 1
-        if stop - at > 2 or (stop - at == 2 and step == 1):
-            parts.append(f"{values[at]}-{values[stop - 1]}" + (f":{step}" if step > 1 else ""))
-            at = stop
-        else:
-            parts.append(str(values[at]))
-            at += 1
-    return ",".join(parts)
-
-
-def _dependencies(text: str) -> Tuple[Dependency, ...]:
+def dependencies(text: str) -> tuple[Dependency, ...]:
+    """What `after=` names: ids and ranges of them, or names of jobs, each perhaps behind `any:`."""
     found: Dict[Dependency, None] = {}
+    total = 0
     for part in text.split(","):
         whatever = part.startswith("any:")
-        for job_id in numbers(part[4:] if whatever else part):
-            found[Dependency(job_id, whatever)] = None
-    if len(found) > MOST_JOBS:
-        raise ValueError(text)
+        what = part[4:] if whatever else part
+        if _LIKE_IDS.fullmatch(what) or not what:
+            ids = member_range(what)
+            found[Dependency(ids, whatever)] = None
+            total += len(ids)
+        else:
+            found[Dependency(range(0), whatever, _label(what))] = None
+        if total > MOST_JOBS:
+            raise LineError(f"after: `{show(text)}` names more than {MOST_JOBS} jobs")
     return tuple(found)
 
 
@@ -214,6 +195,9 @@ def _directory(text: str) -> str:
 def _label(text: str) -> str:
     if not text.isprintable() or not 0 < len(text) <= 64:
         raise ValueError(text)
+    if _LIKE_IDS.fullmatch(text) or text.startswith("any:"):
+        raise LineError(f"name: `{show(text)}` would be taken for ids in after=; put a letter "
+                        f"before it: name=run{show(text)}")
     return text
 
 
@@ -248,8 +232,8 @@ COLUMNS: Dict[str, _Entry] = {
 FIELDS: Dict[str, _Entry] = {
     "cores": _Entry(_whole, "the cores of each rank, a whole number, 1 or more"),
     "name": _Entry(_label, "a label of at most 64 printable characters"),
-    "after": _Entry(_dependencies, "the ids of jobs that must have completed before, as 3,5-7, or "
-                    "any:3 for whatever end", lambda value: [",".join(map(str, value))]),
+    "after": _Entry(dependencies, "the ids or the names of jobs that must have completed before, as "
+                    "3,5-7 or prep, or any:3 for whatever end", lambda value: [",".join(map(str, value))]),
     "priority": _Entry(_integer, "a whole number; the jobs of a higher one come first"),
     "retries": _Entry(_count, "how often the job is tried again when it fails, 0 or more"),
     "env": _Entry(_variable, "a variable as NAME=VALUE (env= may be given several times)",
@@ -274,6 +258,18 @@ def parse_line(text: str) -> QueueLine:
 
 
 def _job(words: List[str]) -> QueueLine:
+    try:
+        return _understood(words)
+    except LineError as error:
+        with contextlib.suppress(LineError):
+            error.app = check_app(words[0])
+        for word in words[1:]:
+            with contextlib.suppress(ValueError):
+                error.jobs = len(numbers(word[6:])) if word.startswith("array=") else error.jobs
+        raise
+
+
+def _understood(words: List[str]) -> QueueLine:
     entries = list(COLUMNS.items())
     values: Dict[str, Any] = {"delay": None}
     fields: Dict[str, Any] = {}

@@ -11,10 +11,12 @@ class Submission(NamedTuple):
     """A job, and its real run time in seconds, which no scheduler may see.
 
     It starts only after the jobs of `after`, which have lower ids, have ended as it wants (those
-    that are not in the workload count as completed), and never if it is `held`.
+    that are not in the workload count as completed), and never if it is `held`, or `refused` for
+    the reason that is given.
     """
 
     job: Job
     run: float
     after: Tuple[Dependency, ...] = ()
     held: bool = False
+    refused: str = ""
