@@ -428,7 +428,7 @@ def test_what_tells_jobs_apart_is_shown_everywhere(site: Site) -> None:
                      2: ("sweep", "-i 5 'a b'", 5, place)}
     table = site.run("-i", "queue").stdout
     assert "| sweep[5] | -i 5 'a b' |" in table
-    assert "sweep[4] -i 4" in site.run("top").stdout
+    assert "sweep[4] -i 4" in site.run("top", COLUMNS="120").stdout
     waiting = [job for job in site.state()["jobs"] if job["state"] == "queued"]
     assert [(job["ids"], job["indices"]) for job in waiting] == [("1-2", "4-5")]
     let_go(first)
