@@ -191,7 +191,8 @@ def test_a_job_that_goes_wrong_leaves_the_others_alone(site: Site) -> None:
     rows = site.rows()
     assert {i: (r.status, r.exit_code) for i, r in sorted(rows.items())} == {
         0: ("failed", 7), 1: ("failed", 139), 2: ("refused", None), 3: ("refused", None),
-        4: ("refused", None), 5: ("refused", None), 6: ("completed", 0)}
+        4: ("refused", None), 5: ("refused", None), 6: ("refused", None),
+        7: ("completed", 0)}
     for job_id, reason in {2: "does not exist", 3: "not executable", 4: "points outside",
                            5: "5 ranks do not fit"}.items():
         assert reason in rows[job_id].reason

@@ -567,7 +567,7 @@ class Manager:
         # Its ids are taken, or all jobs after it would have others than their lines say.
         wanted = QueueLine(line.parsed.app or "?", 1, 1.0, fields={
             "array": range(line.parsed.jobs)} if line.parsed.jobs > 1 else {})
-        self.enter(wanted, f"line {line.number}: {line.parsed}", position=line.position)
+        self.enter(wanted, where, position=line.position)
 
     def enter(self, wanted: QueueLine, fault: str = "", **origin: object
               ) -> Tuple[List[int], str]:
