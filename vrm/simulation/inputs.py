@@ -71,7 +71,7 @@ class QueueWorkload:
                 for job_id in range(next_id, next_id + wanted.jobs):
                     if self.rules.wants(job_id, offset):
                         yield Submission(Job(job_id, wanted.app or "?", 1, 1.0, offset), 1.0,
-                                         refused=f"{self.path}:{line.number}: {wanted}")
+                                         refused=f"{self.name}:{line.number}: {wanted}")
                 next_id += wanted.jobs
                 continue
             fields = wanted.fields
