@@ -16,7 +16,7 @@ import pytest
 from conftest import Site, wait_until
 from vrm.live import control, trust
 from vrm.live.rundir import RunDirectory, RunError
-from vrm.live.trust import distrust
+from vrm.live.trust import distrust, leads_astray
 
 NOBODY = 65534
 
@@ -267,3 +267,36 @@ def test_no_field_reaches_a_shell(site: Site, text: str, kind: str) -> None:
     assert ran(site) and not made.exists() and not (site.bin / "made").exists()
     statuses = site.statuses()
     assert statuses.pop(2) == "failed" and set(statuses.values()) == {"completed"}
+
+
+@pytest.mark.parametrize("name", [
+    "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PATH", "PYTHONSTARTUP", "PYTHONPATH", "BASH_ENV",
+    "ENV", "PERL5OPT", "OMPI_MCA_orte_fork_agent", "PRTE_MCA_x", "HYDRA_LAUNCHER_EXEC", "UCX_MODULE_DIR",
+    "SLURM_CONF", "OMP_TOOL_LIBRARIES", "JAVA_TOOL_OPTIONS", "HOME", "CUDA_INJECTION64_PATH",
+    "R_PROFILE", "GCONV_PATH", "I_MPI_HYDRA_BOOTSTRAP_EXEC"])
+def test_variables_that_start_other_programs(name: str) -> None:
+    assert leads_astray([name, "A"], "own") == ""
+    assert f"env={name}: " in leads_astray([name, "A"], "group")
+    assert "Trust: any" in leads_astray([name], "any")
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "OMP_PLACES", "CASE", "TMPDIR", "LC_ALL", "N",
+                                  "RESOLUTION", "LDFLAGS_USED", "LEVEL", "RANKS", "TCASE"])
+def test_variables_that_do_not(name: str) -> None:
+    assert leads_astray([name], "any") == ""
+
+
+def test_who_may_write_the_queue_cannot_start_other_programs(site: Site) -> None:
+    """Harmless in one's own queue; refused where others write it; `vrm submit` is always one's own."""
+    made = site.root / "made"
+    site.program("../agent", f"touch {made}\n")
+    line = f"ok.x 1 9 0 env=BASH_ENV={site.root / 'agent'}"
+    site.program("ok.x", 'echo ran >> "$0.log"; if [ "$BASH_ENV" ]; then . "$BASH_ENV"; fi\n')
+    site.config(Launcher={"Kind": "direct"}, Trust="group")
+    site.lines(line, "ok.x 1 9 0 env=CASE=3")
+    site.run()
+    assert site.statuses() == {0: "refused", 1: "completed"} and not made.exists()
+    assert "env=BASH_ENV" in site.rows()[0].reason and "vrm submit" in site.rows()[0].reason
+    site.config(Launcher={"Kind": "direct"})
+    site.run()
+    assert site.statuses() == {0: "completed", 1: "completed"} and made.exists()

@@ -29,11 +29,11 @@ from vrm.live.processes import SessionEnd, TagEnd, pids_with_environment
 from vrm.live.records import Outcome, Records, Tell
 from vrm.live.remote import UNREACHED
 from vrm.live.rundir import RunDirectory, RunError, write_json
-from vrm.live.setup import Site, application_fault
+from vrm.live.setup import Site, application_fault, leads_outside
 from vrm.live.snapshot import snapshot
 from vrm.live.spawner import (Ended, ExitStatus, LaunchFailed, LaunchRequest, Marker, Spawner,
                               SpawnerError, SpawnerLost, Started, SupervisorLost)
-from vrm.live.trust import distrust
+from vrm.live.trust import distrust, leads_astray
 from vrm.live.verdict import HOLD, NODE_LOSSES, Held, shell_code, verdict
 from vrm.live.walltime import AllocationEnd
 from vrm.model import Booking, Cluster, Job, JobState
@@ -594,6 +594,8 @@ class Manager:
         self.journal.append("job", **journals.job_record(jobs[0], common, fields.get("array", ())),
                             **origin)
         reason = fault or self._fault(jobs[0], common)
+        if "position" in origin:  # a line of the queue file, which others may write
+            reason = reason or leads_astray(common.variables, self.settings.trust)
         if reason:
             self.tell("warning", f"#{fold(ids)} {wanted.app} refused: {reason}")
         for job, index in zip(jobs, indices):
@@ -629,6 +631,13 @@ class Manager:
                 reason = reason or (f"it depends on job {dependency.ids[-1]}, and a job can "
                                     "depend only on such as came before it")
         return reason or self.room.never(job)
+
+    def _foreign(self, app: str) -> str:
+        """Why the program of a job that a journal tells of is not to be run; "" when it may be, or
+        is not there at the moment."""
+        programs = self.settings.applications.path
+        return (leads_outside(programs, app) or distrust(programs / app, self.settings.trust)
+                if os.path.lexists(programs / app) else "")
 
     def _drop(self, dropped: List[Dropped]) -> None:
         """Close jobs that can never run since one they depend on did not end as they want."""
@@ -1151,10 +1160,11 @@ class Manager:
                 self.counts[end["state"]] += 1
             elif job_id in past.started:
                 self.book.know(job, details, JobState.RUNNING)
+        foreign = {app: self._foreign(app) for app in {job.app for job in past.waiting}}
         for job in past.waiting:
             if job.id in past.again:
                 self._clear(job.id)
-            never = self.room.never(job)
+            never = foreign[job.app] or self.room.never(job)
             try:
                 if not never:
                     self._drop(self.book.enter(job, past.details[job.id]))

@@ -187,16 +187,25 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
                 relay, wished.warnings)
 
 
+def leads_outside(directory: Path, app: str) -> str:
+    """Why an application is none inside `directory`, also after symbolic links; "" when it is."""
+    inside = Path(os.path.realpath(directory))
+    real = Path(os.path.realpath(Path(directory) / app))
+    if os.sep in app or app in ("", ".", "..") or inside not in real.parents:
+        return f"{app} points outside {directory} (Applications.Path)"
+    return ""
+
+
 def application_fault(directory: Path, app: str) -> str:
     """Why an application can't be run, or "" when it can.
 
     It must be an executable file inside `directory`, also after symbolic links.
     """
     path = Path(directory) / app
-    inside = Path(os.path.realpath(directory))
     real = Path(os.path.realpath(path))
-    if os.sep in app or app in ("", ".", "..") or inside not in real.parents:
-        return f"{app} points outside {directory} (Applications.Path)"
+    outside = leads_outside(directory, app)
+    if outside:
+        return outside
     if not real.exists():
         return f"{path} does not exist; build it, or correct Applications.Path"
     if not real.is_file():

@@ -10,14 +10,24 @@ import functools
 import grp
 import os
 import pwd
+import re
 import stat
-from typing import Iterator, List, Optional, Tuple, Union
+from typing import Iterable, Iterator, List, Optional, Tuple, Union
 
 from vrm.system.files import trusted_owners, user_name
 
 PathLike = Union[str, "os.PathLike[str]"]
 
 _MOST_LINKS = 40
+
+_LEADS_ASTRAY = re.compile(
+    r"(LD|GLIBC|GCONV|DYLD)_.*"                                      # the dynamic linker
+    r"|.*PATHS?|HOME|SHELL|IFS|PS4|ENV|.*_ENV|SHELLOPTS|BASHOPTS|ZDOTDIR|PROMPT_COMMAND"
+    r"|(XDG|GIT|LMOD|MODULES)_.*|EDITOR|VISUAL|PAGER"                # shells and their tools
+    r"|(PYTHON|PERL|RUBY|LUA_|NODE_|JULIA_|TCLLIB|R_).*|.*JAVA.*|.*JDK.*"
+    r"|(OMPI|OPAL|ORTE|PRTE|PMIX|PMI|HYDRA|MPIEXEC|MPICH|MPIR|I_MPI|UCX|FI|HCOLL|HWLOC)_.*"
+    r"|(SLURM|SRUN|SBATCH|PBS|SPANK)_.*|OMP_TOOL.*|CUDA_INJECTION.*")
+"""Variables by which a program is made to load or to start another one, or to read settings that do."""
 
 
 def distrust(path: PathLike, trust: str = "own", allow: str = "set Trust: {}",
@@ -45,6 +55,17 @@ def distrust(path: PathLike, trust: str = "own", allow: str = "set Trust: {}",
             where = "" if step == whole else f"{step}, on the way to {path}, "
             return f"{where or f'{path} '}{reason}"
     return ""
+
+
+def leads_astray(variables: Iterable[str], trust: str) -> str:
+    """Why a line of a queue that others may write (`trust` group or any) may not set these
+    variables; "" when it may. They make the programs that it is allowed to run start others."""
+    wrong = sorted(name for name in variables if _LEADS_ASTRAY.fullmatch(name))
+    if trust == "own" or not wrong:
+        return ""
+    return (f"env={', '.join(wrong)}: it can make a program run another one, and with Trust: "
+            f"{trust} others may write the queue; set it in the configuration (Launcher."
+            "Environment), or submit the job with `vrm submit`")
 
 
 def _steps(path: str) -> Iterator[Tuple[str, Optional[os.stat_result]]]:
