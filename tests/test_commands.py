@@ -450,3 +450,40 @@ def test_many_bad_lines_are_counted(site: Site) -> None:
     said = site.run("check").stdout
     assert said.count("wrong  queue:") == 20 and "and 30 more lines" in said
     assert "50 of 50 lines can never run" in said
+
+
+# ---------------------------------------------------------------- the beginning and end of a run
+
+
+def test_a_run_says_where_jobs_run_and_what_to_type_next(site: Site) -> None:
+    """Jobs run with their queue file, from wherever vrm was started; `Applications.Directory` and
+    `dir=` say otherwise."""
+    site.config(Launcher={"Kind": "direct"})
+    site.program("where.x", "pwd\n")
+    (site.root / "sub").mkdir()
+    site.lines("where.x 1 10 0", "where.x 1 10 0 dir=sub")
+    words = [*VRM, "-c", str(site.config_file)]
+    done = subprocess.run(words, cwd="/", env=site.env, text=True, capture_output=True, check=True)
+    assert f"jobs run in {site.root}, unless they have a dir= of their own" in done.stdout
+    assert (site.log / "where.x.0.o").read_text() == f"{site.root}\n"
+    assert (site.log / "where.x.1.o").read_text() == f"{site.root}/sub\n"
+    last = done.stdout.splitlines()[-3:]
+    assert re.fullmatch(r"mean of 2 completed jobs: [0-9.]+ s waiting, [0-9.]+ s running, [0-9.]+ s "
+                        "from submission to end", last[0])
+    assert f"vrm -c {site.config_file} queue --all" in last[1] and "vrm report " in last[1]
+    assert re.fullmatch(r"FCFS\(0\): \([0-9.]+, [0-9.]+, [0-9.]+\)", last[2])
+    site.config(Launcher={"Kind": "direct"}, Applications={
+        "Path": str(site.bin), "Queue": str(site.queue), "Directory": "sub"})
+    site.lines("where.x 1 10 0")
+    assert site.run("--fresh").returncode == 0
+    assert (site.log / "where.x.0.o").read_text() == f"{site.root}/sub\n"
+
+
+def test_after_a_failure_the_next_step_is_its_log(site: Site) -> None:
+    site.config(Launcher={"Kind": "direct"})
+    site.program("fails.x", "echo bad news >&2; exit 3\n")
+    site.lines("fails.x 1 10 0")
+    said = site.run().stdout
+    typed = re.search(r"next: `vrm -c \S+ (log 0 --err)` shows what job 0 complained of", said)
+    assert typed and site.run(*typed[1].split()).stdout == "bad news\n"
+    assert said.splitlines()[-1] == "FCFS(0): no job completed"

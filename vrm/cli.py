@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from vrm import __version__
 from vrm.commands.calibrate import add_parsers as add_calibrate
@@ -128,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the queue to its end."""
     from vrm.live.manager import Manager
     from vrm.live.setup import describe, prepare, run_directory
-    from vrm.report.metrics import closing_line
+    from vrm.report.metrics import closing_line, closing_words
     from vrm.scheduling import PolicyError
 
     if arguments.json or arguments.watch is not None:
@@ -143,26 +144,45 @@ def run(arguments: argparse.Namespace) -> int:
     directory = run_directory(settings)
     if arguments.go_on and not arguments.fresh and finished(directory.journal):
         say(f"the run in {near(settings.directory)} is finished: nothing to do (--fresh starts "
-            "anew)")
+            "again)")
         return OK
     site = prepare(settings)
     manager = Manager(settings, site, directory, narrate, once=arguments.once,
                       fresh=arguments.fresh)
     say(f"{describe(settings, site.cluster.nodes, site.emulated)}; "
         f"{site.launcher.version_text}")
+    say(f"jobs run in {settings.workplace}, unless they have a dir= of their own; "
+        f"their output goes to {near(settings.log)}")
     try:
         succeeded = manager.run()
     except PolicyError as error:  # the user's own policy, which failed on the way
-        raise CannotRun(f"{error}; running jobs go on, and the same command takes them up again "
-                        "when that is mended") from error
+        raise CannotRun(f"{error}; running jobs continue. Fix it and type the same command: it "
+                        "continues the run") from error
     ended = [f"{count} {status}" for status, count in manager.counts.items() if count]
     ended = ended or ["no job ended"]
     if manager.bad_lines:
         ended.append(f"{manager.bad_lines} line(s) of the queue file not understood")
     say(f"{', '.join(ended)}; everything is in {near(settings.directory)}")
+    for line in (closing_words(manager.records.rows), following(arguments, settings, manager)):
+        if line:
+            say(line)
     say(closing_line(settings.scheduling.algorithm, settings.scheduling.backfilling,
                      manager.records.rows))
     return OK if succeeded else SOME_FAILED
+
+
+def following(arguments: argparse.Namespace, settings: Any, manager: Any) -> str:
+    """What to type after a run."""
+    named = getattr(arguments, "config", None)
+    vrm = "vrm" if named is None else f"vrm -c {shlex.quote(named)}"
+    failed = [row.id for row in manager.records.rows if row.status in ("failed", "timeout")]
+    if failed:
+        return (f"next: `{vrm} log {failed[0]} --err` shows what job {failed[0]} complained of, "
+                f"`{vrm} queue --all` all jobs")
+    if not manager.records.rows:
+        return ""
+    return (f"next: `{vrm} queue --all` shows the jobs, `vrm report {near(settings.directory)}` "
+            "their figures")
 
 
 def finished(journal: Path) -> bool:

@@ -53,7 +53,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         add(option, metavar=what, help=text)
     add("--env", metavar="NAME=VALUE", action="append", default=[],
         help="a variable for the job; may be repeated")
-    add("--dir", metavar="DIR", help="the directory to run in (default: the manager's)")
+    add("--dir", metavar="DIR", help="the directory to run in (default: the queue file's)")
     add("--hold", action="store_true", help="do not start it before `vrm release`")
     for name, (text, example) in EACH.items():
         parser = command(commands, name, each, text, [shared], example)

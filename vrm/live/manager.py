@@ -783,7 +783,8 @@ class Manager:
             details.words, details.environment)
         for path, text in launch.files.items():
             write_new(path, text)
-        return LaunchRequest(job.id, launch.argv, launch.env, details.directory or os.getcwd(),
+        return LaunchRequest(job.id, launch.argv, launch.env,
+                             details.directory or str(self.settings.workplace),
                              run.output(job.app, job.id), run.errors(job.app, job.id),
                              run.marker(job.id), run.status(job.id), launch.affinity,
                              host=launch.host)

@@ -411,7 +411,21 @@ def closing_line(algorithm: str, backfilling: Any, rows: Iterable[Finished]) -> 
     jobs = [row for row in ran(rows) if row.status == JobState.COMPLETED]
     if not jobs:
         return f"{algorithm}({name}): no job completed"
+    return f"{algorithm}({name}): {_means(jobs)}"
+
+
+def closing_words(rows: Iterable[Finished]) -> str:
+    """The figures of the closing line with their names and units; empty where there are none."""
+    jobs = [row for row in ran(rows) if row.status == JobState.COMPLETED]
+    if not jobs:
+        return ""
+    waits, runs, both = _means(jobs)
+    return (f"mean of {len(jobs)} completed job{'s' * (len(jobs) > 1)}: {waits} s waiting, {runs} "
+            f"s running, {both} s from submission to end")
+
+
+def _means(jobs: Sequence[Finished]) -> Tuple[float, float, float]:
+    """Mean seconds of waiting, running and both."""
     waits = math.fsum(map(waiting, jobs)) / len(jobs)
     runs = math.fsum(map(application_time, jobs)) / len(jobs)
-    figures = tuple(round(figure, 2) for figure in (waits, runs, waits + runs))
-    return f"{algorithm}({name}): {figures}"
+    return round(waits, 2), round(runs, 2), round(waits + runs, 2)
