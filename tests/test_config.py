@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "config"
 
 DEFAULTS = {
     "Version": "1.0",
-    "Applications": {"Path": ".", "Queue": "queue", "Heatmap": None, "Directory": None},
+    "Applications": {"Path": ".", "Queue": "queue", "Heatmap": None, "RunIn": None},
     "Scheduling": {
         "Algorithm": "FCFS",
         "Backfilling": "none",
@@ -742,7 +742,7 @@ def test_a_file_in_another_encoding(write):
             "Applications: {Heatmap: none}",
             ["1: Applications.Heatmap: BASE/none: no such file or directory"],
         ),
-        ("Applications: {Directory: file}", ["1: Applications.Directory: BASE/file is not a directory"]),
+        ("Applications: {RunIn: file}", ["1: Applications.RunIn: BASE/file is not a directory"]),
         ("Applications: {Heatmap: dir}", ["1: Applications.Heatmap: BASE/dir is not a file"]),
         ("Applications: {Heatmap: file}", []),
         ("Log: none", []),

@@ -304,7 +304,7 @@ class Applications(BaseModel):
     path: FilePath = Path(".")  # the directory of the programs
     queue: FilePath = Path("queue")  # the queue file
     heatmap: Optional[FilePath] = None  # which applications run well together; None = all alike
-    directory: Optional[FilePath] = None  # where jobs run; None = the queue file's directory
+    run_in: Optional[FilePath] = None  # where jobs run; None = the queue file's directory
 
 
 class Hosts(BaseModel):
@@ -412,7 +412,7 @@ class Settings(BaseModel):
     @property
     def workplace(self) -> Path:
         """The directory in which jobs run that have none of their own."""
-        return self.applications.directory or self.applications.queue.parent
+        return self.applications.run_in or self.applications.queue.parent
 
     def where(self, key: str) -> str:
         """Where a key such as `Scheduling.Algorithm` was written: `file:line`, or the file alone
@@ -434,7 +434,7 @@ class Settings(BaseModel):
             ("Applications.Path", self.applications.path, _must_be_directory),
             ("Applications.Queue", self.applications.queue, _may_be_file),
             ("Applications.Heatmap", self.applications.heatmap, _must_be_file),
-            ("Applications.Directory", self.applications.directory, _must_be_directory),
+            ("Applications.RunIn", self.applications.run_in, _must_be_directory),
             ("Hosts.File", self.hosts.file, _must_be_file),
             ("Log", self.log, _may_be_directory),
             ("State", self.state, _may_be_file),

@@ -98,8 +98,8 @@ class Experiment:
             if not workload.startswith(SYNTHETIC) else "queue"
         keys.update(Log=".", State="state", Directory=".")
         told = {**keys, "Applications": {**applications, "Path": ""}}
-        del told["Applications"]["Directory"]  # which 0.1.0 did not have
-        applications["Directory"] = "."  # what the jobs of a run write stays with it
+        del told["Applications"]["RunIn"]  # which 0.1.0 did not have
+        applications["RunIn"] = "."  # what the jobs of a run write stays with it
         text = json.dumps([told, self.plan.mode, workload, run.queue.jobs, run.queue.load],
                           sort_keys=True)
         found = hashlib.sha256(text.encode())

@@ -19,6 +19,7 @@ from vrm.live.setup import application_fault, describe, distrusted, make_schedul
 from vrm.live.topology import TopologyError, cluster_geometry
 from vrm.live.trust import distrust
 from vrm.model import Cluster, Infeasible, Job
+from vrm.model.job import resolved
 from vrm.scheduling import Scheduler
 from vrm.workload.estimates import EstimateError, read_estimates
 from vrm.workload.npb import allows, rule
@@ -168,6 +169,7 @@ class Lines:
         self.known = known
         self.report = report
         self._next_id = 0
+        self._named: Dict[str, List[int]] = {}
         self._shown: Dict[str, int] = {}
         self._warned: Set[Tuple[str, ...]] = set()
         self._program: Callable[[str], str] = lru_cache(maxsize=None)(self._program_fault)
@@ -179,7 +181,7 @@ class Lines:
             self.report.lines += 1
             place = f"{name}:{line.number}"
             if isinstance(line.parsed, LineError):
-                self._next_id += 1
+                self._next_id += line.parsed.jobs
                 self._never(place, "", str(line.parsed))
                 continue
             wanted = line.parsed
@@ -189,7 +191,10 @@ class Lines:
                 self._never(place, what, reason)
             else:
                 self._notes(place, wanted)
-            self._next_id += len(wanted.fields.get("array", (None,)))
+            ids = range(self._next_id, self._next_id + len(wanted.fields.get("array", (None,))))
+            if wanted.fields.get("name"):
+                self._named.setdefault(wanted.fields["name"], []).extend(ids)
+            self._next_id = ids[-1] + 1
         hidden = sum(max(0, count - MOST_SHOWN) for count in self._shown.values())
         if hidden:
             self.report.add("wrong", "queue", f"... and {hidden} more lines that can never run")
@@ -208,10 +213,13 @@ class Lines:
         reason = self._program(wanted.app)
         if reason:
             return reason
-        for dependency in fields.get("after", ()):
-            if dependency.id >= self._next_id:
-                return (f"after={dependency} is not a job before this one, which is job "
-                        f"{self._next_id}")
+        try:
+            for dependency in resolved(fields.get("after", ()), self._named):
+                if dependency.ids[-1] >= self._next_id:
+                    return (f"after={dependency} is not a job before this one, which is job "
+                            f"{self._next_id}")
+        except ValueError as unknown:
+            return str(unknown)
         try:
             self.scheduler.check(job)
         except Infeasible as never:

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import Any, Dict, List, Optional, Sequence
 
 from vrm.report.jobs import JobRow
-from vrm.report.tables import clock, cut, duration, shown, table_text, width_of
+from vrm.report.state import label
+from vrm.report.tables import clock, drop_empty, duration, narrow, shown, table_text
 
 LAST = 20
 """How many are shown unless all are asked for."""
@@ -20,17 +21,11 @@ def ended_table(rows: Sequence[JobRow], width: Optional[int] = None, all_of_them
     as it gets).
     """
     last = rows if all_of_them else rows[-LAST:]
-    names = ["Id", "App", "Procs", "Status", "Started", "Ran", "Why"]
+    names = ["Id", "App", "Name", "Args", "Procs", "Status", "Started", "Ran", "Why"]
     cells = [_cells(row) for row in last]
-    if not any(cell[-1] for cell in cells):
-        names, cells = names[:-1], [cell[:-1] for cell in cells]
-    for column in (-1, 1):  # first the reasons are cut, then the names
-        if width is not None and names[column] in ("Why", "App"):
-            over = width_of(names, cells) - width
-            longest = max([len(cell[column]) for cell in cells], default=0)
-            for cell in cells:
-                cell[column] = cut(cell[column], max(12, longest - over)) if over > 0 \
-                    else cell[column]
+    drop_empty(names, cells, ("Why", "Args", "Name"))
+    if width is not None:
+        narrow(names, cells, width)
     text = table_text(names, cells)
     if len(last) < len(rows):
         text += f"\n... and {len(rows) - len(last)} that ended before; `vrm queue --all` shows them"
@@ -39,8 +34,8 @@ def ended_table(rows: Sequence[JobRow], width: Optional[int] = None, all_of_them
 
 def _cells(row: JobRow) -> List[str]:
     ran = row.start is not None and row.end is not None
-    return [str(row.id), shown(row.app), str(row.procs), row.status,
-            clock(row.start) if row.start is not None else "-",
+    return [str(row.id), shown(row.app), shown(label(asdict(row))), shown(row.args),
+            str(row.procs), row.status, clock(row.start) if row.start is not None else "-",
             duration(row.end - row.start) if ran else "-",  # type: ignore[operator]
             "" if row.status == "completed" else shown(row.reason)]
 

@@ -176,13 +176,9 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
          duration(remaining(job, now)), "" if job["why"] == status(job) else shown(job["why"])]
         for job in [*sorted(head.running, key=lambda job: (job["start"], job["id"])), *waiting]]
     names = ["Id", "App", "Name", "Args", "Procs", "Status", "Started", "Remaining", "Why"]
-    for column in (8, 3, 2):
-        if not any(row[column] for row in rows):
-            del names[column]
-            for row in rows:
-                del row[column]
+    drop_empty(names, rows, ("Why", "Args", "Name"))
     if width is not None:
-        _narrow(names, rows, width)
+        narrow(names, rows, width)
     after = []
     if len(waiting) < len(head.queued):
         after.append(f"... and {len(head.queued) - len(waiting)} more waiting")
@@ -194,11 +190,20 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
     return "\n".join([*head.lines(snapshot, width), table_text(names, rows), *after])
 
 
+def drop_empty(names: List[str], rows: List[List[str]], columns: Sequence[str]) -> None:
+    """Leave out those of the columns in which no row has anything."""
+    for name in columns:
+        column = names.index(name)
+        if not any(row[column] for row in rows):
+            for cells in (names, *rows):
+                del cells[column]
+
+
 _SHRINK = (("Args", 4), ("Why", 12), ("Name", 6), ("App", 8), ("Why", 4))
 """Columns that are cut where the table is too wide, in this order, and the least that is left."""
 
 
-def _narrow(names: List[str], rows: List[List[str]], width: int) -> None:
+def narrow(names: List[str], rows: List[List[str]], width: int) -> None:
     """Cut the long texts of a table until it fits, if it can; at last leave the arguments out."""
     for name, least in _SHRINK:
         over = width_of(names, rows) - width
