@@ -241,6 +241,45 @@ def test_the_older_suite_makes_an_executable_for_each_rank_count(tmp_path: Path)
 
 
 @needs_c
+@pytest.mark.parametrize("form", ["directory", "archive"])
+def test_of_several_suites_the_newest_is_taken_and_said(tmp_path: Path, form: str) -> None:
+    for version in ("3.3", "3.4"):
+        suite(tmp_path / "made", version)
+        shutil.move(tmp_path / f"made/NPB{version}/NPB{version}-MPI",
+                    tmp_path / f"all/NPB{version}-MPI")
+    (tmp_path / "all/NPB3.0-MPI").mkdir()
+    source = "all"
+    if form == "archive":
+        source = "all.tar.gz"
+        with tarfile.open(tmp_path / source, "w:gz") as tar:
+            tar.add(tmp_path / "all", "all")
+    done = vrm("--source", source, "--apps", "is", "--classes", "S", "--out", "bin", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert os.listdir(tmp_path / "bin") == ["is.S.x"]  # 3.3 would make is.S.1
+    assert "NPB3.4-MPI is taken, not NPB3.3-MPI" in done.stdout
+    assert "--source .../NPB3.3-MPI" in done.stdout and ("unpack" in done.stdout) == (
+        form == "archive")
+    done = vrm("--source", "all/NPB3.3-MPI", "--apps", "is", "--classes", "S", "--ranks", "1",
+               "--out", "old", cwd=tmp_path)
+    assert os.listdir(tmp_path / "old") == ["is.S.1"] and "taken" not in done.stdout
+
+
+@pytest.mark.parametrize("complaint, flag", [
+    # gfortran 12 on common/randi8.f90 of NPB 3.4, and on EP.
+    ("   24 |       parameter(i246m1=X'00003FFFFFFFFFFF')\n      |                       1\nError: "
+     "Hexadecimal constant at (1) uses nonstandard X instead of Z "
+     "[see '-fno-allow-invalid-boz']\n", "-fallow-invalid-boz"),
+    ("Error: BOZ literal constant at (1) is neither a data-stmt value nor an actual argument to "
+     "INT/REAL/DBLE/CMPLX intrinsic subprogram [see '-fno-allow-invalid-boz']\n",
+     "-fallow-invalid-boz"),
+    ("Error: Type mismatch between actual argument at (1) and actual argument at (2) "
+     "(REAL(8)/INTEGER(4)).\n", "-fallow-argument-mismatch")])
+def test_what_compilers_say_of_the_official_source_has_a_remedy(complaint: str, flag: str) -> None:
+    assert [remedy.flag for remedy in npb_build.REMEDIES
+            if remedy.complaint.search(complaint)] == [flag]
+
+
+@needs_c
 def test_without_fortran_the_program_in_c_is_built(tmp_path: Path) -> None:
     suite(tmp_path)
     beside = tmp_path / "tools"

@@ -76,7 +76,8 @@ def build(arguments: argparse.Namespace) -> int:
                                     ("-O3", *arguments.flags), arguments.jobs)
             tools = npb_build.find_tools(arguments.mpicc, arguments.mpifc)
             work = Path(arguments.work).absolute() if arguments.work else None
-            results = npb_build.build_official(Path(arguments.source), order, tools, report, work)
+            results = npb_build.build_official(Path(arguments.source), order, tools, report, work,
+                                               lambda text: print(text, flush=True))
     except npb_build.BuildError as error:
         raise CannotRun(str(error)) from error
     except KeyboardInterrupt:

@@ -70,7 +70,8 @@ REMEDIES = (
     # gfortran 10 and newer; before, both were accepted silently.
     Remedy(re.compile(r"Error: (?:Type|Rank) mismatch (?:between actual argument|in argument)"),
            "Fortran", "-fallow-argument-mismatch"),
-    Remedy(re.compile(r"Error: .*BOZ"), "Fortran", "-fallow-invalid-boz"),
+    Remedy(re.compile(r"Error: .*(?:BOZ|-fno-allow-invalid-boz)"), "Fortran",
+           "-fallow-invalid-boz"),
     # gcc 14 and newer.
     Remedy(re.compile(r"error: .*implicit(?:ly)? declar"), "C",
            "-Wno-error=implicit-function-declaration"),
@@ -137,10 +138,11 @@ def _does_not_work(compiler: str) -> str:
 @dataclass(frozen=True)
 class Source:
     """An unpacked NPB-MPI. Where executables are made for a fixed number of ranks (3.3)
-    `by_ranks` is true."""
+    `by_ranks` is true. `others` are further ones in the same archive or directory, not taken."""
 
     directory: Path
     by_ranks: bool
+    others: Tuple[Path, ...] = ()
 
     def apps(self) -> List[str]:
         """The programs that are there."""
@@ -164,28 +166,36 @@ def open_source(path: Path, scratch: Path) -> Source:
     else:
         raise BuildError(f"{path}: no such file or directory; name the archive NPB3.4.x.tar.gz "
                          "(it can be had from NASA's NAS division) or its unpacked directory")
-    root = _find_mpi(top)
-    if root is None:
-        others = sorted({found.parent.parent.name for found in top.glob("**/sys/setparams.c")})
+    found = _find_mpi(top)
+    if not found:
+        others = sorted({file.parent.parent.name for file in top.glob("**/sys/setparams.c")})
         raise BuildError(
             f"{path}: no NPB-MPI in it (a directory with sys/make.common, config/ and programs "
             "such as BT/)" + (f"; it holds {', '.join(others)}, which do not use MPI" if others
                               else ""))
+    root, *rest = found
     rules = "".join(part.read_text(errors="replace")
                     for part in [root / "sys/make.common", *_makefiles(root)]
                     if part.is_file())
-    return Source(root, bool(re.search(r"\$[({]NPROCS[)}]", rules)))
+    return Source(root, bool(re.search(r"\$[({]NPROCS[)}]", rules)), tuple(rest))
 
 
-def _find_mpi(top: Path) -> Optional[Path]:
-    """The first directory, from the top down, that has an NPB's layout and uses MPI."""
-    depth_first = [top, *sorted(top.glob("*/")), *sorted(top.glob("*/*/"))]
-    for place in depth_first:
-        common = place / "sys" / "make.common"
-        if common.is_file() and (place / "config").is_dir() and re.search(
-                r"\$[({]MPI(?:FC|F77|CC)[)}]", common.read_text(errors="replace")):
-            return place
-    return None
+def _find_mpi(top: Path) -> List[Path]:
+    """The directories that have an NPB's layout and use MPI, from the top down; of several on
+    one level the newest version first."""
+    found: List[Path] = []
+    for level in ([top], top.glob("*/"), top.glob("*/*/")):
+        for place in sorted(level, key=_version, reverse=True):
+            common = place / "sys" / "make.common"
+            if common.is_file() and (place / "config").is_dir() and re.search(
+                    r"\$[({]MPI(?:FC|F77|CC)[)}]", common.read_text(errors="replace")):
+                found.append(place)
+    return found
+
+
+def _version(place: Path) -> Tuple[List[int], str]:
+    """What sorts NPB3.4-MPI behind NPB3.3-MPI: the numbers of the name, then the name."""
+    return [int(digits) for digits in re.findall(r"\d+", place.name)], place.name
 
 
 def _unpack(archive: Path, into: Path) -> None:
@@ -266,8 +276,10 @@ Report = Callable[[Built], None]
 
 
 def build_official(path: Path, order: Order, tools: Tools, report: Report,
-                   work: Optional[Path] = None) -> List[Built]:
-    """Build an NPB-MPI and install what could be built in `order.out`.
+                   work: Optional[Path] = None,
+                   note: Callable[[str], None] = lambda text: None) -> List[Built]:
+    """Build an NPB-MPI and install what could be built in `order.out`. `note` is given what the
+    user should know before: which of several suites is taken.
 
     `work`: where to build; it is kept, with make.def, suite.def and a log of each program. Else a
     temporary directory is used. Raises BuildError when nothing can be built.
@@ -280,6 +292,8 @@ def build_official(path: Path, order: Order, tools: Tools, report: Report,
                          "with --out DIRECTORY") from error
     try:
         source = open_source(path, scratch)
+        if source.others:
+            note(_choice(source, path))
         _check(source, order, path)
         place = scratch if work is None else _work_directory(work, order)
         halt = threading.Event()
@@ -293,6 +307,15 @@ def build_official(path: Path, order: Order, tools: Tools, report: Report,
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _choice(source: Source, path: Path) -> str:
+    """Which of several suites is taken, and how to take another."""
+    others = ", ".join(other.name for other in source.others)
+    choose = "unpack it and name" if path.is_file() else "name"
+    return (f"{path} holds several suites: {source.directory.name} is taken, not {others}; to "
+            f"build another, {choose} its directory, for example --source "
+            f".../{source.others[0].name}")
 
 
 def _work_directory(work: Path, order: Order) -> Path:
