@@ -2,12 +2,14 @@
  * Shared parts of the benchmarks: start and end of a run, clock, verification,
  * result block and random numbers.  What each does is said in npb.h.
  */
+#define _DEFAULT_SOURCE /* madvise */
 #include "npb.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* ---- Start and end of a run ---------------------------------------------- */
 
@@ -108,6 +110,23 @@ int npb_finish(npb_world world, const npb_result *result)
  * ISO C99 alone is enough (aligned_alloc is C11). */
 #define CACHE_LINE 64
 
+/* Pages of 2 MiB for what lies wholly in them. Prefetching ends at the end of a page: with
+ * pages of 4 KiB, which Linux gives where it is not asked, CG takes a seventh longer. */
+#define HUGE_PAGE ((uintptr_t)1 << 21)
+
+static void ask_for_huge_pages(uintptr_t from, size_t length)
+{
+#ifdef MADV_HUGEPAGE
+    uintptr_t first = (from + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+    uintptr_t end = (from + length) & ~(HUGE_PAGE - 1);
+    if (first < end)
+        (void)madvise((void *)first, end - first, MADV_HUGEPAGE); /* a wish: it may be refused */
+#else
+    (void)from;
+    (void)length;
+#endif
+}
+
 void *npb_alloc(size_t n, size_t element_size)
 {
     size_t spare = CACHE_LINE + sizeof(void *);
@@ -124,6 +143,7 @@ void *npb_alloc(size_t n, size_t element_size)
     }
     uintptr_t aligned = ((uintptr_t)raw + spare) & ~(uintptr_t)(CACHE_LINE - 1);
     void **block = (void **)aligned;
+    ask_for_huge_pages(aligned, n * element_size);
     block[-1] = raw;
     memset(block, 0, n * element_size);
     return block;
