@@ -196,5 +196,5 @@ def test_without_matplotlib(tmp_path: Path, capsys: Any, monkeypatch: pytest.Mon
     assert "| a " in capsys.readouterr().out
     assert main(["compare", str(run), "--out", str(tmp_path / "c.png")]) == 2
     error = capsys.readouterr().err
-    assert "pip install 'vrm[plots]'" in error and error.count("\n") == 1
+    assert "-m pip install matplotlib Jinja2`" in error and error.count("\n") == 1
     assert not (tmp_path / "c.png").exists()

@@ -350,7 +350,7 @@ def test_without_matplotlib_there_are_tables(study: Path, tmp_path: Path, capsys
     assert "Average waiting" in printed(capsys, study, "text")
     for name in ("html", "png"):
         assert main(["report", str(study), "--out", str(tmp_path / "r"), "--format", name]) == 2
-        assert "pip install 'vrm[plots]'" in capsys.readouterr().err
+        assert "-m pip install matplotlib Jinja2`" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------- pictures

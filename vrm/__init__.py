@@ -3,4 +3,4 @@
 A batch job that runs your queue on its nodes with your scheduling and your placement.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

@@ -458,13 +458,15 @@ def first_error(output: str, status: int) -> str:
 
 
 def bundled() -> ModuleType:
-    """The build program of the bundled benchmarks; BuildError where vrm has no checkout."""
-    path = Path(vrm.__file__).resolve().parent.parent / "npb" / "build.py"
+    """The build program of the bundled benchmarks: in npb/ of a checkout, or in the package of an
+    installed vrm. BuildError where they were left out."""
+    package = Path(vrm.__file__).resolve().parent
+    places = [package / "npb" / "build.py", package.parent / "npb" / "build.py"]
+    path = next((place for place in places if place.is_file()), places[0])
     spec = importlib.util.spec_from_file_location("vrm_npb_build", path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise BuildError("the bundled programs are in vrm's source tree, and this vrm was "
-                         "installed without it; run vrm from a checkout, or name the official "
-                         "suite with --source NPB3.4.x.tar.gz")
+        raise BuildError(f"the sources of the bundled programs are not in {path.parent}; install "
+                         "vrm again, or name the official suite with --source NPB3.4.x.tar.gz")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look themselves up there
     spec.loader.exec_module(module)

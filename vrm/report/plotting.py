@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Iterator, Type
 
-INSTALL = f"install it with `{sys.executable} -m pip install 'vrm[plots]'`"
-"""The mend where a library is missing, for the Python that runs."""
+INSTALL = f"install it with `{sys.executable} -m pip install matplotlib Jinja2`"
+"""What to type where a library is missing, for the Python that runs. The libraries are named, not
+vrm's extra: an index may have another project of vrm's name, and a checkout is not always there."""
 
 LONG = 18  # characters of a name that pictures have room for
 
