@@ -49,9 +49,13 @@ class Nodes(Desk):
     def begun(self, job: object) -> int:
         """Launch a job that blocks; its process number on the node."""
         self.launch(job, PYTHON + [f"import os\nprint(os.getpid(), flush=True)\n{BLOCK}"])
-        text = wait_until(lambda: (self.place / f"{job}.o").exists()
-                          and (self.place / f"{job}.o").read_text(), f"{job} runs")
-        return int(text)
+        return int(self.printed(job))
+
+    def printed(self, job: object) -> str:
+        """What a job has printed, as soon as that is something."""
+        output = self.place / f"{job}.o"
+        return str(wait_until(lambda: self.collect() or (output.exists() and output.read_text()),
+                              f"{job} runs"))
 
     def process(self, name: str) -> int:
         """The process of the relay or of a runner."""
@@ -186,8 +190,7 @@ def test_a_long_environment_goes_through(nodes: Nodes) -> None:
 def test_signals_reach_the_program(nodes: Nodes) -> None:
     nodes.launch("job", ["sh", "-c", "trap 'echo term; exit 7' TERM; echo ready; "
                          "while :; do sleep 0.01; done"])
-    wait_until(lambda: (nodes.place / "job.o").exists()
-               and "ready" in (nodes.place / "job.o").read_text(), "the trap is set")
+    assert nodes.printed("job") == "ready\n"  # the trap is set
     started = nodes.await_event("job", Started)
     assert isinstance(started, Started)
     os.kill(started.pid, signal.SIGTERM)
@@ -222,7 +225,7 @@ def test_what_runs_goes_on_when_the_manager_ends(place: Path) -> None:
     nodes = Nodes(place, {"n5": RUNNER}, 30.0)
     nodes.launch("job", ["sh", "-c", f"echo ready; until [ -e {place}/go ]; do sleep 0.01; done; "
                          "exit 3"])
-    wait_until(lambda: (place / "job.o").exists() and (place / "job.o").read_text(), "it runs")
+    nodes.printed("job")
     relay = psutil.Process(nodes.process("relay"))
     nodes.spawner.close()
     assert relay.is_running() and nodes.marker("job").exists()

@@ -139,7 +139,7 @@ class Manager:
         self.room = site.room
         self.book = JobBook(self.queue, self.room.lacks)
         self.records = Records(run, self.cluster, self.launcher, settings.launcher.check_bindings,
-                               tell)
+                               tell, lambda path: self.spawner.recorded(path))
         self.place = recovery.Place.here(site.allocation)
         self.relay = site.relay
         self.watch = site.watch or NodeWatch(None, site.cluster, {}, "")
@@ -339,11 +339,12 @@ class Manager:
                 if running.intent:
                     self._end_session(running)
             elif isinstance(event, Ended):
-                self._ended(running, event.status, *self._judged(running, event.status))
+                self._ended(running, event.status, *self._judged(running, event.status),
+                            clean=event.clean)
             elif isinstance(event, LaunchFailed):
                 self._ended(running, None, JobState.FAILED, f"could not start: {event.message}")
             elif isinstance(event, SupervisorLost):
-                running.session = event.supervisor_pid or running.session
+                running.session = event.supervisor_pid
                 self._lost(running)
 
     def _unreached(self, running: Running, why: str) -> None:
@@ -823,15 +824,18 @@ class Manager:
             running.told = min(running.told, running.ending.told_at)
 
     def _ended(self, running: Running, status: Optional[ExitStatus], state: JobState,
-               reason: str = "") -> None:
-        """A job is over: free its cores at once; its record is written after the next step."""
+               reason: str = "", clean: bool = False) -> None:
+        """A job is over: free its cores at once; its record is written after the next step.
+
+        `clean`: none of its processes is left on this machine. Then its session is that of the
+        supervisor's next job, too, and must not be touched."""
         job = running.job
         del self.running[job.id]
         if job.id in self.cluster.bookings:
             self.cluster.release(job.id)
         outcome = Outcome(job, state, reason, running.booking, running.backfilled,
                           self._exit_code(job, status), self.now,
-                          None if running.away else running.session,
+                          None if running.away or clean else running.session,
                           running.marker.started if running.marker else None,
                           (status.start, status.end) if status else None, running.former)
         if state is JobState.COMPLETED and self._beyond(running):

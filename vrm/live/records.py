@@ -10,6 +10,7 @@ import math
 import shlex
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Callable, Collection, Deque, Dict, List, Optional, Set, Tuple
 
 from vrm.live import journal as journals
@@ -50,13 +51,15 @@ class Records:
     """The ended jobs of a run: `rows` are in `jobs.csv`, `pending` are still to be written."""
 
     def __init__(self, run: RunDirectory, cluster: Cluster, launcher: Launcher, check: str,
-                 tell: Tell) -> None:
-        """`check` is the configuration's Launcher.CheckBindings."""
+                 tell: Tell, recorded: Callable[[Path], None]) -> None:
+        """`check` is the configuration's Launcher.CheckBindings; `recorded` takes the status files
+        of jobs when they are not needed any more."""
         self.run = run
         self.cluster = cluster
         self.launcher = launcher
         self.check = check
         self.tell = tell
+        self.recorded = recorded
         self.rows: List[JobRow] = []
         self.pending: Deque[Outcome] = collections.deque()
         self.sweep_at = math.inf             # when processes of written jobs are to be looked for
@@ -102,14 +105,15 @@ class Records:
         """
         outcome = self.pending[0]
         job, booking, run = outcome.job, outcome.booking, self.run
-        self._unswept.append(outcome)
-        self.sweep_at = self._swept + SWEEP_PAUSE
+        if outcome.session is not None:
+            self._unswept.append(outcome)
+            self.sweep_at = self._swept + SWEEP_PAUSE
         binding, result = "", Result()
         if booking is not None:
             result = read_result(run.output(job.app, job.id))
             binding = self.check_bindings(booking, outcome.cluster)
-            for done in (run.status(job.id), run.marker(job.id)):
-                done.unlink(missing_ok=True)
+            self.recorded(run.status(job.id))
+            run.marker(job.id).unlink(missing_ok=True)
         if result.verification == "UNSUCCESSFUL" and not outcome.reason:
             outcome.reason = "its own verification was UNSUCCESSFUL"
         row = self._row(outcome, binding, result.seconds)

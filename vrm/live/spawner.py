@@ -4,6 +4,10 @@ The processes behind it, and the order of what they do, are described in `superv
 
 from __future__ import annotations
 
+import array
+import collections
+import contextlib
+import errno
 import importlib.util
 import json
 import marshal
@@ -15,7 +19,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from vrm.live import supervisor
 from vrm.live.processes import boot_id, read_stat
@@ -29,7 +33,19 @@ PathLike = Union[str, bytes, "os.PathLike[Any]"]
 _ENCODING = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 
 PACKET = 1 << 16
-"""Bytes that hold any event."""
+"""Bytes read from a supervisor at once."""
+
+KEPT = 32
+"""Supervisors without a job that are kept for the next ones."""
+
+FORKS = 64
+"""Supervisors at most that are asked for at the same time."""
+
+FILES = 1 << 16
+"""Open files that this process may have, if its hard limit allows it: one for each supervisor."""
+
+ATTEMPTS = 3
+"""Supervisors that may be killed before they begin a job; then it counts as lost."""
 
 LARGEST = 1 << 20
 """Bytes of the longest marker or status that is read."""
@@ -195,8 +211,9 @@ class LaunchRequest:
     limits: Mapping[str, int] = field(default_factory=dict)
     host: str = ""
 
-    def packed(self) -> bytes:
-        """The request as the supervisor reads it. Raises ValueError for an impossible one."""
+    def packed(self, old: bytes = b"") -> bytes:
+        """The request as the supervisor reads it; `old` is a file that may become the marker.
+        Raises ValueError for an impossible one."""
         if not self.argv:
             raise ValueError(f"job {self.id}: no program to start")
         try:
@@ -210,7 +227,7 @@ class LaunchRequest:
                  _absolute(self.cwd), _absolute(self.stdout), _absolute(self.stderr),
                  None if self.affinity is None else tuple(self.affinity), limits)
         return marshal.dumps((json.dumps(self.id), _absolute(self.marker), _absolute(self.status),
-                              self.sync, os.fsencode(self.host), order))
+                              self.sync, os.fsencode(self.host), order, old))
 
 
 def _absolute(path: PathLike) -> bytes:
@@ -232,12 +249,14 @@ class Ended:
     """A job's program ended, its status is on disk and its marker gone.
 
     Unless `problem` says why not (a file system turned read-only): then nobody but the receiver
-    may know the status, and removing the marker is left to it.
+    may know the status, and removing the marker is left to it. `clean`: no process of the job is
+    left on this machine, in whatever session.
     """
 
     id: JobId
     status: ExitStatus
     problem: Optional[str] = None
+    clean: bool = False
 
 
 @dataclass(frozen=True)
@@ -251,21 +270,18 @@ class LaunchFailed:
 
 @dataclass(frozen=True)
 class SupervisorLost:
-    """A supervisor was killed. Its job may go on in session `supervisor_pid`; the marker stays.
-
-    `supervisor_pid` is None if it was lost before it said that the job had started.
-    """
+    """A supervisor was killed. Its job may go on in session `supervisor_pid`; the marker stays."""
 
     id: JobId
-    supervisor_pid: Optional[int]
+    supervisor_pid: int
 
 
 @dataclass(frozen=True)
 class SpawnerLost:
     """The spawner itself ended. Running jobs are not touched, and their ends are still told.
 
-    `id` is None. `Spawner.start` replaces it and launches the jobs in `unstarted`, which were
-    asked for and have surely not begun.
+    `id` is None. `Spawner.start` replaces it; the jobs in `unstarted`, which have surely not begun,
+    wait for that or for a supervisor that has ended its job.
     """
 
     message: str
@@ -281,29 +297,87 @@ class _Launch:
     """A job from its request to its end."""
 
     request: LaunchRequest
-    supervisor_pid: Optional[int] = None
+    packed: bytes
+    started: bool = False
+    attempts: int = 0
+
+
+class _Supervisor:
+    """A supervisor: its socket, its process number, its job if it has one."""
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self.connection = connection
+        self.pid = pid
+        self.launch: Optional[_Launch] = None
+        self.unsent = b""
+        self.unread = b""
+
+    def send(self, data: bytes, files: Sequence[int]) -> None:
+        """Send a request with its files, as much of it as the socket takes."""
+        try:
+            sent = self.connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS,
+                                                     array.array("i", files))])
+            self.unsent = data[sent:]
+        except ConnectionError:
+            pass  # its end is read as well
+
+    def flush(self) -> None:
+        """Send more of a long request."""
+        try:
+            self.unsent = self.unsent[self.connection.send(self.unsent):]
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self.unsent = b""
+
+    def receive(self) -> Tuple[List[Tuple[Any, ...]], bool]:
+        """The events that have come, and whether it has ended."""
+        ended = False
+        try:
+            data = self.connection.recv(PACKET)
+            ended = not data
+            self.unread += data
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            ended = True
+        events = []
+        while len(self.unread) >= 4:
+            end = 4 + int.from_bytes(self.unread[:4], "little")
+            if len(self.unread) < end:
+                break
+            events.append(marshal.loads(self.unread[4:end]))
+            self.unread = self.unread[end:]
+        return events, ended
 
 
 class Spawner:
-    """Launches jobs through a process of its own and hands out what happens to them.
+    """Launches jobs through processes of their own and hands out what happens to them.
+
+    A job goes to a supervisor that has none; one more than needed is always kept ready, so that
+    no fork is on the way from a decision to the start of a job.
 
     For an event loop: when `fileno()` is readable, `events()` has something or has written
     something; nothing here waits, but `close`. Not for use by several threads at a time.
     """
 
     def __init__(self, hold: Sequence[int] = (), relay: Optional[Relay] = None) -> None:
-        """`hold`: open files, such as the lock of the run, which the spawner keeps open while it
-        may still start a job; a lock taken with `flock` is free when that can't happen any more,
+        """`hold`: open files, such as the lock of the run, which are kept open while a job may
+        still be started; a lock taken with `flock` is free when that can't happen any more,
         however the manager ended. `relay` leads to other nodes; it is started and closed here."""
         self._hold = tuple(hold)
         self._relay = relay
         self._process: Optional[subprocess.Popen[bytes]] = None
-        self._requests: Optional[socket.socket] = None
-        self._unsent = bytearray()
-        # By number of the launch: late news of one is not mistaken for news of the job's next.
-        self._launches: Dict[int, _Launch] = {}
+        self._control: Optional[socket.socket] = None
+        self._asked = 0                                        # supervisors that are to come
+        self._supervisors: Dict[int, _Supervisor] = {}         # by the number of their socket
+        self._idle: List[_Supervisor] = []
+        self._waiting: Deque[_Launch] = collections.deque()    # for a supervisor
+        self._files = 0                                        # that a job may have open
+        self._refused = False                                  # the spawner could not fork
+        self._old: List[bytes] = []                            # files for the next markers
+        self._renamed = 0
         self._live: Set[JobId] = set()
-        self._launched = 0
         self._poll: Optional[select.epoll] = None
 
     # Its life.
@@ -318,28 +392,24 @@ class Spawner:
     def start(self) -> None:
         """Start the spawner's process, or a new one after `SpawnerLost`.
 
-        Raises SpawnerError if it cannot be started or runs already.
+        This process may then have more open files than before; its jobs may not. Raises SpawnerError
+        if the spawner cannot be started or runs already.
         """
-        if self._requests is not None:
+        if self._control is not None:
             raise SpawnerError("the spawner runs already")
         if self._poll is None:
-            self._events, self._event_end = socket.socketpair(
-                socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            # Supervisors share this end: none may block on it before its job is waited for.
-            self._event_end.setblocking(False)
-            self._events.setblocking(False)
             self._poll = select.epoll()
-            self._poll.register(self._events, select.EPOLLIN)
+            self._files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(self._files, min(hard, FILES)), hard))
             if self._relay is not None:
                 self._start_relay()
-        ours, theirs = socket.socketpair()
-        relay = -1 if self._relay is None else self._relay.fileno()
-        inherited = (theirs.fileno(), self._event_end.fileno(), relay, *self._hold)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._process = subprocess.Popen(
-                [*self._program(), *map(str, inherited)], stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, cwd="/",
-                pass_fds=[each for each in inherited if each >= 0], start_new_session=True)
+                [*self._program(), str(theirs.fileno()), str(self._files)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, cwd="/", pass_fds=[theirs.fileno()],
+                start_new_session=True)
         except OSError as error:
             ours.close()
             if self._process is None:
@@ -348,11 +418,10 @@ class Spawner:
         finally:
             theirs.close()
         ours.setblocking(False)
-        self._requests = ours
+        self._control = ours
+        self._asked = 0
         self._poll.register(ours, select.EPOLLIN)
-        for number, launch in self._launches.items():
-            if self._begun(launch) is None:
-                self._send(number, launch.request.packed())
+        self._assign()
 
     @staticmethod
     def _program() -> List[str]:
@@ -391,17 +460,24 @@ class Spawner:
             return
         self._poll.close()
         self._poll = None
-        if self._requests is not None:
-            self._requests.close()
-            self._requests = None
-        self._unsent.clear()
+        resource.setrlimit(resource.RLIMIT_NOFILE,
+                           (self._files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        for each in self._supervisors.values():
+            each.connection.close()
         if self._process is not None:
             self._wait()
-        self._events.close()
-        self._event_end.close()
         if self._relay is not None:
             self._relay.close()
-        self._launches.clear()
+        for path in self._old:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        self._old.clear()
+        self._supervisors.clear()
+        self._idle.clear()
+        self._waiting.clear()
         self._live.clear()
 
     def _wait(self) -> int:
@@ -415,7 +491,7 @@ class Spawner:
     @property
     def pid(self) -> Optional[int]:
         """Process number of the spawner, None if there is none."""
-        return self._process.pid if self._requests is not None else None
+        return self._process.pid if self._control is not None else None
 
     # Its use.
 
@@ -429,7 +505,7 @@ class Spawner:
         """Start a job; returns at once, also while the spawner is busy.
 
         What an earlier attempt left of status and marker is removed. After a `SpawnerLost` the
-        job waits for `start`. Raises SpawnerError before the first `start`, ValueError if the
+        job may wait for `start`. Raises SpawnerError before the first `start`, ValueError if the
         request is impossible or the job lives already, here or by its marker, OSError if an old
         file cannot be removed.
         """
@@ -439,16 +515,16 @@ class Spawner:
             raise ValueError(f"job {request.id} lives already")
         if os.path.exists(request.marker):
             self._remove_marker(request)
-        packed = request.packed()
+        packed = request.packed(self._old[-1] if self._old else b"")
+        del self._old[-1:]
         try:
             os.unlink(request.status)
         except FileNotFoundError:
             pass
-        self._launched += 1
-        self._launches[self._launched] = _Launch(request)
         self._live.add(request.id)
-        if self._requests is not None:
-            self._send(self._launched, packed)
+        self._refused = False
+        self._waiting.append(_Launch(request, len(packed).to_bytes(4, "little") + packed))
+        self._assign()
 
     @staticmethod
     def _remove_marker(request: LaunchRequest) -> None:
@@ -462,23 +538,40 @@ class Spawner:
                              f"{marker.host} ({os.fsdecode(request.marker)})")
         os.unlink(request.marker)
 
-    def _send(self, number: int, packed: bytes) -> None:
-        idle = not self._unsent
-        self._unsent += len(packed).to_bytes(4, "little") + number.to_bytes(8, "little") + packed
-        if idle:
-            self._flush()
-            if self._unsent:
-                self._poll.modify(self._requests, select.EPOLLIN | select.EPOLLOUT)
-
-    def _flush(self) -> None:
-        """Send as much as the socket takes."""
+    def recorded(self, status: PathLike) -> None:
+        """The end that a status file tells of is on record elsewhere: the file is not needed any
+        more. It becomes the marker of a later job, or is removed. Raises OSError."""
+        self._renamed += 1
+        folder = os.path.dirname(_absolute(status))
         try:
-            while self._unsent:
-                del self._unsent[:self._requests.send(self._unsent)]
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            return  # `events` sees the end of the spawner
+            if len(self._old) < KEPT:
+                # Under its own name it might be mistaken for the status of the job's next start.
+                old = os.path.join(folder, b".%d.old" % self._renamed)
+                os.rename(status, old)
+                self._old.append(old)
+            else:
+                os.unlink(status)
+        except FileNotFoundError:
+            pass
+
+    def _assign(self) -> None:
+        """Give waiting jobs to supervisors without one, and ask for as many as are missing."""
+        while self._waiting and self._idle:
+            each, launch = self._idle.pop(), self._waiting.popleft()
+            each.launch = launch
+            launch.attempts += 1
+            relay = [self._relay.fileno()] if self._relay and launch.request.host else []
+            each.send(launch.packed, [*relay, *self._hold])
+            if each.unsent:
+                self._poll.modify(each.connection, select.EPOLLIN | select.EPOLLOUT)
+        spare = not self._idle and not self._refused
+        wanted = min(FORKS, len(self._waiting) + spare) - self._asked
+        if wanted > 0 and self._control is not None:
+            try:
+                self._control.send(bytes(wanted))
+                self._asked += wanted
+            except (BlockingIOError, ConnectionError):
+                pass  # it is asked again when it answers, or replaced
 
     def events(self) -> List[Event]:
         """What has happened since the last call, in order; [] if nothing.
@@ -487,101 +580,130 @@ class Spawner:
         """
         if self._poll is None:
             raise SpawnerError("the spawner was not started")
-        ready = dict(self._poll.poll(0))
         told: List[Event] = []
-        if self._relay is not None and self._relay.life in ready:
-            self._start_relay()
-        # End-of-file first: every event of a launch that it concludes is then here to be read.
-        mask = ready.get(self._requests.fileno(), 0) if self._requests is not None else 0
-        lost = bool(mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR))
-        if self._events.fileno() in ready or lost:
-            self._read_events(told)
+        lost = False
+        for descriptor, mask in self._poll.poll(0):
+            each = self._supervisors.get(descriptor)
+            if each is not None:
+                if mask & select.EPOLLOUT:
+                    each.flush()
+                    if not each.unsent:
+                        self._poll.modify(each.connection, select.EPOLLIN)
+                if mask & ~select.EPOLLOUT:
+                    self._hear(told, each)
+            elif self._relay is not None and descriptor == self._relay.life:
+                self._start_relay()
+            elif self._control is not None and descriptor == self._control.fileno():
+                lost = not self._welcome(told)
         if lost:
             self._spawner_lost(told)
-        elif mask & select.EPOLLOUT:
-            self._flush()
-            if not self._unsent:
-                self._poll.modify(self._requests, select.EPOLLIN)
+        self._assign()
         return told
 
-    def _read_events(self, told: List[Event]) -> None:
+    def _welcome(self, told: List[Event]) -> bool:
+        """Take the supervisors that the spawner has forked; False if it has ended."""
         while True:
             try:
-                kind, number, *values = marshal.loads(self._events.recv(PACKET))
+                data, files, _, _ = socket.recv_fds(self._control, PACKET, 1,
+                                                    socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
-                return
-            launch = self._launches.get(number)
-            if launch is None:
-                continue  # its supervisor was killed just after it had told of the end
-            job = launch.request.id
+                return True
+            except ConnectionError:
+                return False
+            if not data:
+                return False
+            self._asked -= 1
+            answer = marshal.loads(data)
+            if files:
+                connection = socket.socket(fileno=files[0])
+                connection.setblocking(False)
+                each = _Supervisor(connection, answer)
+                self._supervisors[files[0]] = each
+                self._idle.append(each)
+                self._poll.register(connection, select.EPOLLIN)
+                continue
+            self._refused = True
+            if self._waiting:
+                reason = answer if isinstance(answer, str) else os.strerror(errno.EMFILE)
+                launch = self._waiting.popleft()
+                self._live.remove(launch.request.id)
+                told.append(LaunchFailed(launch.request.id,
+                                         f"no process for its supervisor: {reason}"))
+
+    def _hear(self, told: List[Event], each: _Supervisor) -> None:
+        """What a supervisor tells, or its end."""
+        events, ended = each.receive()
+        for kind, *values in events:
+            launch = each.launch
+            assert launch is not None
             if kind == supervisor.STARTED:
-                self._started(told, launch, *values)
+                self._started(told, each, *values)
                 continue
             if kind == supervisor.ENDED:
-                supervisor_pid, pid, status, problem = values
-                self._started(told, launch, supervisor_pid, pid)
-                event: Event = Ended(job, ExitStatus(*status), problem)
-            elif kind == supervisor.FAILED:
-                event = LaunchFailed(job, *values)
+                pid, status, problem, clean = values
+                self._started(told, each, pid)
+                told.append(Ended(launch.request.id, ExitStatus(*status), problem, clean))
             else:
-                event = self._ended_untold(launch)
-            self._forget(number)
-            told.append(event)
+                message, problem, clean = values
+                told.append(LaunchFailed(launch.request.id, message, problem))
+            each.launch = None
+            self._live.remove(launch.request.id)
+            if clean and problem is None and len(self._idle) < KEPT:
+                self._idle.append(each)
+            else:
+                self._drop(each)
+                return
+        if ended:
+            self._drop(each)
+            if each.launch is not None:
+                self._lost(told, each, each.launch)
 
-    def _forget(self, number: int) -> None:
-        self._live.remove(self._launches.pop(number).request.id)
+    def _drop(self, each: _Supervisor) -> None:
+        """Forget a supervisor, which ends when it has no job."""
+        del self._supervisors[each.connection.fileno()]
+        self._poll.unregister(each.connection)
+        each.connection.close()
+        if each in self._idle:
+            self._idle.remove(each)
 
     @staticmethod
-    def _started(told: List[Event], launch: _Launch, supervisor_pid: int, pid: int) -> None:
-        """A supervisor does not wait to tell of the start: the end may be what tells of it."""
-        if launch.supervisor_pid is None:
-            launch.supervisor_pid = supervisor_pid
-            told.append(Started(launch.request.id, supervisor_pid, pid))
+    def _started(told: List[Event], each: _Supervisor, pid: int) -> None:
+        """The start is told once, by whatever tells of it first."""
+        launch = each.launch
+        if not launch.started:
+            launch.started = True
+            told.append(Started(launch.request.id, each.pid, pid))
 
-    @staticmethod
-    def _ended_untold(launch: _Launch) -> Event:
-        """What to tell of a supervisor that is gone: the end which it recorded, or its loss."""
+    def _lost(self, told: List[Event], each: _Supervisor, launch: _Launch) -> None:
+        """A supervisor is gone: tell the end which it recorded, or its loss; a job which it has not
+        begun goes to another."""
         request = launch.request
+        event: Event = SupervisorLost(request.id, each.pid)
+        try:
+            if (launch.attempts < ATTEMPTS and Marker.read(request.marker) is None
+                    and not os.path.exists(request.status)):
+                self._waiting.appendleft(launch)
+                return
+        except RecordError:
+            pass
         for path, problem in ((request.status, None), (request.marker, "status still in marker")):
             try:
                 status = read_status(path)
             except RecordError:
                 continue
             if status is not None:
-                if status.error is not None:
-                    return LaunchFailed(request.id, status.error, problem)
-                return Ended(request.id, status, problem)
-        return SupervisorLost(request.id, launch.supervisor_pid)
+                event = (LaunchFailed(request.id, status.error, problem) if status.error is not None
+                         else Ended(request.id, status, problem))
+                break
+        self._live.remove(request.id)
+        told.append(event)
 
     def _spawner_lost(self, told: List[Event]) -> None:
-        """Find out where each launch stood, which is settled: no launch is under way any more."""
-        self._poll.unregister(self._requests)
-        self._requests.close()
-        self._requests = None
-        self._unsent.clear()
+        """Tell of its end, and of what supervisors said before."""
+        self._poll.unregister(self._control)
+        self._control.close()
+        self._control = None
         code = self._wait()
-        unstarted = []
-        for number, launch in list(self._launches.items()):
-            begun = self._begun(launch)
-            if begun is None:
-                unstarted.append(launch.request.id)
-            elif not begun:
-                told.append(self._ended_untold(launch))
-                self._forget(number)
         cause = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         told.append(SpawnerLost(f"the process that starts jobs (pid {self._process.pid}) {cause}",
-                                tuple(unstarted)))
-
-    @staticmethod
-    def _begun(launch: _Launch) -> Optional[bool]:
-        """None: this job was not started. True: its supervisor lives or has done its work.
-        False: its supervisor is dead and its marker still there."""
-        if launch.supervisor_pid is None:
-            try:
-                marker = Marker.read(launch.request.marker)
-            except RecordError:
-                return False
-            if marker is None:
-                return True if os.path.exists(launch.request.status) else None
-            return marker.alive() is not False
-        return True
+                                tuple(launch.request.id for launch in self._waiting)))

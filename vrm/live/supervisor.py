@@ -1,34 +1,39 @@
-"""The program behind `Spawner`: a supervisor per job that starts it, waits and records its end.
-It runs alone (`python -I -S supervisor.py`) and imports next to nothing, since it is forked often.
+"""The program behind `Spawner`: a supervisor starts a job, waits for it and records its end.
+It runs alone (`python -I -S supervisor.py`) and imports next to nothing, since it is forked.
 
 Two kinds of process run this file.
 
-*The spawner*, one per manager, forks supervisors and reaps them. It ends when the manager does.
-One supervisor is always forked ahead of time, the *spare*: it reads the next launch request from
-the manager's socket itself, so neither a fork nor a second process is on the way from a decision
-to the start of mpirun. It tells the spawner which request it took, and the next spare is forked.
+*The spawner*, one per manager, forks supervisors when the manager asks for them. It does nothing
+else, and ends when the manager does.
 
-*A supervisor*, one per job, leads the session in which the job runs and outlives manager and
-spawner. In this order it writes the marker, starts the job, tells the manager, waits, writes the
-status, removes the marker, tells the manager. It ignores every signal that can be ignored: a
-Ctrl-C or a batch system's warning that reaches it must not lose the status.
+*A supervisor* leads the session in which its job runs, and outlives manager and spawner. In this
+order it writes the marker, starts the job, waits, writes the status, removes the marker, tells the
+manager. The start is told on its own only of a job that runs for a while; else the end tells of it.
+A supervisor ignores every signal that can be ignored: a Ctrl-C or a batch system's warning that
+reaches it must not lose the status.
+
+A supervisor takes one job after another, as long as nothing of a job is left. To know that, it is
+the "subreaper" of its descendants: the kernel makes it the parent of those whose own parent has
+ended, whatever session or group they have moved to. Without children it has no descendants, so
+its session is empty and may take the next job. Where there are some, or where the kernel cannot say
+so, or where the end could not be recorded, the supervisor ends, and the manager looks for the rest.
 
 The status is written into the marker's file, behind the marker, and the file then renamed to the
 status file. So marker and status change places in one step, a supervisor killed between the two
 has left the status in the marker, a full disk has room for it (the block is there already), and
 a job costs one file fewer to create and none to delete (ext4 looks at every inode that was
-deleted in the last minute before it gives out a new one: 100 to 1500 microseconds a file).
+deleted in the last minute before it gives out a new one: 100 to 1500 microseconds a file). Nor
+does the next one: a status that is on record elsewhere becomes the marker of a later job.
 
 A program on another node has a *stand-in* here, which the supervisor forks in its place: it hands
 the order to the relay (see `relay.py`), passes signals on, and ends as the program ends there.
 
-The wire, between processes of one interpreter: a request is `marshal` behind its length (four
-bytes) and the number of the launch (eight) on a stream socket, an event is a `marshal` tuple in
-a packet on a socket that all supervisors share. The request socket and the files on the command
-line (the manager's lock) stay open in a supervisor until its launch is on record. So when the
-manager reads end-of-file there, or a later manager gets the lock, no launch is under way any
-more. A spare that is killed may have read a part of a request: then the spawner ends too, and
-the manager, which knows what has not started, begins anew with another one.
+The wire, between processes of one interpreter: every supervisor has a stream socket to the manager,
+of which the spawner gives the other end to the manager. Requests and events are `marshal` tuples
+behind their length (four bytes). When one side of it ends, the other reads end-of-file: an idle
+supervisor ends with the manager, and the manager learns of a supervisor that was killed.
+With a request come open files: the manager's lock and, for another node, the relay. They stay open
+until the launch is on record. So when a later manager gets the lock, no launch is under way.
 """
 
 from __future__ import annotations
@@ -38,7 +43,6 @@ import gc
 import marshal
 import os
 import resource
-import select
 import stat
 import sys
 import time
@@ -47,8 +51,17 @@ import time
 import _signal as signal
 import _socket as socket
 
-STARTED, ENDED, FAILED, LOST = range(4)
+STARTED, ENDED, FAILED = range(3)
 """First field of an event."""
+
+TELL_AFTER = 0.01
+"""Seconds after which a start is told on its own; many programs have ended by then."""
+
+SUBREAPER = 36
+"""The option of prctl(2) that makes a process the subreaper of its descendants."""
+
+MOST_FILES = 8
+"""Open files at most that come with a request."""
 
 RETRY_EVERY = 1.0
 """Seconds between attempts to write a status of which no manager could be told."""
@@ -75,60 +88,61 @@ class LaunchError(Exception):
 
 
 class Gone(Exception):
-    """The manager or the spawner has ended, so nothing more is to be started."""
+    """The manager has ended, so nothing more is to be started."""
 
 
-class Context:
-    """What a supervisor has from the spawner: sockets, lock files, facts of the machine.
+class Link:
+    """A supervisor's socket to the manager."""
 
-    `relay` leads to the relay, -1 where there is none. `wake` is the pipe of SIGCHLD, `taken` that
-    on which a spare says which request it took, `life` one on which nothing is ever written: it
-    ends with the spawner.
-    """
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
 
-    def __init__(self, requests: int, events: int, relay: int, held: list[int]) -> None:
-        self.requests = requests
-        self.events = events
-        self.relay = relay
-        self.held = held
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            self.boot = file.read().strip()
-        self.host = os.uname().nodename
-        self.wake = os.pipe()
-        self.taken = os.pipe()
-        self.life = os.pipe()
+    def take(self) -> tuple:
+        """Wait for a request: what it says, and the open files that came with it. Raises Gone."""
+        try:
+            data, control, _, _ = self.connection.recvmsg(
+                1 << 16, socket.CMSG_SPACE(4 * MOST_FILES), socket.MSG_CMSG_CLOEXEC)
+            end = 4 + int.from_bytes(data[:4], "little")
+            while data and len(data) < end:
+                part = self.connection.recv(end - len(data))
+                data = data + part if part else part
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise Gone
+        files = control[0][2] if control else b""
+        return (*marshal.loads(data[4:]), [int.from_bytes(files[at:at + 4], sys.byteorder)
+                                           for at in range(0, len(files), 4)])
 
-    def tell(self, event: tuple, wait: bool = True) -> bool:
-        """Send an event; False if there is no manager, or none to take it without `wait`."""
+    def tell(self, event: tuple) -> bool:
+        """Send an event; False if there is no manager."""
         packet = marshal.dumps(event)
-        while True:
-            try:
-                os.write(self.events, packet)
-                return True
-            except BlockingIOError:
-                if not wait:
-                    return False
-                room = select.poll()
-                room.register(self.events, select.POLLOUT)
-                room.poll()
-            except ConnectionError:
-                return False
+        try:
+            self.connection.sendall(len(packet).to_bytes(4, "little") + packet)
+            return True
+        except ConnectionError:
+            return False
 
-    def release(self) -> None:
-        """Let go of the request socket, the relay and the lock: this launch is on record."""
-        for descriptor in (self.requests, self.relay, *self.held):
-            if descriptor >= 0:
-                os.close(descriptor)
+
+def release(files: list[int]) -> None:
+    """Let go of the open files that came with a request: its launch is on record."""
+    for descriptor in files:
+        os.close(descriptor)
+    files.clear()
 
 
 # Files.
 
-def write_marker(path: bytes, text: str) -> None:
-    """Write a marker so that a reader sees all of it or none of it; raises OSError."""
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, b"." + name + b".tmp")
-    write(temporary, text, os.O_TRUNC, False)
-    os.rename(temporary, path)
+def write_marker(path: bytes, text: str, old: bytes) -> None:
+    """Write a marker so that a reader sees all of it or none of it; raises OSError.
+
+    `old` is a file that nobody else needs, or empty: it is used if it is there.
+    """
+    if not old:
+        folder, name = os.path.split(path)
+        old = os.path.join(folder, b"." + name + b".tmp")
+    write(old, text, os.O_TRUNC, False)
+    os.rename(old, path)
 
 
 def record(marker: bytes, status: bytes, text: str, sync: bool) -> str | None:
@@ -281,7 +295,7 @@ def refusal(program: bytes, error: Exception) -> str:
 
 # The launch on another node.
 
-def start_stand_in(context: Context, host: bytes, order: tuple) -> tuple[int, int]:
+def start_stand_in(link: Link, files: list[int], host: bytes, order: tuple) -> tuple[int, int]:
     """Fork the stand-in of a program on `host`; its process number, and the pipe on which it leaves
     its last words. `order` are the arguments of `start_job` there. Raises LaunchError."""
     last_words, pen = os.pipe()
@@ -292,18 +306,20 @@ def start_stand_in(context: Context, host: bytes, order: tuple) -> tuple[int, in
     if not pid:
         try:
             os.close(last_words)
-            stand_in(context, host, order, pen)
+            link.connection.close()
+            stand_in(files, host, order, pen)
         finally:
             os._exit(255)
     os.close(pen)
     return pid, last_words
 
 
-def stand_in(context: Context, host: bytes, order: tuple, pen: int) -> None:
-    """Have the order carried out on the node, and end as the program does there."""
+def stand_in(files: list[int], host: bytes, order: tuple, pen: int) -> None:
+    """Have the order carried out on the node, and end as the program does there. The first of the
+    `files` leads to the relay."""
     os.setpgid(0, 0)
-    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # the order goes first
-    relay = socket.socket(fileno=context.relay)
+    signal.pthread_sigmask(signal.SIG_SETMASK, PASSED_ON)  # the order goes first
+    relay = socket.socket(fileno=files[0])
     ours, theirs = socket.socketpair()
 
     def pass_on(number: int, frame: object) -> None:
@@ -320,7 +336,7 @@ def stand_in(context: Context, host: bytes, order: tuple, pen: int) -> None:
                                 theirs.fileno().to_bytes(4, sys.byteorder))])
         theirs.close()
         relay.detach()
-        context.release()
+        release(files)
         ours.sendall(len(data).to_bytes(4, "little") + data)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         answer = b""
@@ -367,25 +383,14 @@ def read_words(last_words: int) -> tuple | None:
 
 # A supervisor's life.
 
-def run_supervisor(context: Context) -> None:
-    """The body of a forked child; never returns.
-
-    It exits with 0 only when the end of its job is recorded or told, or when there is none, so
-    that the spawner knows every other end as a loss.
-    """
+def run_supervisor(link: Link, facts: Facts) -> None:
+    """The body of a forked child; never returns."""
     result = 1
     try:
-        os.close(context.life[1])
-        os.close(context.taken[0])
-        # In a burst the spawner waits to fork the next one: first take the request.
-        request = take(context, 0)
-        started = leave_spawner(context)
-        if request is None:
-            rehearse()
-            request = take(context, None)
-        os.close(context.life[0])
-        os.close(context.taken[1])
-        supervise(context, started, *request)
+        started = leave_spawner()
+        alone = facts.become_subreaper()
+        while supervise(link, facts, started, alone, *link.take()):
+            pass
         result = 0
     except Gone:
         result = 0
@@ -393,60 +398,10 @@ def run_supervisor(context: Context) -> None:
         os._exit(result)
 
 
-def take(context: Context, timeout: int | None) -> tuple[int, bytes] | None:
-    """The next request, told to the spawner as taken; None if there is none within `timeout`.
-
-    A request of a manager that is gone is not taken, the next manager may ask for it again.
-    Raises Gone.
-    """
-    poll = select.poll()
-    poll.register(context.requests, select.POLLIN)
-    poll.register(context.life[0], 0)
-    ready = dict(poll.poll(timeout))
-    if not ready:
-        return None
-    if context.life[0] in ready or ready[context.requests] & ~select.POLLIN:
-        raise Gone
-    launch, payload = read_request(context.requests)
-    os.write(context.taken[1], os.getpid().to_bytes(8, "little") + launch.to_bytes(8, "little"))
-    return launch, payload
-
-
-def read_request(requests: int) -> tuple[int, bytes]:
-    """A request, as the number of its launch and the rest; raises Gone."""
-    head = read_exactly(requests, 12)
-    size = int.from_bytes(head[:4], "little")
-    return int.from_bytes(head[4:], "little"), read_exactly(requests, size)
-
-
-def read_exactly(descriptor: int, size: int) -> bytes:
-    """`size` bytes; raises Gone if their writer is."""
-    data = os.read(descriptor, size)
-    while len(data) < size:
-        part = os.read(descriptor, size - len(data))
-        if not part:
-            raise Gone
-        data += part
-    return data
-
-
-def rehearse() -> None:
-    """Touch the memory that a launch needs while there is time: after a fork the first use of
-    each page costs a microsecond."""
-    write(b"/dev/null", f"{marshal.loads(marshal.dumps((time.time(), b'')))[0]:.6f}", 0, False)
-    os.path.split(b"/a/b")
-    try:
-        os.rename(b"", b"")
-    except FileNotFoundError:
-        pass
-
-
-def leave_spawner(context: Context) -> int:
+def leave_spawner() -> int:
     """Take a session and signal handling of its own; returns this process's start time."""
-    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for end in context.wake:
-        os.close(end)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))  # see `wait_for`
     os.setsid()
     os.dup2(0, 2)  # the spawner's stderr may be a pipe whose reader waits for the manager's end
     descriptor = os.open("/proc/self/stat", os.O_RDONLY)
@@ -455,17 +410,21 @@ def leave_spawner(context: Context) -> int:
     return int(line.rpartition(b")")[2].split()[19])
 
 
-def supervise(context: Context, started: int, launch: int, payload: bytes) -> None:
-    """From the request to the last message."""
-    name, marker, status, sync, host, order = marshal.loads(payload)
+def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, marker: bytes,
+              status: bytes, sync: bool, host: bytes, order: tuple, old: bytes,
+              files: list[int]) -> bool:
+    """From the request to the last message; whether the next job may come.
+
+    `started` is the start time of this process, `alone` says that it is a subreaper.
+    """
     me = os.getpid()
-    text = (f'{{"id": {name}, "pid": {me}, "started": {started}, "boot": "{context.boot}", '
-            f'"host": "{context.host}", "time": {time.time():.6f}}}\n')
+    text = (f'{{"id": {name}, "pid": {me}, "started": {started}, "boot": "{facts.boot}", '
+            f'"host": "{facts.host}", "time": {time.time():.6f}}}\n')
     try:
-        write_marker(marker, text)
+        write_marker(marker, text, old)
     except (OSError, ValueError) as error:
-        context.tell((FAILED, launch, described("marker file", marker, error), None))
-        return
+        release(files)
+        return link.tell((FAILED, described("marker file", marker, error), None, True))
 
     code = number = message = None
     user = system = duration = 0.0
@@ -473,17 +432,17 @@ def supervise(context: Context, started: int, launch: int, payload: bytes) -> No
     begin, tick = time.time(), time.monotonic()
     end = begin
     last_words = -1
+    pid = 0
     try:
         if host:
-            pid, last_words = start_stand_in(context, host, order)
+            pid, last_words = start_stand_in(link, files, host, order)
         else:
             pid = start_job(*order)
     except LaunchError as error:
         message = str(error)
-    else:
-        context.tell((STARTED, launch, me, pid), wait=False)
-        context.release()
-        raw, usage = os.wait4(pid, 0)[1:]
+    release(files)
+    if pid:
+        raw, usage = wait_for(pid, link)
         duration, end = time.monotonic() - tick, time.time()
         if os.WIFSIGNALED(raw):
             number = os.WTERMSIG(raw)
@@ -501,130 +460,115 @@ def supervise(context: Context, started: int, launch: int, payload: bytes) -> No
              f'"start": {begin:.6f}, "end": {end:.6f}, "user": {user:.6f}, '
              f'"system": {system:.6f}, "maxrss": {maxrss}, "duration": {duration:.6f}}}\n')
     problem = record(marker, status, text, sync)
+    clean = alone and childless()
     if message is not None:
-        event: tuple = (FAILED, launch, message, problem)
+        event: tuple = (FAILED, message, problem, clean)
     else:
-        event = (ENDED, launch, me, pid,
-                 (code, number, None, begin, end, user, system, maxrss, duration), problem)
-    if context.tell(event):
-        return
+        event = (ENDED, pid, (code, number, None, begin, end, user, system, maxrss, duration),
+                 problem, clean)
+    if link.tell(event):
+        return clean and problem is None
     # No manager, and perhaps a full or read-only disk: only this process knows how the job ended.
     last = time.monotonic() + RETRY_FOR
     while problem is not None and time.monotonic() < last:
         time.sleep(RETRY_EVERY)
         problem = record(marker, status, text, sync)
+    return False
+
+
+def wait_for(pid: int, link: Link) -> tuple:
+    """Wait for a program, telling of its start if that takes long; its status and what it has used.
+
+    Other children are descendants that it has left; they are collected on the way.
+    """
+    untold = True
+    due = time.monotonic() + TELL_AFTER
+    while True:
+        if untold and signal.sigtimedwait((signal.SIGCHLD,),
+                                          max(0.0, due - time.monotonic())) is None:
+            link.tell((STARTED, pid))
+            untold = False
+        child, raw, usage = os.wait4(-1, os.WNOHANG if untold else 0)
+        if child == pid:
+            return raw, usage
+
+
+def childless() -> bool:
+    """Collect the children that have ended; whether none is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
 
 
 # The spawner.
 
-class Server:
-    """The spawner's loop: keeps a spare ready until the manager is gone."""
+class Facts:
+    """What all supervisors know: the boot, the host, and how to become a subreaper."""
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        self.launches: dict = {}      # supervisor's process number -> its launch, None: the spare
-        self.spare = 0                # process number of the spare, 0: there is none
-        self.broken = False           # the request socket may be in the middle of a request
-        self.problem: Exception = Gone()      # why the last fork failed
-
-    def serve(self) -> int:
-        """Run; returns the exit code when the manager is gone or the spare was killed."""
-        requests, taken, wake = self.context.requests, self.context.taken[0], self.context.wake[0]
-        poll = select.poll()
-        poll.register(taken, select.POLLIN)
-        poll.register(wake, select.POLLIN)
-        while not self.broken:
-            if not self.spare:
-                self.fork_spare()
-            # Requests are left to the spare; without one, each must be told that it fails.
-            poll.register(requests, 0 if self.spare else select.POLLIN)
-            ready = dict(poll.poll())
-            if ready.get(requests, 0) & ~select.POLLIN:
-                return 0
-            if taken in ready:
-                self.read_taken()
-            if wake in ready:
-                os.read(wake, 4096)
-                self.reap()
-            if requests in ready and not self.spare and not self.fork_spare():
-                self.refuse()
-        return 1
-
-    def fork_spare(self) -> bool:
-        """Fork the supervisor of the next job; False if that is not possible now."""
+    def __init__(self) -> None:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            self.boot = file.read().strip()
+        self.host = os.uname().nodename
         try:
-            pid = os.fork()
-        except OSError as error:
-            self.problem = error
-            return False
-        if not pid:
-            run_supervisor(self.context)
-        self.launches[pid] = None
-        self.spare = pid
-        return True
+            import ctypes  # some Pythons are built without it
+            self.prctl = ctypes.CDLL(None).prctl
+        except (ImportError, OSError, AttributeError):
+            self.prctl = None
 
-    def refuse(self) -> None:
-        """Take a request for which there is no supervisor."""
-        try:
-            launch, _ = read_request(self.context.requests)
-        except Gone:
+    def become_subreaper(self) -> bool:
+        """Let this process be the parent of every descendant whose own has ended, if possible."""
+        return self.prctl is not None and self.prctl(SUBREAPER, 1, 0, 0, 0) == 0
+
+
+def serve(control: socket.socket, facts: Facts) -> None:
+    """Fork a supervisor for each byte that comes, until the manager is gone.
+
+    The answer to each is a packet: its process number, with the manager's end of its socket; or
+    why there is none.
+    """
+    while True:
+        wanted = control.recv(1 << 16)
+        if not wanted:
             return
-        self.context.tell((FAILED, launch, "no process for its supervisor: "
-                           + reason_of(self.problem), None))
-
-    def read_taken(self) -> None:
-        """Note which spare became the supervisor of which launch."""
-        try:
-            data = os.read(self.context.taken[0], 4096)
-        except BlockingIOError:
-            return
-        for at in range(0, len(data), 16):
-            pid = int.from_bytes(data[at:at + 8], "little")
-            self.launches[pid] = int.from_bytes(data[at + 8:at + 16], "little")
-            if pid == self.spare:
-                self.spare = 0
-
-    def reap(self) -> None:
-        """Collect ended supervisors; report those that left the end of their job unrecorded."""
-        ended = []
-        try:
-            while True:
-                pid, raw = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    break
-                ended.append((pid, raw))
-        except ChildProcessError:
-            pass
-        self.read_taken()  # what these had still said
-        for pid, raw in ended:
-            launch = self.launches.pop(pid)
-            if pid == self.spare:
-                self.spare = 0
-                self.broken = raw != 0
-            elif raw:
-                self.context.tell((LOST, launch, pid))
+        for _ in wanted:
+            try:
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+                pid = os.fork()
+            except OSError as error:
+                control.send(marshal.dumps(reason_of(error)))
+                continue
+            if not pid:
+                ours.close()
+                control.close()
+                run_supervisor(Link(theirs), facts)
+            theirs.close()
+            control.sendmsg([marshal.dumps(pid)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS,
+                                                    ours.fileno().to_bytes(4, sys.byteorder))])
+            ours.close()
 
 
 def main(arguments: list[str]) -> int:
-    """Run the spawner: `supervisor.py REQUESTS EVENTS RELAY [HELD ...]`, numbers of open files.
-
-    RELAY is -1 where all jobs run on this node.
-    """
+    """Run the spawner: `supervisor.py CONTROL FILES`, the number of its socket to the manager and
+    how many open files a job may have."""
     gc.disable()  # a collection would touch, and so copy, every page shared with the supervisors
-    descriptors = [int(text) for text in arguments]
-    for descriptor in descriptors:
-        if descriptor >= 0:
-            os.set_inheritable(descriptor, False)
-    context = Context(*descriptors[:3], descriptors[3:])
+    control = socket.socket(fileno=int(arguments[0]))
+    os.set_inheritable(control.fileno(), False)
+    resource.setrlimit(resource.RLIMIT_NOFILE,
+                       (int(arguments[1]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects supervisors that ended
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for end in (*context.wake, context.taken[0]):
-        os.set_blocking(end, False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    signal.set_wakeup_fd(context.wake[1], warn_on_full_buffer=False)
+    facts = Facts()
     gc.freeze()
-    return Server(context).serve()
+    try:
+        serve(control, facts)
+    except ConnectionError:
+        pass  # the manager has been killed
+    return 0
 
 
 if __name__ == "__main__":
