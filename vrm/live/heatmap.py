@@ -138,7 +138,8 @@ class Measurement:
         self.machine = machine_text(site)
         self.known: Dict[Key, Figure] = {} if fresh else self._continued(redo)
         self.failed: Dict[str, str] = {}
-        self._took: List[float] = []
+        self._begun = 0.0
+        self._weights: List[float] = []  # of what was measured since then
 
     def _continued(self, redo: Optional[float]) -> Dict[Key, Figure]:
         """What the file holds already, without figures of these programs whose spread is above
@@ -173,6 +174,7 @@ class Measurement:
         Raises MeasureError or RunError when it cannot begin or go on.
         """
         apps = list(self.procs)
+        self._begun = time.monotonic()
         if self.site.emulated:
             self.tell("EMULATED: ranks share cores and are not bound; these figures tell nothing "
                       "of a real machine")
@@ -180,17 +182,10 @@ class Measurement:
             self.bench = bench
             for app in apps:
                 self._measure_alone(app)
-            pairs = [(one, other) for index, one in enumerate(apps) for other in apps[index:]]
-            for number, (one, other) in enumerate(pairs, 1):
-                if self._has(one, other) or one in self.failed or other in self.failed:
-                    continue
-                begun = time.monotonic()
-                self._measure_pair(one, other, f"[{number}/{len(pairs)}]")
-                self._took.append(time.monotonic() - begun)
-                left = sum(not self._has(*pair) and not set(pair) & set(self.failed)
-                           for pair in pairs[number:])
-                if left:
-                    self.tell(f"   about {duration(left * sum(self._took) / len(self._took))} left")
+            pairs = self._pairs()
+            for one, other in pairs:
+                if not (self._has(one, other) or one in self.failed or other in self.failed):
+                    self._measure_pair(one, other)
         for app, fault in self.failed.items():
             self.tell(f"not in the heatmap: {app}: {fault}")
         self._warn_of_short_runs()
@@ -203,6 +198,32 @@ class Measurement:
         if heatmap is None or not heatmap.ranks:
             raise MeasureError("no pair was measured, so there is nothing to write")
         _write(path, rank_text(heatmap, [f"machine: {self.machine}"]))
+
+    # Progress.
+
+    def _pairs(self) -> List[Tuple[str, str]]:
+        apps = list(self.procs)
+        return [(one, other) for index, one in enumerate(apps) for other in apps[index:]]
+
+    def _measured(self, text: str, *apps: str) -> None:
+        """Report a step that is done, how many there are, and the time left: the steps that are
+        missing take as long, for the run times of their programs, as those since the start."""
+        alone = [(placement, app) for app in self.procs for placement in (COMPACT, SPARE)]
+        missing = [(app,) for placement, app in alone if (placement, app, "") not in self.known]
+        missing += [pair for pair in self._pairs() if not self._has(*pair)]
+        steps = len(alone) + len(self._pairs())
+        self._weights.append(self._weight(*apps))
+        ahead = sum(self._weight(*step) for step in missing if not set(step) & set(self.failed))
+        left = ahead * (time.monotonic() - self._begun) / sum(self._weights)
+        self.tell(f"[{steps - len(missing)}/{steps}] {text}"
+                  + (f"; about {duration(left)} left" if left else ""))
+
+    def _weight(self, *apps: str) -> float:
+        """The run time of the longest of some programs, as far as it is known."""
+        known = {figure.app: figure.seconds for figure in self.known.values()
+                 if figure.seconds and not figure.partner}
+        mean = sum(known.values()) / len(known) if known else 1.0
+        return max(known.get(app, mean) for app in apps) or 1.0
 
     # Figures.
 
@@ -251,9 +272,9 @@ class Measurement:
                 figure = against(figure, compact, None)
             self.known[placement, app, ""] = figure
             self._save()
-            self.tell(f"{app} on {procs} rank(s), {placement}: {_shown(figure)}")
+            self._measured(f"{app} on {procs} rank(s), {placement}: {_shown(figure)}", app)
 
-    def _measure_pair(self, one: str, other: str, head: str) -> None:
+    def _measure_pair(self, one: str, other: str) -> None:
         large, small = sorted((one, other), key=lambda app: -self.procs[app])
         placements = pair_up(self.site.cluster, self.procs[large], self.procs[small])
         apps = [large] + [small] * (len(placements) - 1)
@@ -274,7 +295,7 @@ class Measurement:
             self.known[STRIP, app, partner] = figure
             told.append(f"{app} {_shown(figure)}")
         self._save()
-        self.tell(f"{head} " + " beside ".join(told if one != other else told * 2))
+        self._measured(" with ".join(told if one != other else told * 2), one, other)
 
     def _co_run(self, apps: Sequence[str], slots: Sequence[Sequence[RankSlot]]
                 ) -> Optional[List[_Times]]:
