@@ -452,6 +452,31 @@ def test_many_bad_lines_are_counted(site: Site) -> None:
     assert "50 of 50 lines can never run" in said
 
 
+# ----------------------------------------------------------------------------------- progress
+
+
+def test_building_counts_programs_and_time(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vrm.commands import npb
+    from vrm.live.npb_build import BUILT, FAILED, Built
+
+    clock = iter([100.0, 110.0, 120.0, 130.0])
+    monkeypatch.setattr(npb.time, "monotonic", lambda: next(clock))
+    progress = npb.Progress(3)
+    progress.report(Built("cg", "S", Path("cg.S.x"), BUILT))
+    progress.report(Built("ft", "S", Path("ft.S.x"), FAILED, message="no compiler"))
+    progress.report(Built("is", "S", Path("is.S.x"), BUILT))
+    said = capsys.readouterr()
+    assert said.out == "[1/3] cg.S.x: built; about 20 s left\n[3/3] is.S.x: built\n"
+    assert said.err == "[2/3] ft.S.x: failed (ft, class S): no compiler\n"
+
+
+@pytest.mark.skipif(not shutil.which("mpicc"), reason="no mpicc here")
+def test_each_program_that_is_built_has_its_number(site: Site) -> None:
+    done = site.run("npb", "build", "--apps", "ep,is", "--classes", "S", "-j", "1")
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^\[(\d/\d)\] (?:ep|is)\.S\.x: ", done.stdout, re.M) == ["1/2", "2/2"]
+
+
 # ---------------------------------------------------------------- the beginning and end of a run
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -80,6 +81,9 @@ def test_every_pair_runs_side_by_side_on_cores_of_its_own(two: Site) -> None:
         two.program(name, FEELS)
     done = two.run("heatmap", "measure", "--runs", "1", limit=120)
     assert done.returncode == 0, done.stderr
+    steps = re.findall(r"^\[(\d)/7\] .*?(?:; about (.*) left)?$", done.stderr, re.M)
+    assert [number for number, _ in steps] == list("1234567"), done.stderr
+    assert all(left for _, left in steps[:-1]) and not steps[-1][1]
     found = figures(two.root / "heatmap.csv")
     assert sorted(found) == ["compact a.S.x", "compact b.S.x", "spare a.S.x", "spare b.S.x",
                              "strip a.S.x a.S.x", "strip a.S.x b.S.x", "strip b.S.x a.S.x",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -184,7 +185,7 @@ def test_flags_are_added_where_old_fortran_needs_them_and_the_programs_run(tmp_p
     done = vrm("--source", str(top), "--apps", "ep,cg,is", "--classes", "S,A", "--out", "bin",
                cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ".x:" in line)
+    lines = dict(re.findall(r"^\[\d/6\] (\S+): (.*?)(?:; about .* left)?$", done.stdout, re.M))
     assert sorted(lines) == ["cg.A.x", "cg.S.x", "ep.A.x", "ep.S.x", "is.A.x", "is.S.x"]
     assert lines["ep.A.x"] == ("built (with -fallow-argument-mismatch -fallow-invalid-boz)"
                                ) or lines["ep.A.x"] == (

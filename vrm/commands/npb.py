@@ -6,8 +6,10 @@ import argparse
 import os
 import shlex
 import sys
+import threading
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from vrm.commands.parsing import command, group
 from vrm.commands.shared import CannotRun, count, counts, settings_of, words
@@ -43,6 +45,35 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         help="programs at a time (default: usable cores)")
 
 
+class Progress:
+    """Prints a line for each program that is built, with its number and the time left."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done = 0
+        self.begun = time.monotonic()
+        self.lock = threading.Lock()
+
+    def report(self, built: Any) -> None:
+        """Print the line of a program; programs are built by several threads."""
+        from vrm.live import npb_build
+        from vrm.live.bench import duration
+
+        with self.lock:
+            self._print(built, npb_build.FAILED, duration)
+
+    def _print(self, built: Any, failed: str, duration: Callable[[float], str]) -> None:
+        self.done += 1
+        name = f"[{self.done}/{self.total}] {built.path.name}"
+        if built.status == failed:
+            print(f"{name}: failed ({built.app}, class {built.problem_class}): {built.message}",
+                  file=sys.stderr, flush=True)
+            return
+        left = (time.monotonic() - self.begun) / self.done * (self.total - self.done)
+        print(f"{name}: {built.status}" + (f" (with {' '.join(built.flags)})" if built.flags else "")
+              + (f"; about {duration(left)} left" if left >= 1 else ""), flush=True)
+
+
 def build(arguments: argparse.Namespace) -> int:
     """Build; 0 all there, 1 some failed, 2 could not begin."""
     from vrm.live import npb_build
@@ -56,13 +87,8 @@ def build(arguments: argparse.Namespace) -> int:
             raise CannotRun(f"there is no class {name}; the classes are "
                             f"{', '.join(npb_build.CLASSES)}")
 
-    def report(built: npb_build.Built) -> None:
-        if built.status == npb_build.FAILED:
-            print(f"{built.path.name}: failed ({built.app}, class {built.problem_class}): "
-                  f"{built.message}", file=sys.stderr, flush=True)
-        else:
-            extra = f" (with {' '.join(built.flags)})" if built.flags else ""
-            print(f"{built.path.name}: {built.status}{extra}", flush=True)
+    total = len(set(apps)) * len(set(classes)) * max(1, len(set(arguments.ranks)))
+    report = Progress(total).report
 
     try:
         if arguments.source is None:
