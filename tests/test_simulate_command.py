@@ -211,7 +211,7 @@ def test_messages(words: Any, message: str, trace: Path, queue: Path, tmp_path: 
 
 @pytest.mark.parametrize("content, message", [
     (b"", "bad: empty; name a trace"),
-    (gzip.compress(b""), "bad: empty; name a trace"),
+    (gzip.compress(b"", mtime=0), "bad: empty; name a trace"),
     (bytes(range(256)) * 9, "bad: not a text file; name a trace"),
     (b"\xef\xbb\xbf" + ROWS.encode(), "bad:1: begins with a byte order mark (UTF-8); convert it: "
                                       "`tail -c +4 bad > NEW`"),
