@@ -59,7 +59,7 @@ def test_figures_of_a_live_run(tmp_path: Path, capsys: Any) -> None:
 
     assert main(["compare", str(first), str(second)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert cells(lines[3]) == ["one", "WFP3 easy strip", "3", "13.3", "10.0", "28.0", "30.0",
+    assert cells(lines[3]) == ["one", "WFP3 + EASY, strip", "3", "13.3", "10.0", "28.0", "30.0",
                                "1.92", "0.650", "50.0", "1.000"]
     assert cells(lines[4]) == ["two", "-", "3", "6.67", "5.00", "14.0", "15.0", "1.38", "-",
                                "45.0", "0.500"]
@@ -84,7 +84,7 @@ def test_figures_are_those_of_the_simulator(tmp_path: Path, capsys: Any) -> None
             assert run[key] == pytest.approx(told[key])
     assert main(["compare", *map(str, directories)]) == 0
     text = capsys.readouterr().out
-    assert "| WFP3 easy |" in text and "placement: compact in all" in text
+    assert "| WFP3 + EASY |" in text and "placement: compact in all" in text
 
 
 def test_runs_of_other_jobs_are_told(tmp_path: Path, capsys: Any) -> None:
@@ -139,10 +139,12 @@ def test_an_svg_has_every_run_in_every_panel(four: List[Path], tmp_path: Path,
     text = pictures[0].read_text()
     assert text == pictures[1].read_text()
     for path, colour in zip(four, compare.COLOURS):
-        # Two bars, a curve and its key; the text of a label stands before its outlines.
-        assert text.count(colour.lower()) == 4
+        # Two points with their edges, a curve and its key; the text of a label is before its
+        # outlines.
+        assert text.count(colour.lower()) >= 4
         assert text.count(f"<!-- {path.name} -->") == 3
-    assert text.count("<!-- s, logarithmic -->") == 1  # means from 10 to 2824 s
+    assert text.count("<!-- logarithmic -->") == 1  # means from 10 to 2824 s
+    assert "<!-- 47.1 min -->" in text and "<!-- 10 min -->" in text
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60).map(sorted))

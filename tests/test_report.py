@@ -53,7 +53,7 @@ WAITS: Dict[Tuple[str, str, str, int], float] = {}
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    """{compact, strip} x {FCFS, FCFS+BF} on two queues, three times each; how long the one job of
+    """{compact, strip} x {FCFS, FCFS + EASY} on two queues, three times each; how long the one job of
     each run waits is in WAITS."""
     root = tmp_path / "my <study>"
     WAITS.clear()
@@ -116,8 +116,8 @@ def test_an_interval_is_mean_and_standard_error(values: List[float]) -> None:
 def test_averages_and_changes_are_plain_arithmetic(study: Path) -> None:
     found = read_study([str(study)])
     assert (found.groups, found.series, found.queues) == (
-        ["FCFS", "FCFS+BF"], ["compact", "strip"], ["first", "second"])
-    for backfilling, group in (("none", "FCFS"), ("easy", "FCFS+BF")):
+        ["FCFS", "FCFS + EASY"], ["compact", "strip"], ["first", "second"])
+    for backfilling, group in (("none", "FCFS"), ("easy", "FCFS + EASY")):
         both = {}
         for policy in ("compact", "strip"):
             scenario = found.scenario(group, policy)
@@ -247,7 +247,7 @@ def test_a_group_is_named_after_its_order_even_if_all_have_the_same(tmp_path: Pa
         record = json.loads((run / "run.json").read_text())
         record["changes"] = {"Scheduling.Backfilling": backfilling}
         (run / "run.json").write_text(json.dumps(record))
-    assert sorted(read_study([str(tmp_path / "s")]).groups) == ["SJF", "SJF+BF"]
+    assert sorted(read_study([str(tmp_path / "s")]).groups) == ["SJF", "SJF + EASY"]
 
 
 def test_what_a_simulation_without_speeds_cannot_tell_is_said(study: Path) -> None:
@@ -294,7 +294,7 @@ def test_every_format_has_the_same_figures(study: Path, tmp_path: Path, capsys: 
     assert mean is not None and mean.half is not None
     at = rows[0].index("waiting [s] strip")
     assert rows[0][at + 1:at + 3] == ["waiting [s] strip +-", "waiting [s] strip n"]
-    assert rows[2][0] == "FCFS+BF"
+    assert rows[2][0] == "FCFS + EASY"
     numbers = list(map(float, rows[2][at:at + 3]))
     assert numbers == pytest.approx([mean.mean, mean.half, 3], rel=1e-5)
     shown = f"{mean.mean:.2f} ± {mean.half:.2f}"

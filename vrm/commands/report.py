@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
+import sys
 from pathlib import Path
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import BOUND, CannotRun, seconds, words
+from vrm.commands.shared import BOUND, CannotRun, moment, seconds, words
 
 TEXTS = ("text", "csv", "markdown", "latex")
 PICTURES = ("png", "svg")
@@ -36,6 +38,10 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--format", metavar="LIST", type=_formats, action="append", default=[],
         help=f"of {', '.join(FORMATS)}; separated by commas, may be repeated (default: text, and "
              "with --out html)")
+    for name, field, where in (("--from", "begin", "begin"), ("--to", "end", "end")):
+        add(name, dest=field, metavar="TIME", type=moment,
+            help=f"{where} the pictures over time so long after the first submission: seconds, or "
+                 "as 90m, 36h, 5d")
     add("--threshold", metavar="SECONDS", type=seconds, default=BOUND,
         help=f"of the bounded slowdown (default: {BOUND:g})")
 
@@ -49,9 +55,11 @@ def report(arguments: argparse.Namespace) -> int:
 
     formats = [name for names in arguments.format for name in names]
     try:
-        study = read_study(arguments.directories, arguments.threshold)
+        window = _window(arguments.begin, arguments.end)
+        study = read_study(arguments.directories, arguments.threshold, _progress)
         if arguments.out is not None:
-            return _write(study, Path(arguments.out), formats or ["html"])
+            return _write(study, Path(arguments.out), formats or ["html"], window)
+        _progress("")
         formats = formats or ["text"]
         unprintable = [name for name in formats if name not in TEXTS]
         if unprintable:
@@ -67,7 +75,22 @@ def report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write(study: Any, out: Path, formats: List[str]) -> int:
+def _progress(text: str) -> None:
+    """What is being done, on a terminal, in one line that the next one replaces."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _window(begin: Optional[float], end: Optional[float]) -> Optional[Tuple[float, float]]:
+    if begin is None and end is None:
+        return None
+    if end is not None and end <= (begin or 0):
+        raise CannotRun("--to is a time after that of --from")
+    return begin or 0.0, math.inf if end is None else end
+
+
+def _write(study: Any, out: Path, formats: List[str],
+           window: Optional[Tuple[float, float]]) -> int:
     from vrm.report import formats as texts
     from vrm.report.page import page
     from vrm.report.study import findings
@@ -93,28 +116,32 @@ def _write(study: Any, out: Path, formats: List[str]) -> int:
                     f"{mark}{said}\n" for said in findings(study)) + "\n"
                 write(f"report{texts.FORMATS[name][1]}", lambda: head + texts.joined(shown, name))
             elif name == "html":
-                write("report.html", lambda: page(study))
+                write("report.html", lambda: page(study, window, _progress))
             else:
-                written += _draw(study, out, name)
+                written += _draw(study, out, name, window)
     except OSError as error:
         raise CannotRun(f"cannot write {error.filename}: {error.strerror}") from error
+    _progress("")
     for path in written:
         print(path)
     return 0
 
 
-def _draw(study: Any, out: Path, ending: str) -> List[Path]:
+def _draw(study: Any, out: Path, ending: str,
+          window: Optional[Tuple[float, float]]) -> List[Path]:
     """Every picture as a file."""
     from vrm.report import study_pictures as pictures
 
-    drawn = [lambda: [pictures.averages(study)], lambda: pictures.distributions(study),
-             lambda: pictures.timelines(study)]
-    if len(study.queues) > 1:
-        drawn.insert(1, lambda: [pictures.averages(study, queue) for queue in study.queues])
+    over = list(study.averaged)
+    if len(study.queues) > 1 and over == [None]:
+        over += study.queues
+    drawn = [lambda: (pictures.averages(study, queue) for queue in over),
+             lambda: pictures.distributions(study), lambda: pictures.timelines(study, window)]
     written = []
     for make in drawn:
         for picture in make():
             path = out / f"{picture.name}.{ending}"
+            _progress(str(path))
             picture.save(path)
             picture.close()
             written.append(path)

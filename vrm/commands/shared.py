@@ -68,6 +68,21 @@ def seconds(text: str) -> float:
     return _number(text, "seconds above 0")
 
 
+def moment(text: str) -> float:
+    """A time from 0 on: a number of seconds, or with a unit as 90m, 36h or 5d."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
+    try:
+        time = float(number) * _UNITS[unit]
+    except ValueError:
+        time = -1.0
+    if not 0 <= time < float("inf"):
+        raise argparse.ArgumentTypeError(f"`{text}` is no time as 3600, 90m, 36h or 5d")
+    return time
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
 def factor(text: str) -> float:
     """A number above 0."""
     return _number(text, "a number above 0")

@@ -232,6 +232,7 @@ def _unmatched(found: Dict[str, Dict[str, int]]) -> List[Tuple[str, str]]:
 
 
 def _table(report: Dict[str, Any]) -> str:
+    from vrm.report.names import policy_name, time_text, unit_of
     machine = report["machine"]
     every = ""
     if "interval" in report:
@@ -240,7 +241,7 @@ def _table(report: Dict[str, Any]) -> str:
             f" ({limit} start{'s' * (limit > 1)} of the queue's head)" if limit else "")
     lines: List[Tuple[str, str]] = [
         ("machine", f"{machine['nodes']} nodes, {machine['all_cores']} cores"),
-        ("policy", f"{report['algorithm']}, backfilling {report['backfilling']}, "
+        ("policy", f"{policy_name(report['algorithm'], report['backfilling'])}, "
                    f"{report['policy']}{every}"),
         ("jobs", f"{report['jobs']} ({report['backfilled']} backfilled, {report['timeout']} "
                  f"killed, {report['refused']} refused)")]
@@ -255,7 +256,8 @@ def _table(report: Dict[str, Any]) -> str:
               for reason, number in list(report["refusals"].items())[:5]]
     lines += _unmatched(report.get("unmatched_speeds", {}))
     lines += [
-        ("makespan", f"{report['makespan']:.0f} s"),
+        ("makespan", f"{report['makespan']:.0f} s" + (
+            f" ({time_text(report['makespan'])})" if report["makespan"] >= 600 else "")),
         ("utilisation", f"{report['utilisation']:.4f}"),
         ("loss of capacity", f"{report['loss_of_capacity']:.4f}"),
         ("throughput", f"{report['throughput_per_hour']:.2f} jobs/h")]
@@ -265,9 +267,12 @@ def _table(report: Dict[str, Any]) -> str:
     for name in ("wait", "running", "turnaround", "slowdown", "bounded_slowdown",
                  "per_processor_bounded_slowdown", "queue_length"):
         values = report[name]
-        cells = "".join(f"{'-' if values[key] is None else format(values[key], '.2f'):>14}"
+        unit, scale = "", 1.0
+        if name in ("wait", "running", "turnaround"):
+            unit, scale = unit_of([values["mean"]])
+        cells = "".join(f"{'-' if values[key] is None else format(values[key] / scale, '.2f'):>14}"
                         for key in ("mean", "median", "p95", "maximum"))
-        text.append(f"{name.replace('_', ' '):<32}{cells}")
+        text.append(f"{name.replace('_', ' ') + (f' [{unit}]' if unit else ''):<32}{cells}")
     text.append(f"\n{report['jobs_per_second']:.0f} jobs/s, {report['seconds']:.2f} s; bounded "
                 f"slowdown over {report['method']['bounded_slowdown_threshold']:g} s; schedule "
                 f"{report['start_hash']}")

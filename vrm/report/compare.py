@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from vrm.report.jobs import JobFileError, read_jobs
+from vrm.report.names import digits, policy_name, time_text, unit_of
 from vrm.report.plotting import label_of, picture
 from vrm.report.metrics import (THRESHOLD, Distribution, bounded_slowdown, distribution, makespan,
                                 ran, utilisation, waiting)
@@ -23,7 +24,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7")
 STYLES = ("solid", "dashed", "dotted")
 POINTS = 800  # of a curve; more cannot be seen and make large files
 TICKS = ((0, "0"), (1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"),
-         (36000, "10 h"), (360000, "100 h"), (3600000, "1000 h"), (36000000, "10000 h"))
+         (36000, "10 h"), (345600, "4 d"), (3456000, "40 d"), (34560000, "400 d"))
 
 
 class CompareError(Exception):
@@ -125,24 +126,27 @@ def table(runs: Sequence[Run]) -> str:
     """The runs as a table, a row each, and below it what holds for all."""
     from prettytable import PrettyTable
 
-    # A placement that all have is told once.
+    # A placement that all have is printed once.
     placements = {run.policy for run in runs}
     common = next(iter(placements)) if len(placements) == 1 else None
     left = ["run", "policy"]
-    out = PrettyTable([*left, "jobs", "mean wait", "median", "95 %", "max", "slowdown", "used",
-                       "makespan", "ratio"])
+    unit = unit_of(run.wait.mean for run in runs)
+    whole = unit_of(run.makespan for run in runs)
+    out = PrettyTable([*left, "jobs", f"mean wait [{unit.name}]", "median", "95 %", "max", "slowdown",
+                       "used", f"makespan [{whole.name}]", "ratio"])
     out.align = "r"
     for name in left:
         out.align[name] = "l"
     for run in runs:
-        parts = [run.algorithm, run.backfilling, None if common else run.policy]
+        parts = [policy_name(run.algorithm, run.backfilling), None if common else run.policy]
         ratio = run.ratio(runs[0])
-        out.add_row([run.name, " ".join(filter(None, parts)) or "-", run.wait.count,
-                     *map(figure, (run.wait.mean, run.wait.median, run.wait.p95,
-                                   run.wait.maximum, run.slowdown)),
+        out.add_row([run.name, ", ".join(filter(None, parts)) or "-", run.wait.count,
+                     *map(unit.text, (run.wait.mean, run.wait.median, run.wait.p95,
+                                      run.wait.maximum)),
+                     figure(run.slowdown),
                      "-" if run.utilisation is None else f"{run.utilisation:.3f}",
-                     figure(run.makespan), "-" if ratio is None else f"{ratio:.3f}"])
-    notes = [f"times in s; slowdown: the mean of the bounded one ({THRESHOLD:g} s); used: "
+                     whole.text(run.makespan), "-" if ratio is None else f"{ratio:.3f}"])
+    notes = [f"slowdown: the mean of the bounded one ({THRESHOLD:g} s); used: "
              "utilisation; ratio: of mean wait to the first row"]
     if common:
         notes.append(f"placement: {common} in all")
@@ -154,11 +158,8 @@ def table(runs: Sequence[Run]) -> str:
 
 
 def figure(value: Optional[float]) -> str:
-    """A number with the digits that tell something: `0.04`, `12.3`, `1029965`."""
-    if value is None:
-        return "-"
-    size = abs(value)
-    return f"{value:.{2 if size < 10 else 1 if size < 100 else 0}f}"
+    """A number with the digits that say something: `0.04`, `12.3`, `1029965`."""
+    return "-" if value is None else digits(value)
 
 
 def data(runs: Sequence[Run]) -> Dict[str, Any]:
@@ -183,10 +184,12 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     with picture(path, CompareError, "leave --out away for the table", 9,
                  max(3.6, 1.6 + 0.44 * len(runs))) as shape:
         grid = shape.add_gridspec(2, 2, width_ratios=(1, 1.1))
-        _bars(shape.add_subplot(grid[0, 0]), runs, [run.mean_wait for run in runs],
-              "mean waiting time", "s")
-        _bars(shape.add_subplot(grid[1, 0]), runs, [run.slowdown for run in runs],
-              f"mean bounded slowdown ({THRESHOLD:g} s)", "no unit")
+        waits = [run.mean_wait for run in runs]
+        _values(shape.add_subplot(grid[0, 0]), runs, waits, "mean waiting time",
+                list(map(time_text, waits)), TICKS)
+        slowdowns = [run.slowdown for run in runs]
+        _values(shape.add_subplot(grid[1, 0]), runs, slowdowns,
+                f"mean bounded slowdown ({THRESHOLD:g} s)", list(map(figure, slowdowns)))
         _curves(shape.add_subplot(grid[:, 1]), runs)
 
 
@@ -195,26 +198,55 @@ def _look(index: int) -> Tuple[str, str]:
     return COLOURS[index % len(COLOURS)], STYLES[index // len(COLOURS) % len(STYLES)]
 
 
-def _bars(axes: Any, runs: Sequence[Run], values: Sequence[float], title: str, unit: str) -> None:
-    bars = axes.barh(range(len(runs)), values, height=0.7,
-                     color=[_look(index)[0] for index in range(len(runs))])
-    axes.bar_label(bars, [figure(value) for value in values], padding=3, fontsize=8)
-    axes.set_yticks(range(len(runs)), [label_of(run.name) for run in runs])
+def _values(axes: Any, runs: Sequence[Run], values: Sequence[float], title: str,
+            words: Sequence[str], named: Sequence[Tuple[float, str]] = ()) -> None:
+    """A value of each run: as bars from 0, or, where these would be stumps beside the longest, as
+    points on a logarithmic axis, on which a length would mean nothing. `named` are the ticks of
+    an axis of times."""
+    lines = range(len(runs))
+    colours = [_look(index)[0] for index in lines]
+    least, most = min(values), max(values)
+    if least > 0 and most > 20 * least:
+        axes.set_xscale("log")
+        axes.scatter(values, lines, s=42, color=colours, zorder=3)
+        for at, value, text in zip(lines, values, words):
+            axes.annotate(text, (value, at), (7, 0), textcoords="offset points", va="center",
+                          fontsize=8)
+        axes.set_xlim(least / 2, most * (most / least) ** 0.35)  # room for the number at the last
+        axes.set_xlabel("logarithmic", fontsize=8)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set_ylim(-0.6, len(runs) - 0.4)
+        axes.grid(axis="both", color="0.9", linewidth=0.8)
+        axes.set_axisbelow(True)
+        low, high = axes.get_xlim()
+        ticks = [(at, text) for at, text in named if low <= at <= high]
+        if len(ticks) > 1:
+            axes.set_xticks([at for at, _ in ticks], [text for _, text in ticks])
+            axes.minorticks_off()
+    else:
+        bars = axes.barh(lines, values, height=0.7, color=colours)
+        axes.bar_label(bars, words, padding=3, fontsize=8)
+        axes.set_xlim(0, most * 1.25 or 1)
+        if named:
+            unit = unit_of(values)
+            axes.set_xlabel(unit.name, fontsize=8)
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value / unit.seconds:g}")
+            axes.xaxis.set_major_locator(_steps_of(unit.seconds, most))
+        else:
+            axes.locator_params(axis="x", nbins=5)
+            axes.set_xlabel("no unit", fontsize=8)
+    axes.set_yticks(lines, [label_of(run.name) for run in runs])
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set_title(title)
-    least, most = min(values), max(values)
-    if least > 0 and most > 20 * least:  # else all bars but the longest would be stumps
-        axes.set_xscale("log")
-        decade = 10.0 ** math.floor(math.log10(least))
-        low = decade / 10 if least < 2 * decade else decade
-        axes.set_xlim(low, most * (most / low) ** 0.25)  # room for the number at the longest
-        axes.set_xlabel(f"{unit}, logarithmic", fontsize=8)
-    else:
-        axes.set_xlim(0, most * 1.2 or 1)
-        axes.locator_params(axis="x", nbins=5)
-        axes.set_xlabel(unit, fontsize=8)
     axes.tick_params(axis="x", labelsize=8)
+
+
+def _steps_of(unit: float, most: float) -> Any:
+    """Ticks at round numbers of a unit (s)."""
+    from matplotlib.ticker import FixedLocator, MaxNLocator
+    ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, max(most, 1e-9) / unit)
+    return FixedLocator([tick * unit for tick in ticks])
 
 
 def _curves(axes: Any, runs: Sequence[Run]) -> None:

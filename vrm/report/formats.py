@@ -6,13 +6,19 @@ import csv
 import io
 import re
 from dataclasses import dataclass
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from functools import cached_property
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
+from vrm.report.names import Unit, unit_of
 from vrm.report.statistics import Interval
 
 PAGE = 40  # rows of a LaTeX table
 
 Value = Union[str, int, float, Interval, None]
+
+SECONDS = "[s]"
+"""In a column's head: its numbers are seconds. CSV keeps them; what people read has the unit in
+which the largest of the figure is easy to read."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,12 @@ class Column:
     head: str
     digits: Optional[int] = None
     signed: bool = False
+
+    @property
+    def figure(self) -> str:
+        """What the column holds, if that is in seconds; else empty."""
+        what, found, _ = self.head.partition(SECONDS)
+        return what if found else ""
 
 
 @dataclass(frozen=True)
@@ -38,27 +50,57 @@ class Table:
     rows: Tuple[Tuple[Value, ...], ...]
     note: str = ""
 
+    @cached_property
+    def units(self) -> Dict[str, Unit]:
+        """The unit of each figure that is in seconds."""
+        times: Dict[str, List[float]] = {}
+        for column, values in zip(self.columns, zip(*self.rows)):
+            if column.figure:
+                times.setdefault(column.figure, []).extend(_numbers(values))
+        return {figure: unit_of(values) for figure, values in times.items()}
+
+    @cached_property
+    def heads(self) -> List[str]:
+        """The heads, with the units of times."""
+        return [column.head.replace(SECONDS, f"[{self.units[column.figure].name}]")
+                if column.figure in self.units else column.head for column in self.columns]
+
     def words(self, plus_minus: str = "±") -> List[List[str]]:
         """The cells as text."""
-        digits = [self._digits(index) for index in range(len(self.columns))]
-        return [[_word(value, places, column.signed, plus_minus)
-                 for value, places, column in zip(row, digits, self.columns)] for row in self.rows]
+        scales = [self.units[column.figure].seconds if column.figure in self.units else 1.0
+                  for column in self.columns]
+        digits = [self._digits(index, scale) for index, scale in enumerate(scales)]
+        return [[_word(_scaled(value, scale), places, column.signed, plus_minus)
+                 for value, scale, places, column in zip(row, scales, digits, self.columns)]
+                for row in self.rows]
 
     def is_number(self, index: int) -> bool:
         """Whether a column holds numbers."""
         return any(isinstance(row[index], (int, float, Interval)) for row in self.rows)
 
-    def _digits(self, index: int) -> int:
+    def _digits(self, index: int, scale: float) -> int:
         given = self.columns[index].digits
         if given is not None:
             return given
-        numbers = [value.mean if isinstance(value, Interval) else value
-                   for value in (row[index] for row in self.rows)
-                   if isinstance(value, (int, float, Interval))]
+        numbers = _numbers(row[index] for row in self.rows)
         if all(isinstance(number, int) for number in numbers):
             return 0
-        largest = max(map(abs, numbers), default=0.0)
+        largest = max(map(abs, numbers), default=0.0) / scale
         return 2 if largest < 1000 else 1 if largest < 10000 else 0
+
+
+def _numbers(values: Iterable[Value]) -> List[float]:
+    return [value.mean if isinstance(value, Interval) else value
+            for value in values if isinstance(value, (int, float, Interval))]
+
+
+def _scaled(value: Value, scale: float) -> Value:
+    if scale == 1 or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, Interval):
+        half = None if value.half is None else value.half / scale
+        return Interval(value.mean / scale, half, value.count)
+    return value / scale
 
 
 def _word(value: Value, digits: int, signed: bool, plus_minus: str) -> str:
@@ -76,7 +118,7 @@ def _word(value: Value, digits: int, signed: bool, plus_minus: str) -> str:
 def text(table: Table) -> str:
     """For a terminal."""
     from prettytable import PrettyTable
-    heads = _unique(column.head for column in table.columns)
+    heads = _unique(table.heads)
     shown = PrettyTable(heads)
     for index, head in enumerate(heads):
         shown.align[head] = "r" if table.is_number(index) else "l"
@@ -128,7 +170,7 @@ def markdown(table: Table) -> str:
     def cell(word: str) -> str:
         return word.replace("\\", "\\\\").replace("|", "\\|")
     lines = [f"**{table.title}**", "",
-             "| " + " | ".join(cell(column.head) for column in table.columns) + " |",
+             "| " + " | ".join(map(cell, table.heads)) + " |",
              "|" + "|".join("--:" if table.is_number(index) else ":--"
                             for index in range(len(table.columns))) + "|"]
     lines += ["| " + " | ".join(map(cell, row)) + " |" for row in table.words()]
@@ -170,7 +212,7 @@ def latex(table: Table) -> str:
             rf"  \caption{{{title}. {_escaped(_sentence(table.note))}}}",
             rf"  \label{{tab:{table.name}{f'-{number}' * (number > 1)}}}",
             rf"  \begin{{adjustbox}}{{max width=\linewidth}}\begin{{tabular}}{{{align}}}",
-            r"    \toprule", "    " + " & ".join(_head(column.head) for column in table.columns)
+            r"    \toprule", "    " + " & ".join(map(_head, table.heads))
             + r" \\", r"    \midrule",
             *("    " + " & ".join(map(_escaped, row)) + r" \\" for row in part),
             r"    \bottomrule", r"  \end{tabular}\end{adjustbox}", r"\end{table}"]

@@ -63,6 +63,8 @@ class JobRow:
         """The cores that the job held: those in `cores`, else one for each rank."""
         if not self.cores:
             return self.procs
+        if "-" not in self.cores:
+            return self.cores.count("/")
         return sum(int(last or first) - int(first) + 1
                    for first, last in _core_ranges(self.cores))
 

@@ -380,23 +380,28 @@ def trim(rows: Iterable[Row], warm_up: float = 0.0, cool_down: float = 0.0) -> L
 def summary(rows: Iterable[Finished], processors: int, warm_up: float = 0.0,
             cool_down: float = 0.0, threshold: float = THRESHOLD) -> Dict[str, Any]:
     """All metrics of the rows, by `vrm.report.summary.summarise`, which says more."""
-    import numpy as np
-    from vrm.report.summary import Columns, Moments, summarise
+    from vrm.report.summary import Moments, summarise
     rows = list(rows)
     counts = {state.value: 0 for state in JobState if state.ended}
     for row in rows:
         counts[row.status] += 1
-    jobs = ran(rows)
+    columns = columns_of(ran(rows))
+    return summarise(columns, Moments.of(columns), counts, processors, warm_up, cool_down,
+                     threshold)
+
+
+def columns_of(jobs: Sequence[Finished]) -> Any:
+    """Jobs that ran, as `vrm.report.summary.Columns`."""
+    import numpy as np
+    from vrm.report.summary import Columns
     users: Dict[str, int] = {"": 0}
     numbers = [users.setdefault(str(getattr(row, "user", None) or ""), len(users))
                for row in jobs]
-    columns = Columns(*(np.array([getattr(row, name) for row in jobs], float)
-                        for name in ("submit", "start", "end")),
-                      np.array([row.processors for row in jobs], np.int64),
-                      np.array([row.status == JobState.COMPLETED for row in jobs], bool),
-                      np.array(numbers, np.int64), tuple(users))
-    return summarise(columns, Moments.of(columns), counts, processors, warm_up, cool_down,
-                     threshold)
+    return Columns(*(np.array([getattr(row, name) for row in jobs], float)
+                     for name in ("submit", "start", "end")),
+                   np.array([row.processors for row in jobs], np.int64),
+                   np.array([row.status == JobState.COMPLETED for row in jobs], bool),
+                   np.array(numbers, np.int64), tuple(users))
 
 
 def closing_line(algorithm: str, backfilling: Any, rows: Iterable[Finished]) -> str:

@@ -9,21 +9,26 @@ from __future__ import annotations
 import base64
 import re
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from vrm import __version__
 from vrm.report.formats import Table
 from vrm.report.plotting import INSTALL
 from vrm.report.statistics import CONFIDENCE, Interval
 from vrm.report.study import MAIN, Study, findings
-from vrm.report.study_pictures import (Picture, PictureError, average, distributions, timelines)
+from vrm.report.study_pictures import (Picture, PictureError, Window, average, distributions,
+                                       timelines)
 from vrm.report.study_tables import tables
 
 OPEN = 2  # timelines that are not folded
 
 
-def page(study: Study) -> str:
-    """The whole page. Raises PictureError when matplotlib or Jinja2 is missing."""
+def page(study: Study, window: Optional[Window] = None,
+         progress: Callable[[str], None] = lambda text: None) -> str:
+    """The whole page; the timelines show the window (s after the first submission) if given.
+
+    `progress` is told what comes next. Raises PictureError when matplotlib or Jinja2 is missing.
+    """
     try:
         from jinja2 import Environment, FileSystemLoader
     except ImportError as error:
@@ -32,21 +37,25 @@ def page(study: Study) -> str:
     folder = Path(__file__).parent
     template = Environment(loader=FileSystemLoader(folder), autoescape=True, trim_blocks=True,
                            lstrip_blocks=True).get_template("page.html")
+    progress("tables")
     all_tables = tables(study)
-    shown = {name: [_table(table) for table in all_tables if _place(table) == name]
+    shown = {name: [_table(table) for table in all_tables if _place(study, table) == name]
              for name in ("main", "queues", "applications", "origin")}
     opened = _opened(study)
     return template.render(
         title=f"{study.name}: {len(study.scenarios)} scenario"
               f"{'s' * (len(study.scenarios) != 1)}",
-        repeated=f"{CONFIDENCE:.0%}" if study.repetitions > 1 else "",
+        repeated=f"{CONFIDENCE:.0%}" if _repeated(study) else "",
         findings=[re.sub(r"(?<=\d) (?=s\b|%)", "\u00a0", said) for said in findings(study)],
         version=__version__, plans=_plans(study),
-        averages=[_picture(average(study, name)) for name in MAIN if len(study.scenarios) > 1],
-        distributions=[_picture(picture) for picture in distributions(study)],
+        averages=[_picture(average(study, name, queue)) for queue in study.averaged
+                  for name in MAIN if len(study.scenarios) > 1],
+        distributions=[_picture(picture) for picture in _told(
+            distributions(study), "distributions", progress)],
         timelines=[{**_picture(picture, titled=False), "summary": picture.title,
                     "open": number in opened}
-                   for number, picture in enumerate(timelines(study))],
+                   for number, picture in enumerate(_told(
+                       timelines(study, window), "timelines", progress))],
         **shown)
 
 
@@ -57,8 +66,24 @@ def _opened(study: Study) -> List[int]:
     return found[:OPEN] if len(study.scenarios) > OPEN else list(range(OPEN))
 
 
-def _place(table: Table) -> str:
-    if table.name.startswith("averages-"):
+def _told(pictures: Iterable[Picture], what: str,
+          progress: Callable[[str], None]) -> Iterator[Picture]:
+    """The pictures; progress is told of each."""
+    progress(what)
+    for number, picture in enumerate(pictures, 1):
+        progress(f"{what}: {number}")
+        yield picture
+
+
+def _repeated(study: Study) -> bool:
+    """Whether any bar has a whisker."""
+    means = (study.mean(one.name, name, queue) for queue in study.averaged
+             for one in study.scenarios for name in MAIN)
+    return any(mean is not None and mean.half for mean in means)
+
+
+def _place(study: Study, table: Table) -> str:
+    if table.name.startswith("averages-") and study.averaged == [None]:
         return "queues"
     return {"applications": "applications", "runs": "origin", "origins": "origin"}.get(
         table.name, "main")
@@ -75,8 +100,8 @@ def _table(table: Table) -> Dict[str, Any]:
         rows.append(cells)
     bold = any("sure" in kind for row in rows for _, kind in row)
     return {"name": table.name, "title": table.title, "rows": rows,
-            "heads": [(column.head.replace(" [", "\u00a0["), number)
-                      for column, number in zip(table.columns, numbers)],
+            "heads": [(head.replace(" [", "\u00a0["), number)
+                      for head, number in zip(table.heads, numbers)],
             "note": table.note + (" (bold)" if bold else "")}
 
 

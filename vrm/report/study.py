@@ -23,11 +23,13 @@ from vrm.report.compare import Choices, CompareError, circumstances
 from vrm.report.jobs import JobFileError, JobRow, read_jobs
 from vrm.report.metrics import (THRESHOLD, application_time, bounded_slowdown, makespan, ran,
                                 running, utilisation, waiting)
+from vrm.report.names import policy_name, time_text
 from vrm.report.statistics import Interval, interval
 
 POLICY = "Allocation.Policy"
 ALGORITHM, BACKFILLING = "Scheduling.Algorithm", "Scheduling.Backfilling"
 BASELINE = "compact"
+APART = ("compact", "spare")  # placements under which no two jobs share a node
 BESIDE = 0.5  # share of its running time that a job must have had a partner to count as beside it
 
 _NAMELESS = re.compile(r"app\d*")
@@ -47,6 +49,8 @@ class RanJob(Protocol):
     def app(self) -> str: ...
     @property
     def procs(self) -> int: ...
+    @property
+    def processors(self) -> int: ...
     @property
     def submit(self) -> float: ...
     @property
@@ -106,6 +110,8 @@ class Run:
     @cached_property
     def _overlaps(self) -> List[Tuple[RanJob, RanJob]]:
         """The pairs of jobs that shared a node for some time, each once."""
+        if self.choices[2] in APART:
+            return []
         return list(_overlaps(self.jobs))
 
     @cached_property
@@ -162,7 +168,7 @@ def _mean(values: Iterable[float]) -> Optional[float]:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A scenario as it is shown: `group` says what it shares with others (FCFS+BF), `series`
+    """A scenario as it is shown: `group` says what it shares with others (FCFS + EASY), `series`
     what makes the difference within the group (compact, strip; empty where there is but one)."""
 
     name: str
@@ -189,6 +195,14 @@ class Study:
     def queues(self) -> List[str]:
         """The names of the queues."""
         return list(dict.fromkeys(run.queue for run in self.runs))
+
+    @cached_property
+    def averaged(self) -> List[Optional[str]]:
+        """Over what figures are averaged: all queues together (None) if there is one, or several
+        on machines of one size; else each queue by itself."""
+        if len({run.processors for run in self.runs}) > 1 and len(self.queues) > 1:
+            return list(self.queues)
+        return [None]
 
     @cached_property
     def groups(self) -> List[str]:
@@ -269,9 +283,10 @@ class Study:
 # -------------------------------------------------------------------------------------- reading
 
 
-def read_study(directories: Sequence[str], threshold: float = THRESHOLD) -> Study:
+def read_study(directories: Sequence[str], threshold: float = THRESHOLD,
+               progress: Callable[[str], None] = lambda text: None) -> Study:
     """The runs below the directories; each is a run, or holds runs. `threshold` (s) is that of
-    the bounded slowdown. Raises StudyError."""
+    the bounded slowdown; `progress` is told which run is read. Raises StudyError."""
     found: Dict[Path, None] = {}
     names, planned = [], 0
     orders: Dict[str, int] = {}
@@ -292,7 +307,12 @@ def read_study(directories: Sequence[str], threshold: float = THRESHOLD) -> Stud
         names.append(name or directory.resolve().name)
         for scenario in scenarios:
             orders.setdefault(scenario, len(orders))
-    read = [run for run in map(_read, found) if run is not None]
+    read = []
+    for number, directory in enumerate(found, 1):
+        progress(f"reading run {number} of {len(found)}: {directory.name}")
+        one = _read(directory)
+        if one is not None:
+            read.append(one)
     runs = [replace(run, threshold=threshold) for run in _named(read)]
     if not any(run.jobs for run in runs):
         what = f"none of the {_count(planned, 'planned run')} is complete" \
@@ -340,16 +360,43 @@ def _read(directory: Path) -> Optional[Run]:
     if record:
         return Run(directory, str(record["scenario"]), str(record["queue"]),
                    int(record["repetition"]), rows, choices, processors, record)
-    return Run(directory, directory.resolve().name, "", 1, rows, choices, processors)
+    return Run(directory, directory.resolve().name, workload_of(directory), 1, rows, choices,
+               processors)
+
+
+def workload_of(directory: Path) -> str:
+    """The name of what was simulated; empty for a live run."""
+    try:
+        found = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+        return Path(str(found["workload"])).name
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""  # `circumstances` complains of a file that is there
 
 
 def _named(runs: Sequence[Run]) -> Iterator[Run]:
-    """The runs, those without a record by the paths where two have the same name."""
-    counts = Counter(run.scenario for run in runs if not run.record)
+    """The runs, those without a record by the paths where two have the same name.
+
+    Simulations of several workloads are a queue each, and then a scenario is what its policies
+    are called, so that it can be found on all of them.
+    """
+    alone = [run for run in runs if not run.record]
+    counts = Counter(run.scenario for run in alone)
+    several = len({run.queue for run in alone}) > 1
+    named = [(run.queue, _policies(run)) for run in alone]
+    by_policy = several and len(set(named)) == len(named)
     for run in runs:
-        if not run.record and counts[run.scenario] > 1:
-            run = replace(run, scenario=str(run.directory))
+        if not run.record:
+            if by_policy:
+                run = replace(run, scenario=_policies(run))
+            elif counts[run.scenario] > 1:
+                run = replace(run, scenario=str(run.directory))
+            if not several:
+                run = replace(run, queue="")
         yield run
+
+
+def _policies(run: Run) -> str:
+    return ", ".join(filter(None, [policy_name(*run.choices[:2]), run.choices[2]])) or run.scenario
 
 
 def _scenarios(runs: Sequence[Run]) -> List[Scenario]:
@@ -385,13 +432,11 @@ def _choices(run: Run) -> Dict[str, str]:
 
 
 def _group(changes: Dict[str, str], varied: Sequence[str]) -> str:
-    """What a scenario is called beside its policy: `WFP3+BF` as in the founding work, and
-    `Key=value` for other keys."""
+    """What a scenario is called beside its placement: `WFP3 + EASY`, and `Key=value` for other
+    keys."""
     algorithm = changes[ALGORITHM] if ALGORITHM in varied or BACKFILLING in varied else ""
     backfilling = changes.get(BACKFILLING, "") if BACKFILLING in varied else ""
-    known = {"": "", "none": "", "0": "", "easy": "+BF", "1": "+BF"}
-    words = [f"{algorithm}{known.get(backfilling.lower(), '+' + backfilling)}"] \
-        if algorithm or backfilling else []
+    words = [policy_name(algorithm, backfilling)] if algorithm or backfilling else []
     words += [f"{key.split('.')[-1]}={changes.get(key, '-')}" for key in varied
               if key not in (ALGORITHM, BACKFILLING, POLICY)]
     return " ".join(words)
@@ -497,24 +542,8 @@ def findings(study: Study) -> List[str]:
     if study.missing:
         said.append(f"{_count(study.missing, 'planned run')} more "
                     f"{'is' if study.missing == 1 else 'are'} not complete.")
-    means = {one: study.mean(one.name, "turnaround") for one in study.scenarios}
-    known = {one: mean for one, mean in means.items() if mean is not None}
-    if len(known) == 1:
-        values = [study.mean(one.name, name) for one in known for name in (*MAIN, "makespan")]
-        waits, runs, turnarounds, whole = (_seconds(value.mean) for value in values if value)
-        said.append(f"Jobs waited {waits} on average and ran {runs}, so that they were back after "
-                    f"{turnarounds}; the makespan was {whole}.")
-    elif known:
-        best, worst = (choose(known, key=lambda one: known[one].mean) for choose in (min, max))
-        low, high = known[best], known[worst]
-        unsure = study.repetitions > 1 and \
-            low.mean + (low.half or 0) >= high.mean - (high.half or 0)
-        doubt = "; their confidence intervals overlap, so this may be chance" if unsure else ""
-        said.append(f"Jobs were back soonest under {best.label or best.name}, after "
-                    f"{_seconds(low.mean)} on average; latest under "
-                    f"{worst.label or worst.name}, after {_seconds(high.mean)}"
-                    f"{_more(high.mean, low.mean)}{doubt}." if low.mean < high.mean else
-                    f"Jobs were back after {_seconds(low.mean)} on average in every scenario.")
+    for queue in study.queues:
+        said += _said_of_best(study, queue)
     for series in study.series[1:]:
         said += _said_of_change(study, series)
     said += _said_of_backfilling(study)
@@ -524,6 +553,73 @@ def findings(study: Study) -> List[str]:
         said.append("Nothing was repeated, so these figures have no confidence intervals: small "
                     "differences may be chance.")
     return said
+
+
+def _said_of_best(study: Study, queue: str) -> Iterator[str]:
+    """Under which scenario jobs were back soonest on a queue, if that is beyond the scatter.
+
+    It is compared with each other scenario by the differences within repetitions. Without
+    repetitions no scatter is known, and the scenarios are ranked without naming a best one.
+    """
+    means = {one: study.mean(one.name, "turnaround", queue) for one in study.scenarios}
+    known = {one: mean for one, mean in means.items() if mean is not None}
+    several = len(study.queues) > 1
+    jobs_were = f"On {queue}, jobs were" if several else "Jobs were"
+    if len(known) == 1 and not several:
+        (only,) = known
+        values = [study.mean(only.name, name) for name in (*MAIN, "makespan")]
+        waits, runs, turnarounds, whole = (time_text(value.mean) for value in values if value)
+        yield (f"Jobs waited {waits} on average and ran {runs}, so that they were back after "
+               f"{turnarounds}; the makespan was {whole}.")
+    if len(known) < 2:
+        return
+    ranked = sorted(known, key=lambda one: known[one].mean)
+    best, worst = ranked[0], ranked[-1]
+    low, high = known[best].mean, known[worst].mean
+    if low == high:
+        yield f"{jobs_were} back after {time_text(low)} on average in every scenario."
+        return
+    if known[best].half is None:
+        shown = [f"{one.label or one.name} {time_text(known[one].mean)}" for one in ranked[:RANKED]]
+        more = f", ...; last {worst.label or worst.name} {time_text(high)}" \
+            if len(ranked) > RANKED else ""
+        yield f"{jobs_were} back, on average, after: {', '.join(shown)}{more} (one run each)."
+        return
+    level = [one for one in ranked[1:] if not _beyond(study, best, one, queue)]
+    name = best.label or best.name
+    if not level:
+        second = ranked[1]
+        yield (f"{jobs_were} back soonest under {name}, after {time_text(low)} on average, "
+               f"{_percent(known[second].mean, low)} sooner than under "
+               f"{second.label or second.name}: beyond the scatter of the repetitions.")
+    elif len(level) == len(ranked) - 1:
+        yield (f"{jobs_were} back after {time_text(low)} ({name}) to {time_text(high)} "
+               f"({worst.label or worst.name}) on average: no difference beyond the scatter of the "
+               "repetitions.")
+    else:
+        others = ", ".join(one.label or one.name for one in level[:RANKED])
+        more = f" and {len(level) - RANKED} more" if len(level) > RANKED else ""
+        yield (f"{jobs_were} back after {time_text(low)} on average under {name}, but no "
+               f"sooner beyond the scatter of the repetitions than under {others}{more}; latest "
+               f"under {worst.label or worst.name}, after {time_text(high)}.")
+
+
+RANKED = 3  # scenarios that a sentence names
+
+
+def _beyond(study: Study, one: Scenario, other: Scenario, queue: Optional[str]) -> bool:
+    """Whether turnaround under two scenarios differs by more than the scatter: that of the
+    differences within repetitions, which share the state of the machine, or the drawn queue."""
+    first = study.values(one.name, "turnaround", queue)
+    second = study.values(other.name, "turnaround", queue)
+    common = sorted(set(first) & set(second))
+    return len(common) > 1 and interval([second[number] - first[number]
+                                         for number in common]).excludes_zero
+
+
+def _percent(large: float, small: float) -> str:
+    share = 100 * (1 - small / large) if large > 0 else 0.0
+    return f"{share:.0f} %" if share >= 1 else "less than 1 %"
 
 
 def _said_of_other_jobs(study: Study) -> Iterator[str]:
@@ -543,26 +639,19 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.{2 if value < 10 else 1 if value < 1000 else 0}f} s"
-
-
-def _more(large: float, small: float) -> str:
-    return f" ({100 * (large / small - 1):.0f} % more)" if small > 0 else ""
-
-
 def _said_of_change(study: Study, series: str) -> Iterator[str]:
     base, parts = study.series[0], []
     for name in MAIN:
-        changes = [change for change in (study.change(group, series, name)
-                                         for group in study.groups) if change is not None]
+        changes = [change for change in (study.change(group, series, name, queue)
+                                         for queue in study.averaged for group in study.groups)
+                   if change is not None]
         if not changes:
             continue
         values = [change.mean for change in changes]
         low, high = min(values), max(values)
         if name == "running" and not any(values):
             parts.append("running the same, for without measured speed-ups (a heatmap of them) "
-                         "simulated jobs are as fast beside others as alone")
+                         "simulated jobs are as fast with others as alone")
             continue
         if max(map(abs, values)) < 0.5:
             parts.append(f"{name} less than 1 % apart")
@@ -573,7 +662,7 @@ def _said_of_change(study: Study, series: str) -> Iterator[str]:
         parts.append(f"{name} {reach}" + (
             f" (the sign is sure in {sure} of {len(changes)})" if known else ""))
     if parts:
-        groups = _count(len(study.groups), "pair") + " of scenarios"
+        groups = _count(len(study.groups) * len(study.averaged), "pair") + " of scenarios"
         yield f"Under {series}, against {base}, over {groups}: {'; '.join(parts)}."
 
 
@@ -586,12 +675,14 @@ def _reach(low: float, high: float) -> str:
 def _said_of_backfilling(study: Study) -> Iterator[str]:
     changes = []
     for one in study.scenarios:
-        if one.group.endswith("+BF"):
-            plain = study.scenario(one.group[:-3], one.series)
-            if plain is not None:
-                before, after = (study.mean(each.name, "waiting") for each in (plain, one))
-                if before and after and before.mean > 0:
-                    changes.append(100 * (after.mean / before.mean - 1))
+        algorithm, backfilling, _ = one.choices
+        plain = study.scenario(policy_name(algorithm), one.series) if algorithm else None
+        if plain is None or one.group != policy_name(algorithm, "easy") != plain.group:
+            continue
+        for queue in study.averaged:
+            before, after = (study.mean(each.name, "waiting", queue) for each in (plain, one))
+            if before and after and before.mean > 0:
+                changes.append(100 * (after.mean / before.mean - 1))
     if changes:
         reach = _reach(min(changes), max(changes))
         yield f"With EASY backfilling against without: waiting {reach}."

@@ -19,7 +19,10 @@ from vrm.model.job import application_kind
 from vrm.report.compare import figure as short
 from vrm.report.compare import TICKS, steps
 from vrm.report.jobs import parse_cores
-from vrm.report.metrics import bounded_slowdown, load, span, waiting
+from vrm.report.density import density, natural
+from vrm.report.density import draw as draw_density
+from vrm.report.metrics import bounded_slowdown, columns_of, span, waiting
+from vrm.report.names import Unit, time_text, unit_of
 from vrm.report.plotting import label_of, pyplot
 from vrm.report.statistics import CONFIDENCE
 from vrm.report.study import FIGURES, MAIN, RanJob, Run, Scenario, Study, pooled
@@ -32,7 +35,7 @@ APPS = (BLUE, ORANGE, GREEN, YELLOW, SKY, RED, PINK, GREY)
 STYLES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1, 1, 1)))
 PALE = 0.45  # share of its colour, the rest white, of a job that has its nodes for itself
 CURVES = 10  # that a picture of distributions holds
-MANY = 1500  # jobs from which on a picture is made of points (PNG), for its lines would be too many
+MANY = 1500  # jobs from which on a picture shows density (as PNG), for boxes would be too many
 EDGED = 1.5  # points that the box of a job measures from which on it has an edge
 
 # In a page, ink and paper follow the reader's choice of light or dark.
@@ -131,7 +134,7 @@ def _grid(axes: Any, axis: str) -> None:
 
 
 def averages(study: Study, queue: Optional[str] = None) -> Picture:
-    """Grouped bars of waiting, running and turnaround beside each other."""
+    """Grouped bars of waiting, running and turnaround side by side."""
     with _style() as plots:
         # Three abreast, or three below each other where there are many bars.
         abreast = _bars_width(study) <= 5
@@ -139,35 +142,43 @@ def averages(study: Study, queue: Optional[str] = None) -> Picture:
             *((1, 3) if abreast else (3, 1)), layout="constrained",
             figsize=(max(9.5, 3 * _bars_width(study)), 3.3) if abreast else
             (_bars_width(study), 9))
+        whiskers = False
         for panel, name in zip(axes, MAIN):
-            _bars(panel, study, name, queue, legend=False)
+            whiskers = _bars(panel, study, name, queue, legend=False) or whiskers
             panel.set_title(f"{FIGURES[name].title.capitalize()} time")
         handles, labels = axes[0].get_legend_handles_labels()
         if any(study.series):
             figure.legend(handles, labels, loc="outside upper right", ncol=len(labels))
-        if study.repetitions > 1:
+        if whiskers:
             figure.supxlabel(f"whiskers: {CONFIDENCE:.0%} confidence intervals", fontsize=7.5)
     where = f" on {queue}" if queue else " over the queues" if len(study.queues) > 1 else ""
     return Picture("averages" if queue is None else f"averages-{_word(queue)}",
                    f"Average times{where}", _said(study, MAIN, queue), figure)
 
 
-def average(study: Study, name: str) -> Picture:
+def average(study: Study, name: str, queue: Optional[str] = None) -> Picture:
     """Grouped bars of one figure, narrow enough for a phone."""
     with _style() as plots:
         figure, axes = plots.subplots(figsize=(_bars_width(study), 2.9), layout="constrained")
-        _bars(axes, study, name, None)
+        _bars(axes, study, name, queue)
     title = FIGURES[name].title.capitalize() + (" time" if name in MAIN else "")
-    return Picture(f"average-{name}", title, _said(study, [name], None), figure)
+    return Picture(f"average-{name}{f'-{_word(queue)}' if queue else ''}",
+                   f"{title}{f' on {queue}' if queue else ''}", _said(study, [name], queue), figure)
 
 
 def _bars_width(study: Study) -> float:
     return max(3.9, 0.8 + 0.42 * len(study.groups) * len(study.series))
 
 
-def _bars(axes: Any, study: Study, name: str, queue: Optional[str], legend: bool = True) -> None:
+def _bars(axes: Any, study: Study, name: str, queue: Optional[str], legend: bool = True) -> bool:
+    """Draw the bars; whether any has a whisker."""
     count = len(study.series)
     width = 0.8 / count
+    whiskers = False
+    unit = Unit(FIGURES[name].unit, 1.0)
+    if unit.name == "s":
+        means = [study.mean(one.name, name, queue) for one in study.scenarios]
+        unit = unit_of(mean.mean for mean in means if mean is not None)
     most: float = 0.0
     for index, series in enumerate(study.series):
         places: List[float] = []
@@ -179,11 +190,12 @@ def _bars(axes: Any, study: Study, name: str, queue: Optional[str], legend: bool
             if mean is None:
                 continue
             places.append(place + (index - (count - 1) / 2) * width)
-            heights.append(mean.mean)
-            errors.append(mean.half or 0.0)
+            heights.append(mean.mean / unit.seconds)
+            errors.append((mean.half or 0.0) / unit.seconds)
         axes.bar(places, heights, width * 0.92, color=SERIES[index % len(SERIES)],
                  label=label_of(series), linewidth=0)
         if any(errors):
+            whiskers = True
             axes.errorbar(places, heights, errors, fmt="none", ecolor=INK, elinewidth=0.9,
                           capsize=2.5, capthick=0.9)
         tops = [height + error for height, error in zip(heights, errors)]
@@ -198,11 +210,11 @@ def _bars(axes: Any, study: Study, name: str, queue: Optional[str], legend: bool
     axes.set_xlim(-0.55, len(study.groups) - 0.45)
     axes.set_ylim(0, most * 1.12 or 1)
     axes.locator_params(axis="y", nbins=6)
-    unit = FIGURES[name].unit
-    axes.set_ylabel(unit and {"s": "seconds"}.get(unit, unit))
+    axes.set_ylabel({"s": "seconds", "min": "minutes", "h": "hours"}.get(unit.name, unit.name))
     _grid(axes, "y")
     if legend and any(study.series):
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=count, borderaxespad=0.2)
+    return whiskers
 
 
 def _few(value: float) -> str:
@@ -216,8 +228,9 @@ def _said(study: Study, names: Sequence[str], queue: Optional[str]) -> str:
         for one in study.scenarios:
             mean = study.mean(one.name, name, queue)
             if mean is not None:
-                parts.append(f"{FIGURES[name].title} {one.label or one.name} "
-                             f"{short(mean.mean)} {FIGURES[name].unit}".strip())
+                unit = FIGURES[name].unit
+                value = time_text(mean.mean) if unit == "s" else f"{short(mean.mean)} {unit}"
+                parts.append(f"{FIGURES[name].title} {one.label or one.name} {value}".strip())
     return "; ".join(parts)
 
 
@@ -293,64 +306,91 @@ def _distribution(study: Study, scenarios: Sequence[Scenario], series: str, name
 # ------------------------------------------------------------------------------------ over time
 
 
-def timelines(study: Study) -> Iterator[Picture]:
+Window = Tuple[float, float]  # seconds after the first submission
+
+
+def timelines(study: Study, window: Optional[Window] = None) -> Iterator[Picture]:
     """For each scenario, its first run: what ran on which cores, how busy they were, and how many
-    jobs waited. All have the same axis of time."""
+    jobs waited. All have the same axis of time: the longest run, or the window.
+
+    Raises PictureError where no run reaches into the window.
+    """
     chosen = [study.of(one.name)[0] for one in study.scenarios]
     longest = max(span(run.jobs)[1] - span(run.jobs)[0] for run in chosen)
+    begin, end = window or (0.0, longest)
+    end = min(end, longest)
+    if begin >= end:
+        raise PictureError(f"the longest run ends {time_text(longest)} after its first submission; "
+                           "choose a window (--from, --to) that begins before that")
     for run in chosen:
-        yield timeline(study, run, longest)
+        yield timeline(study, run, (begin, end))
 
 
-def timeline(study: Study, run: Run, longest: Optional[float] = None) -> Picture:
-    """One run over time; `longest` (s) is the length of the axis."""
-    first, last = span(run.jobs)
-    length = longest or last - first
-    bars, names, lines = _places(run)
-    heavy = len(run.jobs) > MANY
+def timeline(study: Study, run: Run, window: Optional[Window] = None) -> Picture:
+    """One run over time, or within a window. Where there are more jobs than boxes can show, the
+    nodes are drawn as dark as they were busy."""
+    start, last = span(run.jobs)
+    begin, end = window or (0.0, last - start)
+    first, length = start + begin, end - begin
+    here = [row for row in run.jobs if row.end > first and row.start < first + length]
+    heavy = len(here) > MANY
+    bars: List[Bar] = []
+    names: List[Tuple[float, str]] = []
+    lines, busy = 0, None
+    if heavy:
+        busy = density(here, run.processors, first, length)
+        lines = busy.lines if busy is not None else 0
+    else:
+        bars, names, lines = _places(run, here)
     with _style() as plots:
-        height = min(5.5, max(2.6, 0.08 * lines)) if lines > 8 else 0.32 * lines
-        panels = [height, 0.9, 0.9] if bars else [0.9, 0.9]
+        height = min(5.5, max(2.6, (0.03 if heavy else 0.08) * lines)) if lines > 8 or heavy \
+            else 0.32 * lines
+        panels = [height, 0.9, 0.9] if lines else [0.9, 0.9]
         figure, axes = plots.subplots(
-            len(panels), 1, figsize=(8.2, sum(panels) + 1.2 + (0.45 if bars else 0)), sharex=True,
+            len(panels), 1, figsize=(8.2, sum(panels) + 1.2 + (0.45 if lines else 0)), sharex=True,
             layout="constrained", height_ratios=panels)
-        if bars:
-            _gantt(axes[0], study, run, bars, names, lines, first, length, heavy, height)
-        _usage(axes[-2], axes[-1], run, first, heavy)
+        if busy is not None:
+            draw_density(axes[0], busy, length, BLUE, PAPER)
+        elif bars:
+            _gantt(axes[0], study, run, bars, names, lines, first, length, height)
+        _usage(axes[-2], axes[-1], run, first, length)
         axes[-1].set_xlim(0, length)
-        _clock(axes[-1], length)
+        _clock(axes[-1], length, begin)
     scenario = next(one for one in study.scenarios if one.name == run.scenario)
     where = ", ".join(filter(None, [run.queue, f"repetition {run.repetition}"
                                     if study.repetitions > 1 else ""]))
     label = scenario.label or scenario.name
     shared = sum(1 for row in run.jobs if run.companions.get(row.id))
-    text = f"{len(run.jobs)} jobs in {short(last - first)} s, {shared} of them beside another " \
+    text = f"{len(run.jobs)} jobs in {time_text(last - start)}, {shared} of them with another " \
            f"one on their nodes for some time"
+    if len(here) < len(run.jobs):
+        text += f"; {len(here)} of the jobs ran in the time that is shown"
     name = _word(run.directory.name if study.repetitions > 1 else run.scenario)
     return Picture(f"timeline-{name}",
                    f"{label}{f' ({where})' if where else ''}", text, figure, heavy)
 
 
-def _clock(axes: Any, length: float) -> None:
-    """Ticks in the unit that suits the length (s) of the axis."""
+def _clock(axes: Any, length: float, begin: float = 0.0) -> None:
+    """Ticks in the unit that suits the length (s) of the axis, which begins so late (s)."""
     from matplotlib.ticker import MaxNLocator
     unit, name = next((seconds, name) for seconds, name in (
         (86400.0, "days"), (3600.0, "hours"), (1.0, "seconds"))
         if length > 4 * seconds or name == "seconds")
-    ticks = [tick for tick in MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(0, length / unit)
-             if 0 <= tick * unit <= length]
-    axes.set_xticks([tick * unit for tick in ticks], [f"{tick:g}" for tick in ticks])
+    ticks = [tick for tick in MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(
+        begin / unit, (begin + length) / unit) if 0 <= tick * unit - begin <= length]
+    axes.set_xticks([tick * unit - begin for tick in ticks], [f"{tick:g}" for tick in ticks])
     axes.set_xlabel(f"{name} since the first submission")
 
 
 Bar = Tuple[RanJob, int, int]  # a job, its lowest line of the picture and how many it takes
 
 
-def _places(run: Run) -> Tuple[List[Bar], List[Tuple[float, str]], int]:
-    """The bars of a run, the names of its lines with their places, and how many lines there are:
+def _places(run: Run, jobs: Sequence[RanJob]
+            ) -> Tuple[List[Bar], List[Tuple[float, str]], int]:
+    """The bars of some jobs of a run, the names of its lines with their places, and how many lines there are:
     a line is a core, or a node where jobs.csv has no cores."""
     sockets: Dict[str, Dict[int, int]] = {}
-    places = {row.id: parse_cores(row.cores) for row in run.jobs if row.cores}
+    places = {row.id: parse_cores(row.cores) for row in jobs if row.cores}
     for placed in places.values():
         for node, ranges in placed:
             sizes = sockets.setdefault(node, {})
@@ -364,11 +404,11 @@ def _places(run: Run) -> Tuple[List[Bar], List[Tuple[float, str]], int]:
     if run.processors and run.processors % (len(sockets) * most) == 0:
         size = max(size, run.processors // (len(sockets) * most))
     every = most * size
-    nodes = sorted(sockets, key=_natural)
+    nodes = sorted(sockets, key=natural)
     base = {node: number * every for number, node in enumerate(nodes)}
     order = _lines(most, size, len(nodes) > 1)
     bars: List[Bar] = []
-    for row in run.jobs:
+    for row in jobs:
         taken = sorted(base[node] + order[socket, core] for node, ranges in places.get(row.id, ())
                        for socket, low, high in ranges for core in range(low, high + 1))
         for line in taken:
@@ -395,14 +435,9 @@ def _lines(sockets: int, size: int, halves: bool) -> Dict[Tuple[int, int], int]:
     return {place: line for line, place in enumerate(cores)}
 
 
-def _natural(name: str) -> List[Any]:
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part)
-            for part in re.split(r"(\d+)", name) if part]
-
-
 def _gantt(axes: Any, study: Study, run: Run, bars: Sequence[Bar],
            names: Sequence[Tuple[float, str]], lines: int, first: float, length: float,
-           heavy: bool, inches: float) -> None:
+           inches: float) -> None:
     from matplotlib.patches import Patch
     kinds = _coloured(study)
     whole: Dict[Tuple[str, bool], List[Box]] = {}
@@ -414,15 +449,13 @@ def _gantt(axes: Any, study: Study, run: Run, bars: Sequence[Bar],
             whole.setdefault((colour, together), []).append(
                 (begin - first, line, end - begin, count))
     for (colour, together), boxes in whole.items():
-        _boxes(axes, boxes, facecolor=colour if together else _pale(colour), linewidth=0,
-               rasterized=heavy)
+        _boxes(axes, boxes, facecolor=colour if together else _pale(colour), linewidth=0)
     wide, tall = 500 / length if length else 0, 72 * inches / lines  # points of 1 s, of a line
     _boxes(axes, [(row.start - first, line, row.end - row.start, count)
                   for row, line, count in bars  # a narrower one would be all edge
                   if min((row.end - row.start) * wide, count * tall) > EDGED],
-           facecolor="none", edgecolor=PAPER, linewidth=0.7 if len(bars) < 400 else 0.3,
-           rasterized=heavy)
-    _label(axes, run, bars, kinds, first, wide, tall, plain)
+           facecolor="none", edgecolor=PAPER, linewidth=0.7 if len(bars) < 400 else 0.3)
+    _label(axes, run, bars, kinds, (first, first + length), wide, tall, plain)
     if not names[0][1].startswith("core ") and len(names) > 1:
         spaced = names[1][0] - names[0][0]
         for line in range(1, len(names)):
@@ -439,10 +472,11 @@ def _gantt(axes: Any, study: Study, run: Run, bars: Sequence[Bar],
     if any(kind not in kinds for kind in shown):
         keys.append(Patch(color=GREY, label="others"))
     if any(other.companions for other in study.runs):
-        axes.set_xlabel("full colour: beside another job on its node; pale: alone there",
+        axes.set_xlabel("full colour: with another job on its node; pale: alone there",
                         fontsize=7.5, loc="right")
     if len(kinds) == 1:
-        axes.set_title("colours tell jobs apart", fontsize=7.5)
+        axes.set_title("each colour stands for many jobs: it only sets neighbours apart",
+                       fontsize=7.5)
         return
     axes.legend(handles=keys, loc="lower left", bbox_to_anchor=(0, 1), ncol=min(len(keys), 10),
                 borderaxespad=0.2, handlelength=1, handleheight=0.9, columnspacing=1.0,
@@ -474,8 +508,8 @@ def _boxes(axes: Any, boxes: Sequence[Box], **look: Any) -> None:
     axes.add_artist(boxes_path)
 
 
-def _label(axes: Any, run: Run, bars: Sequence[Bar], kinds: Dict[str, str], first: float,
-           points: float, tall: float, plain: bool) -> None:
+def _label(axes: Any, run: Run, bars: Sequence[Bar], kinds: Dict[str, str],
+           shown: Tuple[float, float], points: float, tall: float, plain: bool) -> None:
     """Write on each job, where there is room, its number and program, once. A second is `points`
     wide and a line `tall` points high; with `plain` all jobs have their full colours."""
     widest: Dict[int, Bar] = {}
@@ -488,11 +522,12 @@ def _label(axes: Any, run: Run, bars: Sequence[Bar], kinds: Dict[str, str], firs
         program = row.app[:-2] if row.app.endswith(".x") else row.app
         begin, end, together = max(_stretches(run, row), key=lambda one: one[1] - one[0],
                                    default=(0.0, 0.0, False))
+        begin, end = max(begin, shown[0]), min(end, shown[1])
         for words in (f"{row.id} {program}", str(row.id)):
             if (end - begin) * points > 4.1 * len(words) + 2:
                 colour = _colour(kinds, row)
                 dark = colour in (BLUE, GREEN, RED) and (together or plain)
-                axes.text((begin + end) / 2 - first, line + count / 2, label_of(words),
+                axes.text((begin + end) / 2 - shown[0], line + count / 2, label_of(words),
                           ha="center", va="center", fontsize=6.5, clip_on=True,
                           color="white" if dark else "black")
                 break
@@ -506,7 +541,7 @@ def _coloured(study: Study) -> Dict[str, str]:
         for run in study.runs:
             for row in run.jobs:
                 kind = application_kind(row.app)
-                seconds[kind] = seconds.get(kind, 0.0) + row.procs * (row.end - row.start)
+                seconds[kind] = seconds.get(kind, 0.0) + row.processors * (row.end - row.start)
         kinds = sorted(sorted(kinds, key=lambda kind: -seconds[kind])[:len(APPS) - 1])
     return dict(zip(kinds, APPS))
 
@@ -530,23 +565,38 @@ def _stretches(run: Run, row: RanJob) -> Iterator[Tuple[float, float, bool]]:
         yield begin, row.end, False
 
 
-def _usage(busy: Any, queue: Any, run: Run, first: float, heavy: bool) -> None:
-    moments = load(run.jobs)
-    times = [moment.time - first for moment in moments]
+def _usage(busy: Any, queue: Any, run: Run, first: float, length: float) -> None:
+    from vrm.report.summary import Moments
+    moments = Moments.of(columns_of(run.jobs))
     whole = 100 / run.processors if run.processors else 1.0
-    busy.fill_between(times, [moment.busy_procs * whole for moment in moments], step="post",
-                      color=SKY, linewidth=0, rasterized=heavy)
+    times, used = _thinned(moments.times - first, moments.busy, length)
+    busy.fill_between(times, [value * whole for value in used], step="post", color=SKY, linewidth=0)
     if run.processors:
         busy.set_ylim(0, 105)
         busy.set_yticks([0, 50, 100])
         busy.set_ylabel("cores with\nranks [%]")
     else:
         busy.set_ylim(bottom=0)
-        busy.set_ylabel("ranks\nrunning")
-    queue.fill_between(times, [moment.queued for moment in moments], step="post", color=PINK,
-                       linewidth=0, rasterized=heavy)
-    queue.set_ylim(0, max(1, *(moment.queued for moment in moments)) * 1.08)
+        busy.set_ylabel("cores\nin use")
+    times, waiting_jobs = _thinned(moments.times - first, moments.queued, length)
+    queue.fill_between(times, waiting_jobs, step="post", color=PINK, linewidth=0)
+    queue.set_ylim(0, max(1, *waiting_jobs, 1) * 1.08)
     queue.locator_params(axis="y", nbins=4, integer=True)
     queue.set_ylabel("jobs\nwaiting")
     for axes in (busy, queue):
         _grid(axes, "both")
+
+
+SHOWN = 800  # stretches of time that a curve has room for
+
+
+def _thinned(times: Any, values: Any, length: float) -> Tuple[List[float], List[float]]:
+    """Times (s) and the values from each on, over the length. Where they are more than can be
+    seen, the mean over each stretch of time."""
+    import numpy as np
+    if len(times) <= SHOWN or length <= 0:
+        return times.tolist(), values.tolist()
+    edges = np.linspace(0, length, SHOWN + 1)
+    passed = np.concatenate([[0], np.cumsum(values[:-1] * np.diff(times))])  # its integral
+    means = np.diff(np.interp(edges, times, passed)) / np.diff(edges)
+    return edges.tolist(), [*means.tolist(), 0.0]

@@ -11,8 +11,9 @@ from vrm.report.study import FIGURES, MAIN, MEASURED, Study, applications
 
 def tables(study: Study) -> List[Table]:
     """All tables of a study that say something."""
-    found = [averages(study), *_changes(study), machine(study)]
-    if len(study.queues) > 1:
+    found = [averages(study, queue) for queue in study.averaged]
+    found += [*_changes(study), *(machine(study, queue) for queue in study.averaged)]
+    if len(study.queues) > 1 and study.averaged == [None]:
         found += [averages(study, queue) for queue in study.queues]
     return [*found, *_applications(study), *_runs(study)]
 
@@ -48,8 +49,8 @@ def averages(study: Study, queue: Optional[str] = None) -> Table:
 def _changes(study: Study) -> Iterator[Table]:
     base = study.series[0]
     for series in study.series[1:]:
-        queues: List[Optional[str]] = [None]
-        if len(study.queues) > 1:
+        queues = list(study.averaged)
+        if len(study.queues) > 1 and queues == [None]:
             queues += study.queues
         rows: List[Any] = []
         for queue in queues:
@@ -71,13 +72,14 @@ def _changes(study: Study) -> Iterator[Table]:
                     f"Change from {base} to {series}", tuple(heads), tuple(rows), note)
 
 
-def machine(study: Study) -> Table:
+def machine(study: Study, queue: Optional[str] = None) -> Table:
     """Makespan, utilisation and slowdown of each scenario."""
     names = [name for name in FIGURES if name not in MAIN]
     columns = [Column("scenario"), *(Column(FIGURES[name].head) for name in names)]
-    rows = tuple((one.label or one.name, *(study.mean(one.name, name) for name in names))
+    rows = tuple((one.label or one.name, *(study.mean(one.name, name, queue) for name in names))
                  for one in study.scenarios)
-    return Table("machine", "The machine", tuple(columns), rows,
+    return Table("machine" if queue is None else f"machine-{queue}",
+                 f"The machine{f' on {queue}' if queue else ''}", tuple(columns), rows,
                  "makespan: from the first submission to the last end; utilisation: cores with a "
                  f"rank on them; bounded slowdown: over {study.runs[0].threshold:g} s, mean over "
                  "the jobs")

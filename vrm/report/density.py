@@ -1,0 +1,114 @@
+"""How busy the nodes of a run were over time, for runs of more jobs than boxes can show."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from vrm.report.study import RanJob
+
+COLUMNS = 600  # stretches of time
+ROWS = 128  # lines, of a node or of several
+
+_ranges = re.compile(r"(\d+)/(\d+)(?:-(\d+))?").findall
+
+
+@dataclass(frozen=True)
+class Density:
+    """`shares` (an array: line, stretch of time) of the cores that had a rank, from 0 to 1; the
+    names of some lines, with their places; and how many lines there are."""
+
+    shares: Any
+    names: List[Tuple[float, str]]
+    lines: int
+    nodes: int
+
+
+def density(jobs: Sequence[RanJob], processors: Optional[int], first: float,
+            length: float) -> Optional[Density]:
+    """The density of jobs over `length` seconds from `first` on; None where jobs.csv does not say
+    which cores they had. A node that no job used is not known, and not shown."""
+    import numpy as np
+    numbers: Dict[str, int] = {}
+    sizes: List[int] = []
+    parts: Dict[str, Tuple[int, int]] = {}
+    node, cores, owner = [], [], []
+    for at, job in enumerate(jobs):
+        for part in job.cores.split(";") if job.cores else ():
+            known = parts.get(part)
+            if known is None:
+                known = parts[part] = _part(part, numbers, sizes)
+            node.append(known[0])
+            cores.append(known[1])
+            owner.append(at)
+    if not node or length <= 0:
+        return None
+    names = sorted(numbers, key=natural)
+    line = np.empty(len(names), np.int64)
+    group = -(-len(names) // ROWS)  # nodes of a line
+    for place, name in enumerate(names):
+        line[numbers[name]] = place // group
+    lines = -(-len(names) // group)
+    largest = max(sizes)
+    if processors and processors % len(names) == 0:
+        largest = max(largest, processors // len(names))
+    capacity = np.bincount(line, minlength=lines) * largest
+    rows, weights = line[np.array(node)], np.array(cores, float)
+    starts, ends = (np.array(times, float)[np.array(owner)] - first for times in (
+        [job.start for job in jobs], [job.end for job in jobs]))
+    width = length / COLUMNS
+    busy = _begun(rows, weights, starts, width, lines) - _begun(rows, weights, ends, width, lines)
+    step = -(-lines // 16)
+    return Density(np.clip(busy / capacity[:, None], 0, 1),
+                   [(at + 0.5, names[at * group]) for at in range(0, lines, step)], lines,
+                   len(names))
+
+
+def _begun(rows: Any, weights: Any, times: Any, width: float, lines: int) -> Any:
+    """For each line and stretch of time, the mean weight of what began before: 0 before its time,
+    all after it, in its own stretch the part that is left."""
+    import numpy as np
+    place = np.clip(times / width, 0, COLUMNS)
+    stretch = np.minimum(place.astype(np.int64), COLUMNS)
+    part = place - stretch
+    at = rows * (COLUMNS + 2) + stretch
+    change = (np.bincount(at, weights * (1 - part), lines * (COLUMNS + 2))
+              + np.bincount(at + 1, weights * part, lines * (COLUMNS + 2)))
+    return np.cumsum(change.reshape(lines, COLUMNS + 2), axis=1)[:, :COLUMNS]
+
+
+def _part(part: str, numbers: Dict[str, int], sizes: List[int]) -> Tuple[int, int]:
+    """The number of a node and how many of its cores are named in a part of the column `cores`."""
+    name, _, places = part.partition(":")
+    number = numbers.setdefault(name, len(numbers))
+    if number == len(sizes):
+        sizes.append(0)
+    ranges = [(int(socket), int(low), int(high or low)) for socket, low, high in _ranges(places)]
+    held = sum(high - low + 1 for _, low, high in ranges)
+    sizes[number] = max(sizes[number], held, *(high + 1 for _, _, high in ranges))
+    return number, held
+
+
+def natural(name: str) -> List[Any]:
+    """A key by which n2 comes before n10."""
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part)
+            for part in re.split(r"(\d+)", name) if part]
+
+
+def draw(axes: Any, found: Density, length: float, colour: str, paper: str) -> None:
+    """Draw it: the darker, the more of the cores had a rank."""
+    from matplotlib.colors import LinearSegmentedColormap
+    shades = LinearSegmentedColormap.from_list("busy", [paper, colour])
+    shown = axes.imshow(found.shares, aspect="auto", extent=(0, length, found.lines, 0),
+                        cmap=shades, vmin=0, vmax=1, interpolation="nearest")
+    axes.set_yticks([place for place, _ in found.names], [name for _, name in found.names])
+    axes.tick_params(axis="both", length=0)
+    several = math.ceil(found.nodes / found.lines)
+    axes.set_ylabel("nodes" if several == 1 else f"nodes, {several} a line")
+    bar = axes.figure.colorbar(shown, ax=axes, fraction=0.03, pad=0.01, aspect=30)
+    bar.set_ticks([0, 0.5, 1], labels=["0 %", "50 %", "100 %"])
+    bar.ax.tick_params(labelsize=7, length=0)
+    bar.outline.set_visible(False)
+    axes.set_title("share of the cores that had a rank", fontsize=7.5)

@@ -1,0 +1,50 @@
+"""How reports call policies and times: one name for one thing, in every table and picture."""
+
+from __future__ import annotations
+
+from typing import Iterable, NamedTuple, Optional
+
+_PLAIN = ("", "none", "0", "false")
+_EASY = ("easy", "1", "true")
+
+
+def policy_name(algorithm: Optional[str], backfilling: Optional[str] = None) -> str:
+    """An ordering with its backfilling: `FCFS`, `FCFS + EASY`, `WFP3 + conservative`."""
+    how = (backfilling or "").strip()
+    if how.lower() in _PLAIN:
+        return algorithm or ""
+    return f"{algorithm or 'order'} + {'EASY' if how.lower() in _EASY else how}"
+
+
+class Unit(NamedTuple):
+    """A unit of time and its seconds."""
+
+    name: str
+    seconds: float
+
+    def text(self, seconds: Optional[float]) -> str:
+        """A time in this unit, with the digits that say something; without the unit's name."""
+        return "-" if seconds is None else digits(seconds / self.seconds)
+
+
+UNITS = (Unit("days", 86400.0), Unit("h", 3600.0), Unit("min", 60.0), Unit("s", 1.0))
+LEAST = {"days": 3.0, "h": 3.0, "min": 10.0}
+"""How many of a unit the largest time must have to be told in it."""
+
+
+def unit_of(times: Iterable[Optional[float]]) -> Unit:
+    """The unit in which times (s) are easy to read, by the largest of them."""
+    largest = max((abs(time) for time in times if time is not None), default=0.0)
+    return next(unit for unit in UNITS if largest >= LEAST.get(unit.name, 0.0) * unit.seconds)
+
+
+def digits(value: float) -> str:
+    """A number with the digits that say something: `0.04`, `12.3`, `1029965`."""
+    size = abs(value)
+    return f"{value:.{2 if size < 10 else 1 if size < 100 else 0}f}"
+
+
+def time_text(seconds: float) -> str:
+    """A time with its unit: `12.3 s`, `5.20 h`, `11.9 days`."""
+    unit = unit_of([seconds])
+    return f"{unit.text(seconds)} {unit.name}"
