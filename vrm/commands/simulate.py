@@ -269,7 +269,7 @@ def _table(report: Dict[str, Any]) -> str:
         values = report[name]
         unit, scale = "", 1.0
         if name in ("wait", "running", "turnaround"):
-            unit, scale = unit_of([values["mean"]])
+            unit, scale = unit_of([report["turnaround"]["mean"]])
         cells = "".join(f"{'-' if values[key] is None else format(values[key] / scale, '.2f'):>14}"
                         for key in ("mean", "median", "p95", "maximum"))
         text.append(f"{name.replace('_', ' ') + (f' [{unit}]' if unit else ''):<32}{cells}")
