@@ -346,8 +346,10 @@ def test_ranks_that_are_not_bound_are_found_on_their_nodes(real: Testbed, tmp_pa
 
 def test_a_node_that_is_powered_off_takes_its_job_alone_and_is_used_again(
         cluster: Cluster) -> None:
-    """The lost job is repeated elsewhere, its neighbour goes on, and the node comes back."""
-    cluster.config(Allocation={"Policy": "compact"}, Cores=1, Grace=0.5, Hosts={"Timeout": 4})
+    """The lost job is repeated elsewhere, its neighbour goes on, and the node comes back. With
+    `Interrupted: mark` a lost node is a failure, and needs a retry."""
+    cluster.config(Allocation={"Policy": "compact"}, Cores=1, Grace=0.5, Hosts={"Timeout": 4},
+                   Interrupted="mark")
     cluster.queue(cluster.line("bt.S.x", 2, 60, "keeps", "go"),
                   cluster.line("cg.S.x", 4, 60, "lost", "go", more="retries=1"),
                   cluster.line("ep.S.x", 4, 60, "gone", "never"),
@@ -384,7 +386,8 @@ def test_a_node_that_is_powered_off_takes_its_job_alone_and_is_used_again(
 def test_an_ensemble_goes_on_without_a_node_and_with_it_again(testbed: Testbed, tmp_path: Path
                                                               ) -> None:
     """Programs without MPI on three nodes that are reached by ssh. One is switched off: what ran
-    there has failed, but what waits does not end there, too, one after the other."""
+    there was interrupted, waits again without a retry and runs when the node is back; what waits
+    does not end there, too, one after the other."""
     (tmp_path / "bin").mkdir()
     for name, script in (("stays", f"until [ -e {tmp_path}/go ]; do sleep 0.02; done"),
                          ("short", "exit 0")):
@@ -413,23 +416,26 @@ def test_an_ensemble_goes_on_without_a_node_and_with_it_again(testbed: Testbed, 
         try:
             wait_until(lambda: all(map(ran, ("n0", "n1", "n2"))), "all three run")
             testbed.kill("n2")
-            wait_until(rows, "what ran there has ended")
             wait_until(lambda: "n2 is down" in (tmp_path / "said").read_text(), "that is known")
+            wait_until(lambda: "waits again: interrupted" in (tmp_path / "said").read_text(),
+                       "what ran there waits")
+            assert not rows()
             testbed.restart("n2")
-            wait_until(lambda: len(rows()) == 31, "what waited has run there")
+            wait_until(lambda: ran("n2")[:2] == ["stays"] * 2, "it runs again")
             (tmp_path / "go").touch()
-            assert process.wait(LIMIT) == 1, (tmp_path / "said").read_text()
+            assert process.wait(LIMIT) == 0, (tmp_path / "said").read_text()
         finally:
             process.kill()
             process.wait()
             if not testbed.alive("n2"):
                 testbed.restart("n2")
-    assert list(rows().values()).count("completed") == 32, (tmp_path / "said").read_text()
-    assert len(ran("n2")) == 31 and ran("n0") == ran("n1") == ["stays"]
+    assert list(rows().values()) == ["completed"] * 33, (tmp_path / "said").read_text()
+    assert sorted(ran("n0") + ran("n1") + ran("n2")) == 30 * ["short"] + 4 * ["stays"]
 
 
 def test_what_runs_on_a_node_that_was_cut_off_is_ended_when_it_is_back(cluster: Cluster) -> None:
-    cluster.config(Allocation={"Policy": "compact"}, Cores=1, Grace=0.5, Hosts={"Timeout": 4})
+    cluster.config(Allocation={"Policy": "compact"}, Cores=1, Grace=0.5, Hosts={"Timeout": 4},
+                   Interrupted="mark")
     cluster.queue(cluster.line("bt.S.x", 6, 300, "cut", "never"),
                   cluster.line("cg.S.x", 2, 300, "waits", "go"))
 

@@ -163,14 +163,20 @@ def choose_reach(reach: str, env: Mapping[str, str]) -> str:
     return "srun" if inside else "ssh"
 
 
+# Before that, the session which ssh has made is added to the batch job around.
+_ATTACH = 'a=$1 o=$2 j=$3; shift 3; "$a" "$o" "$j" -p $$ >/dev/null 2>&1; '
+
+
 def command_line(host: str, reach: str, timeout: float, command: Sequence[str] = (),
-                 program: Sequence[str] = (agent.__file__, str(SILENCE))) -> Tuple[str, ...]:
+                 program: Sequence[str] = (agent.__file__, str(SILENCE)),
+                 attach: Sequence[str] = ()) -> Tuple[str, ...]:
     """What starts the agent of a node, or another `program` of vrm's: a file for Python, and its
     arguments. `reach` is local, ssh or srun.
 
     `command` stands in the place of ssh and its options: it gets the host's name, and the command
     to run there as one word, as ssh does. That goes through a shell there; it holds fixed words
-    and two paths of vrm's, quoted.
+    and paths of vrm's, quoted. `attach` adds what ssh starts to the batch job (see
+    `vrm.live.adoption`).
     """
     start = (sys.executable or "python3", os.path.abspath(program[0]), *program[1:])
     if reach == "local":
@@ -180,6 +186,8 @@ def command_line(host: str, reach: str, timeout: float, command: Sequence[str] =
         # Beside everything else that runs there, and taking nothing away from it.
         return ("srun", "--overlap", "-N1", "-n1", "-w", host, "--cpu-bind=none", "--mem=0",
                 "--gres=none", "--mpi=none", "--export=ALL", "--quiet", *words)
+    if attach:
+        words = ("/bin/sh", "-c", _ATTACH + _START, "sh", *attach, *start)
     way = command or (*SSH, "-o", f"ConnectTimeout={max(1, round(timeout))}")
     return (*way, host, " ".join(map(shlex.quote, words)))
 
@@ -259,8 +267,8 @@ class Agents:
     """The agents of all hosts of a run; see the top of this file.
 
     `run` is the mark of the run's processes, needed before ranks are asked for or swept. `reach`
-    is auto, ssh or srun; `command` goes in the place of ssh (see `command_line`); `env` is the
-    environment of ssh and srun. `timeout`: seconds in which a node must answer. Times given and
+    is auto, ssh or srun; `command` goes in the place of ssh, and `attach` adds its sessions to the
+    batch job (see `command_line`); `env` is the environment of ssh and srun. `timeout`: seconds in which a node must answer. Times given and
     returned are of the clock time.monotonic.
     """
 
@@ -268,12 +276,13 @@ class Agents:
                  env: Optional[Mapping[str, str]] = None, timeout: float = 10.0,
                  command: Sequence[str] = (), run: str = "", ping: Optional[float] = None,
                  pauses: Tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE),
-                 fan_out: int = FAN_OUT) -> None:
+                 fan_out: int = FAN_OUT, attach: Sequence[str] = ()) -> None:
         env = dict(os.environ if env is None else env)
         self.run = run
         self.reach = "ssh" if command else choose_reach(reach, env)
         self.timeout = timeout
         self._command = tuple(command)
+        self._attach = tuple(attach)
         self._env = agent_environment(env, self.reach)
         self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping, *pauses, fan_out)
         self._nodes = {host: _Node(host, "local" if is_local(host, env) else self.reach)
@@ -385,7 +394,7 @@ class Agents:
         """What starts programs on the other nodes, by the ways on which agents are started there;
         None when there is no other node."""
         ways = {node.host: command_line(node.host, node.reach, self.timeout, self._command,
-                                        (runner.__file__,))
+                                        (runner.__file__,), self._attach)
                 for node in self._nodes.values() if not node.local}
         return Relay(ways, self._env, self.timeout) if ways else None
 
@@ -444,7 +453,8 @@ class Agents:
     # Connecting and losing.
 
     def _connect(self, node: _Node, now: float) -> None:
-        argv = command_line(node.host, node.reach, self.timeout, self._command)
+        argv = command_line(node.host, node.reach, self.timeout, self._command,
+                            attach=self._attach)
         try:
             # A session of its own: a Ctrl-C at the terminal is for vrm alone.
             node.process = subprocess.Popen(

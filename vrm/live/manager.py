@@ -142,6 +142,8 @@ class Manager:
                                tell, lambda path: self.spawner.recorded(path))
         self.place = recovery.Place.here(site.allocation)
         self.relay = site.relay
+        self.adoption = site.adoption
+        self._adoption_trouble = ""
         self.watch = site.watch or NodeWatch(None, site.cluster, {}, "")
         self.warnings = site.warnings
         self.end = AllocationEnd(settings.end.at, settings.end.margin, settings.grace,
@@ -195,6 +197,8 @@ class Manager:
             past = takeup.past_of(self.run_directory, self.fresh, self.tell)
             self.journal = journals.Journal(self.run_directory.journal)
             with Spawner([lock], self.relay) as self.spawner, self._woken_by_signals():
+                if self.relay is not None and self.relay.pid is not None:
+                    self.adoption.attach(self.relay.pid)
                 self._ask_end(self.now, wait=5.0)
                 self.records.open(past)
                 try:
@@ -270,6 +274,7 @@ class Manager:
             deadline = min(deadline, self.end.closing)
         for held in self._held.values():
             deadline = min(deadline, max(held.until, self.now + POLL))
+        deadline = min(deadline, self.adoption.deadline(self.now))
         for running in self.running.values():
             if self._closing and not running.intent:
                 deadline = min(deadline, self.end.last_call)
@@ -336,6 +341,7 @@ class Manager:
                 self._unreached(running, event.message)
             elif isinstance(event, Started):
                 running.session = event.supervisor_pid
+                self.adoption.add(running.job.id, event.supervisor_pid, self.now)
                 if running.intent:
                     self._end_session(running)
             elif isinstance(event, Ended):
@@ -962,12 +968,23 @@ class Manager:
             booking = self._lingering.popleft()[1]
             if booking.job.id not in self.running:
                 self.watch.sweep(booking.job.id, booking.placement, here=True)
+        if now >= self.adoption.deadline(now) - 0.05:
+            self._adopt(now)
         for running in list(self.running.values()):
             if now >= running.bindings_due:
                 running.bindings_due = math.inf
                 self._check_early(running)
         if now >= (self._snapshot_earliest if self._dirty else self._snapshot_latest):
             self._write_snapshot(now)
+
+    def _adopt(self, now: float) -> None:
+        """Let the sessions of jobs belong to the batch job."""
+        self.adoption.poll(now, {job_id: running.session
+                                 for job_id, running in self.running.items()})
+        if self.adoption.trouble and not self._adoption_trouble:
+            self.tell("warning", "jobs do not belong to the batch job, and would outlive its end: "
+                                 f"{self.adoption.trouble}")
+        self._adoption_trouble = self.adoption.trouble or self._adoption_trouble
 
     def _record_all(self) -> None:
         """Record the jobs that ended; those that the disk does not take wait for the next time, and
@@ -1205,6 +1222,7 @@ class Manager:
         marker = found.marker
         if marker and (marker.host, marker.boot) == (self.place.host, self.place.boot):
             running.session = marker.pid
+            self.adoption.add(job.id, marker.pid, self.now)
         if found.what == recovery.UNSTARTED:
             self._never_began(running)
         elif found.what == recovery.INTERRUPTED:

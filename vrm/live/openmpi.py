@@ -25,6 +25,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from vrm.live.adoption import launch_agent
 from vrm.live.environment import (batch_settings, check_root, chosen_variables, environment,
                                   fabric, open_mpi_settings, tagged, with_threads)
 from vrm.live.launchers import (LAUNCHERS, TAIL, VERSION_SECONDS, BindingCheck, Launch,
@@ -90,6 +91,8 @@ class OpenMPI:
             tcp=several and (settings.transport == "tcp" or (
                 plain and any(_is_here(name) for name in topologies))))
         cores = {name: len(topology.all_cores) for name, topology in topologies.items()}
+        if several and not any(name.endswith("_launch_agent") for name in chosen):
+            wanted.update(launch_agent(version[0], base))
         wanted.update(batch_settings(version[0], base, {} if emulated else cores))
         env = environment(base, settings.environment, wanted, slots=list(cores.values()),
                           allow_root=settings.allow_root)

@@ -64,6 +64,11 @@ class Relay:
         self._process.stdin.close()
         return self.life
 
+    @property
+    def pid(self) -> Optional[int]:
+        """The relay's process, which leads a session; None if there is none."""
+        return self._process.pid if self._process is not None else None
+
     def close(self) -> None:
         """Let the relay end, once the programs that it has started have ended."""
         self._orders.close()

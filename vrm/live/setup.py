@@ -6,11 +6,12 @@ Everything that can be checked before the first job is checked here, and told at
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.config import ConfigError, Problem, Settings
+from vrm.live.adoption import Adoption, attach_command
 from vrm.live.agents import Agents, is_local
 from vrm.live.allocation import AllocationError, batch_job, end_of, find_allocation
 from vrm.live.launchers import Launcher, LaunchError, make_launcher
@@ -33,7 +34,8 @@ class Site:
     `allocation` names the batch job (empty: the environment tells), and `end` asks when it ends:
     epoch seconds, None for never. `watch` watches the nodes, `relay` starts on them what the
     launcher does not, `warnings` tell what is used
-    otherwise than it might seem. `room` says which jobs the nodes can take.
+    otherwise than it might seem. `room` says which jobs the nodes can take, `adoption` adds jobs
+    to the batch job.
     """
 
     cluster: Cluster
@@ -46,6 +48,7 @@ class Site:
     watch: Optional[NodeWatch] = None
     relay: Optional[Relay] = None
     warnings: Tuple[str, ...] = ()
+    adoption: Adoption = field(default_factory=lambda: Adoption(()))
 
 
 def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
@@ -152,7 +155,8 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
         raise RunError(str(error)) from error
     here = next((host for host in allocation.hosts if is_local(host, env)), "")
     reach = settings.hosts.reach
-    agents = Agents(allocation.hosts, env=env, timeout=settings.hosts.timeout,
+    attach = attach_command(env)
+    agents = Agents(allocation.hosts, env=env, timeout=settings.hosts.timeout, attach=attach,
                     **({"reach": reach} if isinstance(reach, str) else {"command": reach}))
     try:
         if (here,) == allocation.hosts:
@@ -184,7 +188,7 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
     return Site(cluster, wished.emulated, scheduler, launcher, room,
                 batch_job(env, allocation.runs),
                 (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
-                relay, wished.warnings)
+                relay, wished.warnings, Adoption(attach, env))
 
 
 def leads_outside(directory: Path, app: str) -> str:
