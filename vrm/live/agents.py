@@ -348,6 +348,14 @@ class Agents:
         times += [now + 0.1] if self._dying else []
         return max(now, min(times, default=now + 60.0))
 
+    def resumed(self, seconds: float) -> None:
+        """This process was stopped for so long, and perhaps the agents with it: what was to happen
+        in that time happens later."""
+        for node in self._nodes.values():
+            node.due += seconds
+            if node.lost_at is not None:
+                node.lost_at += seconds
+
     # What is asked.
 
     def ask_affinity(self, job_id: int, hosts: Mapping[str, int], variables: Sequence[str],

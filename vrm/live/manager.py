@@ -63,6 +63,10 @@ LINGER = 2.0
 CLOSED_FOR = 15.0
 """Seconds in which nothing starts on a node that could not be reached once."""
 
+SUSPENDED = 2.0
+"""Seconds from which on a loop that did not wake counts as stopped, if it gets SIGCONT; it wakes
+every POLL seconds."""
+
 RESERVE = 2.0
 """Seconds that vrm keeps for its own records of those that a batch system gives it to end."""
 
@@ -108,6 +112,7 @@ class Running:
     ending: Optional[SessionEnd] = None
     gone_since: float = math.inf         # its files are not there
     warned: bool = False
+    paused: float = 0.0                  # seconds for which it was suspended together with vrm
     why: str = ""                        # more about the intent: which node was lost
     bindings_due: float = math.inf
     binding: str = "unchecked"           # whether its ranks are where they should be
@@ -117,6 +122,11 @@ class Running:
     def job(self) -> Job:
         """The job."""
         return self.booking.job
+
+    @property
+    def due(self) -> float:
+        """When its estimate is over."""
+        return self.booking.expected_end + self.paused
 
 
 class Manager:
@@ -167,6 +177,7 @@ class Manager:
         self._closed: Dict[int, float] = {}       # until when nothing starts on a node
         self._known_kinds: Set[str] = set()       # applications looked up in the heatmap
         self._signals = 0
+        self._idle = 0.0                          # seconds that the loop has just waited
         self._gone = False                        # somebody has removed the run's directory
         self._changed = True                      # a scheduling step is due
         self._next_step = math.inf
@@ -229,7 +240,9 @@ class Manager:
                 selector.register(self.watch.fileno(), selectors.EVENT_READ, lambda: None)
             while not self._done():
                 timeout = max(0.0, self._next_deadline() - self.clock())
+                before = self.clock()
                 ready = selector.select(timeout)
+                self._idle = self.clock() - before
                 # Everything of one turn happens at one moment, as in a simulation: what a job's
                 # end lets start has that end as its start.
                 self.now = now = self._moment()
@@ -281,7 +294,7 @@ class Manager:
             if running.ending:
                 deadline = min(deadline, running.ending.deadline)
             elif not running.warned:
-                deadline = min(deadline, running.booking.expected_end)
+                deadline = min(deadline, running.due)
         return min([deadline, *self._closed.values()])
 
     # What wakes the loop.
@@ -295,7 +308,8 @@ class Manager:
         self._wakeup = reader
         before_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         before = {number: signal.signal(number, lambda *_: None)
-                  for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *WARNINGS)}
+                  for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCONT,
+                                 *WARNINGS)}
         try:
             yield
         finally:
@@ -308,6 +322,9 @@ class Manager:
     def _read_signals(self) -> None:
         for number in self._wakeup.recv(64):
             name = signal.Signals(number).name
+            if number == signal.SIGCONT:
+                self._resumed(self._idle)
+                continue
             if number in WARNINGS:
                 self.end.warned(self.now)
                 self._close_down(f"{name}, the batch system's warning")
@@ -323,6 +340,20 @@ class Manager:
                 self.stop(f"a second {name}", kill=True, intent=intent)
             else:
                 self.stop(f"a further {name}", kill=True, at_once=True, intent=intent)
+
+    def _resumed(self, seconds: float) -> None:
+        """Processes go on that were stopped, of which vrm is one: it has waited so long. Nobody was
+        silent meanwhile, and inside a batch job its own jobs were stopped, too."""
+        if seconds < SUSPENDED:
+            return  # a SIGCONT alone: scancel sends one before SIGTERM
+        self._idle = 0.0
+        self.watch.resumed(seconds)
+        inside = bool(self.place.allocation)
+        for running in self.running.values():
+            running.paused += seconds * inside
+        self.tell("note", f"vrm was stopped for {seconds:.0f} s and goes on"
+                  + ("; the time of its jobs is extended by that" if inside and self.running
+                     else ""))
 
     def _read_spawner(self) -> None:
         for event in self.spawner.events():
@@ -504,7 +535,7 @@ class Manager:
             if running.ending:
                 if now >= running.ending.deadline and running.ending.poll(now):
                     self._session_gone(running)
-            elif not running.warned and now >= running.booking.expected_end:
+            elif not running.warned and now >= running.due:
                 running.warned = True
                 self._overdue(running)
 

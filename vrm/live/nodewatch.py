@@ -127,6 +127,12 @@ class NodeWatch:
         self.deadline = now + (due - moment)
         return events
 
+    def resumed(self, seconds: float) -> None:
+        """This process was stopped for so long: it has heard nobody meanwhile."""
+        if self._agents is not None:
+            self._agents.resumed(seconds)
+            self.deadline = 0.0 if self._awake else self.deadline
+
     def _changed(self, event: Union[NodeUp, NodeLost, NodeDown]) -> List[NodeEvent]:
         """A node that comes or goes; at the start of a run all are known to be up."""
         node = self._index[event.host]

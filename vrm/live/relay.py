@@ -42,6 +42,9 @@ MOST_NOISE = 1 << 20
 PING_EVERY = 5.0
 """Seconds from a runner's answer to the next question whether it is there."""
 
+SUSPENDED = 2.0
+"""Seconds by which a process that wakes too late counts as having been stopped."""
+
 CLOSE_SECONDS = 2.0
 """Seconds that runners have to end by themselves."""
 
@@ -130,7 +133,12 @@ class Relay:
         while self.open or self.clients:
             due = min([line.due for line in self.lines.values()], default=None)
             wait = None if due is None else max(0.0, due - time.monotonic())
-            for descriptor, mask in self.poll.poll(wait):
+            ready = self.poll.poll(wait)
+            late = 0.0 if due is None else time.monotonic() - due
+            if late > SUSPENDED:  # this process was stopped, and perhaps the runners with it
+                for line in self.lines.values():
+                    line.due += late
+            for descriptor, mask in ready:
                 handler, arguments = self.handlers.get(descriptor, (None, ()))
                 if handler is not None:
                     handler(*arguments)
