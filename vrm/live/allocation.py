@@ -76,11 +76,17 @@ def find_allocation(env: Mapping[str, str], hostfile: Optional[PathLike] = None)
         hosts, kind, job = _HOSTS[batch](env), batch, _JOB_ID[batch](env)
     said = ask(env)
     cores = {host: count for host, count in hosts.items() if count}
-    if kind == "pbs":  # qstat may leave out the domain
-        for host in hosts:
-            count = said.cores.get(host) or said.cores.get(host.partition(".")[0])
-            if count:
-                cores[host] = count
+    if kind == "pbs":
+        places = vnode_hosts(said.cores, hosts)
+        if places is None:
+            unknown = [name for name in said.cores if _named(name, hosts) is None]
+            told = parse_pbsnodes(_output(("pbsnodes", "-v", *unknown), env, ANSWER_SECONDS)
+                                  if all(map(_HOST.fullmatch, unknown)) else "")
+            places = {name: _named(told.get(name, name), hosts) or "" for name in said.cores}
+        granted: Dict[str, int] = Counter()
+        for name, count in said.cores.items():
+            granted[places[name]] += count
+        cores.update((host, granted[host]) for host in hosts if granted[host])
     return Allocation(kind, tuple(hosts), cores, job, said.end, said.runs)
 
 
@@ -344,7 +350,7 @@ def pbs_hosts(env: Mapping[str, str]) -> Dict[str, int]:
 
 def parse_qstat(text: str) -> "Answer":
     """What `qstat -f JOB` of OpenPBS, PBS Professional and Torque prints: the cores granted on
-    each host, and the end."""
+    each vnode (Torque: host), the end, and how often the job was begun."""
     text = re.sub(r"\n(?:\t|    {5,})", "", text)  # long values go on in the next line
     values = dict(re.findall(r"^\s*([\w.]+) = (.*?)\s*$", text, re.MULTILINE))
     cores: Dict[str, int] = {}
@@ -366,6 +372,42 @@ def parse_qstat(text: str) -> "Answer":
     end = start + length if start is not None and length is not None else None
     runs = values.get("run_count", "")
     return Answer(end, cores, int(runs) if re.fullmatch(r"\d{1,6}", runs) else 0)
+
+
+def _named(name: str, hosts: Iterable[str]) -> Optional[str]:
+    """The host of that name; a short name and a long one are the same."""
+    return next((host for host in hosts if name == host), None) or next(
+        (host for host in hosts if name.partition(".")[0] == host.partition(".")[0]
+         and "." not in (name if "." in host else host)), None)
+
+
+def vnode_hosts(vnodes: Iterable[str], hosts: Sequence[str]) -> Optional[Dict[str, str]]:
+    """On which host each vnode of a job is; None where that cannot be said.
+
+    PBS lists vnodes, and hosts in the file of nodes, both in the order of the chunks. A vnode
+    usually has the name of its host; of those that have other names each is the next of the
+    hosts which are left, if there are as many.
+    """
+    vnodes = list(vnodes)
+    found = {name: _named(name, hosts) for name in vnodes}
+    left = [host for host in hosts if host not in found.values()]
+    unknown = [name for name in vnodes if found[name] is None]
+    if unknown and len(unknown) != len(left):
+        return None
+    return {**{name: host for name, host in found.items() if host}, **dict(zip(unknown, left))}
+
+
+def parse_pbsnodes(text: str) -> Dict[str, str]:
+    """The hosts of vnodes, as `pbsnodes -v VNODE ...` prints them."""
+    hosts: Dict[str, str] = {}
+    vnode = ""
+    for line in text.splitlines():
+        if line[:1].strip():
+            vnode = line.strip()
+        match = re.match(r"\s+resources_available\.host = (\S+)", line)
+        if match and vnode:
+            hosts[vnode] = match[1]
+    return hosts
 
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -456,7 +498,7 @@ _HOSTS: Mapping[str, Callable[[Mapping[str, str]], Dict[str, int]]] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a batch system's programs said: the job's end; of PBS also cores by host, and how often
+    """What a batch system's programs said: the job's end; of PBS also cores by vnode, and how often
     the job was begun."""
 
     end: Optional[float] = None

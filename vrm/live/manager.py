@@ -243,6 +243,8 @@ class Manager:
                 before = self.clock()
                 ready = selector.select(timeout)
                 self._idle = self.clock() - before
+                if self._idle > timeout + SUSPENDED:
+                    ready = selector.select(0)  # it has timed out before it saw the SIGCONT
                 # Everything of one turn happens at one moment, as in a simulation: what a job's
                 # end lets start has that end as its start.
                 self.now = now = self._moment()
