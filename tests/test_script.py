@@ -44,7 +44,7 @@ def test_slurm_whole_nodes() -> None:
                            "#   sbatch FILE\n")
     assert directives(text) == [f"#SBATCH {option}" for option in (
         "--job-name=vrm", "--nodes=8", "--time=02:00:00", "--exclusive", "--signal=B:USR1@120",
-        "--no-kill", "--output=vrm-%j.out")]
+        "--no-kill", "--output=vrm-%j.out", "--open-mode=append")]
     assert runs(text) == ["exec /opt/vrm/bin/vrm -c '/home/me/my study/vrm.yaml'"]
 
 
@@ -60,7 +60,8 @@ def test_slurm_with_everything() -> None:
         "--ntasks-per-core=1", "--time=25:01:01", "--mem-per-cpu=1400M", "--signal=B:USR1@300",
         "--no-kill",
         "--dependency=singleton", "--account=p200", "--partition=compute,long",
-        "--output=study-%j.out", "--qos=long")]
+        "--output=study-%j.out", "--open-mode=append", "--qos=long")]
+    assert text.startswith("#!/bin/bash -l\n")  # where `module` is defined
     assert runs(text)[0] == "module load gcc/12 openmpi/4.1 || exit 2"
     assert runs(text)[-1].startswith("exec /opt/vrm/bin/vrm ")
 
@@ -70,17 +71,40 @@ def test_pbs_with_everything() -> None:
         VRM, 8, 7200, "a-name-longer-than-fifteen", cores=20, memory=1400, exclusive=True,
         account="p200", queue="workq", modules=("openmpi",), chain=2, file="f"))
     assert directives(text) == [f"#PBS {option}" for option in (
-        "-N a-name-longer-t", "-l select=8:ncpus=20:mpiprocs=20:mem=28000mb",
+        "-N a-name-longer-t", "-l select=8:ncpus=20:mpiprocs=20:ompthreads=1:mem=28000mb",
         "-l place=scatter:excl", "-l walltime=02:00:00", "-S /bin/bash", "-j oe", "-A p200",
         "-q workq")]
     assert runs(text) == [
         'cd "$PBS_O_WORKDIR" || exit 2',
-        'exec >"a-name-longer-than-fifteen-${PBS_JOBID%%.*}.out" 2>&1',
+        'exec >>"a-name-longer-than-fifteen-${PBS_JOBID%%.*}.out" 2>&1',
         "export PBS_WALLTIME=${PBS_WALLTIME:-7200}",
         "module load openmpi || exit 2",
         "exec /opt/vrm/bin/vrm -c '/home/me/my study/vrm.yaml'"]
     assert submit_commands("pbs", Wrapper(VRM, 8, 7200, chain=3, file="f")) == [
         "id=$(qsub f)", "for i in 2 3; do id=$(qsub -W depend=afterany:$id f); done"]
+
+
+@pytest.mark.parametrize("wanted, loaded, modules", [
+    ([], "", ""), ([], "python/3.11:openmpi/4.1", "python/3.11 openmpi/4.1"),
+    (["gcc/12", "openmpi/4.1"], "slurm:python/3.11:openmpi/5", "python/3.11 gcc/12 openmpi/4.1"),
+    (["python/3.12"], "python/3.11", "python/3.12"), (["gcc"], "Anaconda3:a;b", "Anaconda3 gcc"),
+    (["gcc"], "", "gcc")])
+def test_the_modules_of_the_python_under_vrm_are_loaded(
+        wanted: List[str], loaded: str, modules: str, config: Path,
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("LOADEDMODULES", loaded)
+    words = ["script", "--pbs", "-N", "1", "-t", "1h", "--cores", "2", "-c", str(config)]
+    assert cli.main([*words, *(["--module", *wanted] if wanted else [])]) == 0
+    found = [line for line in runs(capsys.readouterr().out) if line.startswith("module")]
+    assert found == ([f"module load {modules} || exit 2"] if modules else [])
+
+
+def test_the_chains_of_two_directories_of_one_name_do_not_wait_for_each_other(
+        tmp_path: Path) -> None:
+    from vrm.commands.script import batch_name
+    names = [batch_name(str(tmp_path / place / "run" / "vrm.yaml"), alone=True) for place in "ab"]
+    assert len(set(names)) == 2 and all(name.startswith("vrm-run-") for name in names)
+    assert batch_name(str(tmp_path / "a" / "run" / "vrm.yaml")) == "vrm-run"
 
 
 @pytest.mark.parametrize("system, more, mend", [
@@ -302,7 +326,8 @@ def test_a_chain_of_batch_jobs_runs_a_queue_to_its_end(testbed: Testbed, tmp_pat
                    and "waits.x" in picture, "the second job is shown")
         assert "waits.x" in on_login(*vrm, "-c", config, "-i", "queue")
         on_login("scancel", "--batch", "--signal=USR1", jobs[0])
-        outputs = [tmp_path / f"vrm-my-{job}.out" for job in jobs]
+        first, = tmp_path.glob(f"vrm-my-????-{jobs[0]}.out")
+        outputs = [first.with_name(f"{first.name[:len('vrm-my-0000-')]}{job}.out") for job in jobs]
         wait_until(lambda: "starting nothing more" in outputs[0].read_text(), "vrm is warned")
         (programs / "waits.x.go").touch()
         wait_until(lambda: not queued(), "all batch jobs have ended")

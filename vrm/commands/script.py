@@ -6,8 +6,9 @@ import argparse
 import os
 import re
 import sys
+import zlib
 from pathlib import Path
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, count, default_config, tell
@@ -40,7 +41,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--partition", "--queue", dest="queue", metavar="NAME", type=name,
         help="the partition (Slurm) or queue (PBS)")
     add("--module", metavar="NAME", type=name, action="extend", nargs="+", default=[],
-        help="modules to load, such as that of your MPI")
+        help="modules to load, such as that of your MPI (default: those that are loaded now; with "
+             "this option a loaded Python as well)")
     add("--signal", metavar="SECONDS", type=count,
         help="how long before the end Slurm asks vrm to stop (default: 120)")
     add("--chain", metavar="K", type=count, default=1,
@@ -68,11 +70,12 @@ def write(arguments: argparse.Namespace) -> int:
     settings = load(given)
     wrapper = wrappers.Wrapper(
         command=vrm_command(given, arguments), nodes=arguments.nodes, walltime=arguments.time,
-        name=arguments.name or batch_name(given),
+        name=arguments.name or batch_name(given, alone=arguments.chain > 1),
         cores=arguments.cores or cores_of(settings), memory=arguments.mem_per_cpu,
         exclusive=arguments.exclusive, account=arguments.account or "",
         queue=arguments.queue or "",
-        modules=tuple(arguments.module), warning=arguments.signal, chain=arguments.chain,
+        modules=modules(arguments.module, os.environ.get("LOADEDMODULES", "")),
+        warning=arguments.signal, chain=arguments.chain,
         file=arguments.out or "FILE", directives=tuple(map(directive, arguments.directive)))
     try:
         text = wrappers.script(arguments.system, wrapper)
@@ -125,12 +128,26 @@ def cores_of(settings: Any) -> Optional[int]:
     return settings.sockets * settings.cores
 
 
-def batch_name(config: str) -> str:
+def batch_name(config: str, alone: bool = False) -> str:
     """A name for the batch job: of the configuration, or of its directory if it is a vrm.yaml;
-    in what batch systems allow in one."""
+    in what batch systems allow in one. `alone`: configurations of the same name elsewhere get other
+    names, since Slurm runs one job of a name at a time in a chain."""
     path = Path(os.path.abspath(config))
     named = path.stem if path.stem != "vrm" else path.parent.name
-    return "vrm-" + (re.sub(r"[^A-Za-z0-9_.-]+", "-", named).strip("-.") or "run")
+    mark = f"-{zlib.crc32(os.fsencode(path)) & 0xffff:04x}" if alone else ""
+    return "vrm-" + (re.sub(r"[^A-Za-z0-9_.-]+", "-", named).strip("-.") or "run") + mark
+
+
+def modules(wanted: Sequence[str], loaded: str) -> Tuple[str, ...]:
+    """The modules that the script loads. What is `loaded` now (as LOADEDMODULES lists it) is what
+    this vrm needs. Who names some has chosen, but for the Python under vrm."""
+    now = [module for module in loaded.split(":")
+           if re.fullmatch(r"[A-Za-z0-9_][\w.+:/@=,-]*", module, re.ASCII)]
+    if not wanted:
+        return tuple(now)
+    named = {module.partition("/")[0] for module in wanted}
+    return (*(module for module in now if module.partition("/")[0] not in named
+              and re.match(r"(?i)(cray-)?(python|(ana|mini)?conda)", module)), *wanted)
 
 
 # ------------------------------------------------------------- words on the command line, checked

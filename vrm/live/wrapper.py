@@ -66,7 +66,8 @@ def script(system: str, wrapper: Wrapper) -> str:
     about = _SYSTEMS[system]
     length = clock(wrapper.walltime)
     nodes = f"{wrapper.nodes} node{'s' * (wrapper.nodes > 1)}"
-    lines = ["#!/bin/bash", f"# vrm on {nodes} for {length}. Submit it with:",
+    # A login shell, where `module` is defined.
+    lines = ["#!/bin/bash -l" if wrapper.modules else "#!/bin/bash", f"# vrm on {nodes} for {length}. Submit it with:",
              *(f"#   {line}" for line in submit_commands(system, wrapper))]
     if wrapper.chain > 1:
         lines += ["# They run one after the other. Each goes on where the one before stopped; when",
@@ -139,7 +140,9 @@ def _slurm(wrapper: Wrapper) -> List[str]:
         ask.append(f"--account={wrapper.account}")
     if wrapper.queue:
         ask.append(f"--partition={wrapper.queue}")
-    ask.append(f"--output={wrapper.name}-%j.out")
+    ask += [f"--output={wrapper.name}-%j.out",
+            "# A job that is put back into the queue and runs again adds to its output.",
+            "--open-mode=append"]
     return [text if text.startswith("# ") else f"#SBATCH {text}" for text in ask]
 
 
@@ -152,7 +155,8 @@ def _slurm_start(wrapper: Wrapper) -> List[str]:
 
 def _pbs(wrapper: Wrapper) -> List[str]:
     assert wrapper.cores is not None
-    chunk = f"select={wrapper.nodes}:ncpus={wrapper.cores}:mpiprocs={wrapper.cores}"
+    chunk = (f"select={wrapper.nodes}:ncpus={wrapper.cores}:mpiprocs={wrapper.cores}"
+             ":ompthreads=1")
     ask = [f"-N {wrapper.name[:15]}",
            "# A chunk for every node, with a slot for a rank on every core"
            + ("; memory: of a core, times the cores." if wrapper.memory else ".")]
@@ -173,7 +177,8 @@ def _pbs(wrapper: Wrapper) -> List[str]:
 def _pbs_start(wrapper: Wrapper) -> List[str]:
     return ['cd "$PBS_O_WORKDIR" || exit 2',
             "# PBS keeps the output until the end; this file can be read while vrm runs.",
-            f'exec >"{wrapper.name}-${{PBS_JOBID%%.*}}.out" 2>&1',
+            "# Added to, since PBS runs this script again after qrerun or preemption.",
+            f'exec >>"{wrapper.name}-${{PBS_JOBID%%.*}}.out" 2>&1',
             "# PBS sends no warning: vrm asks qstat for the end, and takes this if it is not told.",
             f"export PBS_WALLTIME=${{PBS_WALLTIME:-{wrapper.walltime}}}"]
 
