@@ -48,6 +48,7 @@ DEFAULTS = {
         "Transport": "auto",
         "Options": [],
         "CheckBindings": "warn",
+        "Stamp": False,
         "Environment": {},
     },
     "Trust": "own",

@@ -47,15 +47,15 @@ TAGS = "-x VRM_RUN -x VRM_JOB_ID -x OMP_NUM_THREADS"
 
 
 @pytest.mark.parametrize("version, options, arguments, expected", [
-    (V4, (), (), f"mpirun -H n1:2,n0:1 -np 3 {TAGS} --report-bindings --timestamp-output "
+    (V4, (), (), f"mpirun -H n1:2,n0:1 -np 3 {TAGS} --report-bindings "
                  "-rf /r/a.7.rf /apps/a"),
-    (V5, (), (), f"mpirun -H n1:2,n0:1 -np 3 {TAGS} --display bindings --output timestamp "
+    (V5, (), (), f"mpirun -H n1:2,n0:1 -np 3 {TAGS} --display bindings "
                  "--map-by rankfile:file=/r/a.7.rf /apps/a"),
     ((4, 1, 8), ("--mca", "btl", "self,tcp"), ("-x", "1"),
-     f"mpirun -H n1:2,n0:1 -np 3 {TAGS} --report-bindings --timestamp-output -rf /r/a.7.rf "
+     f"mpirun -H n1:2,n0:1 -np 3 {TAGS} --report-bindings -rf /r/a.7.rf "
      "--mca btl self,tcp /apps/a -x 1"),
     ((6, 0, 0), ("--verbose",), ("in",),
-     f"mpirun -H n1:2,n0:1 -np 3 {TAGS} --display bindings --output timestamp "
+     f"mpirun -H n1:2,n0:1 -np 3 {TAGS} --display bindings "
      "--map-by rankfile:file=/r/a.7.rf --verbose /apps/a in"),
 ])
 def test_command(version: Tuple[int, int, int], options: Tuple[str, ...],
@@ -112,8 +112,8 @@ def test_a_synthetic_machine_shows_its_map(version: Tuple[int, int, int], shown:
 
 
 @pytest.mark.parametrize("version, expected", [
-    (V4, "mpirun -H localhost:3 -np 3 --oversubscribe --bind-to none --timestamp-output /apps/a"),
-    (V5, "mpirun -H localhost:3 -np 3 --map-by :oversubscribe --bind-to none --output timestamp "
+    (V4, "mpirun -H localhost:3 -np 3 --oversubscribe --bind-to none /apps/a"),
+    (V5, "mpirun -H localhost:3 -np 3 --map-by :oversubscribe --bind-to none "
          "/apps/a"),
 ])
 def test_emulated_command(version: Tuple[int, int, int], expected: str) -> None:

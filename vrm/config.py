@@ -346,6 +346,7 @@ class Launcher(BaseModel):
     transport: Transport = "auto"  # auto = shared memory and TCP without a fabric
     options: Options = ()  # further arguments for mpirun
     check_bindings: CheckBindings = "warn"
+    stamp: Switch = False  # mpirun puts the time before each line of output (Open MPI)
     environment: Environment = Field(default_factory=dict)  # further variables for the jobs
 
 

@@ -44,13 +44,16 @@ class Launch:
     """What starts one job: the arguments, the whole environment, the files that must stand
     before (path to text), and the CPUs to which it is bound before it starts (numbers of the
     operating system; None leaves it to the launcher's program). `host`: the node on which it is
-    started, where that is not this machine and the launcher has no way of its own."""
+    started, where that is not this machine and the launcher has no way of its own. `reports`: how
+    the lines are known in which the launcher's program reports bindings on standard error, one for
+    each rank: a beginning, and two texts behind it. They are kept out of the job's output."""
 
     argv: Tuple[str, ...]
     env: Mapping[str, str]
     files: Mapping[Path, str]
     affinity: Optional[Tuple[int, ...]] = None
     host: str = ""
+    reports: Tuple[Tuple[bytes, bytes, bytes], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Settings(Protocol):
     transport: str
     options: Tuple[str, ...]
     environment: Mapping[str, str]
+    stamp: bool
 
 
 class Launcher(Protocol):

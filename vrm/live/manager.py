@@ -827,7 +827,9 @@ class Manager:
                              details.directory or str(self.settings.workplace),
                              run.output(job.app, job.id), run.errors(job.app, job.id),
                              run.marker(job.id), run.status(job.id), launch.affinity,
-                             host=launch.host)
+                             host=launch.host, reports=(
+                                 run.bindings(job.app, job.id), job.procs, launch.reports)
+                             if launch.reports else None)
 
     def _where(self, booking: Booking) -> str:
         """Where a job runs, for people: its cores, or its nodes when these are more than two."""

@@ -38,6 +38,9 @@ Version = Tuple[int, int, int]
 
 OLDEST: Version = (4, 1, 0)
 
+REPORTS = ((b"[", b"] MCW rank ", b" bound"), (b"[", b"] Rank ", b" bound"))
+"""How the lines are known in which 4.1 and 5 report bindings (see `Launch`)."""
+
 SLOT_LIMIT = 57
 """Characters that host name and slot text may have together. Open MPI 4.1 writes them into a
 buffer of 64 bytes and aborts; 5 cuts the slot text at 64 silently."""
@@ -53,16 +56,18 @@ class OpenMPI:
 
     `env` is the environment of all jobs, `topologies` are the machines by node name (a node
     without one counts as having one thread per core, and all of its cores usable), `options`
-    go before the application. An `emulated` cluster runs on this machine, unbound.
+    go before the application. An `emulated` cluster runs on this machine, unbound. `stamp`: mpirun
+    puts the time before each line of output.
     """
 
     kind = "openmpi"
 
     def __init__(self, mpirun: str, version: Version, env: Optional[Mapping[str, str]] = None,
                  topologies: Optional[Mapping[str, Topology]] = None, emulated: bool = False,
-                 options: Sequence[str] = (), run_id: str = "") -> None:
+                 options: Sequence[str] = (), run_id: str = "", stamp: bool = False) -> None:
         self.mpirun = mpirun
         self.version = version
+        self.stamp = stamp
         self.version_text = "Open MPI " + ".".join(map(str, version))
         self.env = dict(env or {})
         self.topologies = dict(topologies or {})
@@ -96,7 +101,8 @@ class OpenMPI:
         wanted.update(batch_settings(version[0], base, {} if emulated else cores))
         env = environment(base, settings.environment, wanted, slots=list(cores.values()),
                           allow_root=settings.allow_root)
-        made = cls(mpirun, version, env, topologies, emulated, settings.options)
+        made = cls(mpirun, version, env, topologies, emulated, settings.options,
+                   stamp=settings.stamp)
         made.exported = (*_EXPORTED, *settings.environment)
         return made
 
@@ -122,7 +128,7 @@ class OpenMPI:
             files[read] = text
             how = self._bound(hosts, len(slots), read, env, variables or ())
         argv = (self.mpirun, *how, *self.options, os.fspath(app), *arguments)
-        return Launch(argv, env, files)
+        return Launch(argv, env, files, reports=() if self.emulated else REPORTS)
 
     def _bound(self, hosts: Mapping[str, int], ranks: int, rankfile: Path,
                env: Mapping[str, str], variables: Iterable[str]) -> List[str]:
@@ -136,15 +142,21 @@ class OpenMPI:
                         if host in self.topologies)
         if self.version < (5,):
             shown = "--display-map" if synthetic else "--report-bindings"
-            return [*where, shown, "--timestamp-output", "-rf", str(rankfile)]
-        return [*where, "--display", "map" if synthetic else "bindings", "--output", "timestamp",
+            return [*where, shown, *self._stamps(), "-rf", str(rankfile)]
+        return [*where, "--display", "map" if synthetic else "bindings", *self._stamps(),
                 "--map-by", f"rankfile:file={rankfile}"]
+
+    def _stamps(self) -> List[str]:
+        """What has mpirun put the time before each line of output."""
+        if not self.stamp:
+            return []
+        return ["--timestamp-output"] if self.version < (5,) else ["--output", "timestamp"]
 
     def _unbound(self, ranks: int) -> List[str]:
         where = ["-H", f"localhost:{ranks}", "-np", str(ranks)]
         if self.version < (5,):
-            return [*where, "--oversubscribe", "--bind-to", "none", "--timestamp-output"]
-        return [*where, "--map-by", ":oversubscribe", "--bind-to", "none", "--output", "timestamp"]
+            return [*where, "--oversubscribe", "--bind-to", "none", *self._stamps()]
+        return [*where, "--map-by", ":oversubscribe", "--bind-to", "none", *self._stamps()]
 
     def _line(self, job_id: int, slot: RankSlot, node: Node) -> str:
         """One line of the rankfile, such as `rank 3=n0 slot=0:3`."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Callable, Collection, Deque, Dict, List, Optional, Set, Tuple
 
 from vrm.live import journal as journals
+from vrm.live.lastwords import last_words
 from vrm.live.launchers import BindingCheck, Launcher, Result, read_result
 from vrm.live.processes import Strays, job_of, sessions, signal_session
 from vrm.live.rundir import RunDirectory
@@ -116,9 +117,17 @@ class Records:
             run.marker(job.id).unlink(missing_ok=True)
         if result.verification == "UNSUCCESSFUL" and not outcome.reason:
             outcome.reason = "its own verification was UNSUCCESSFUL"
+        reason = outcome.reason
+        if booking is not None and outcome.state in (JobState.FAILED, JobState.TIMEOUT):
+            words = last_words(run.errors(job.app, job.id), run.output(job.app, job.id))
+            outcome.reason += (": " if words[:4] != "see " else "; ") * bool(words) + words
         row = self._row(outcome, binding, result.seconds)
         assert self._writer is not None
-        self._writer.write(row)
+        try:
+            self._writer.write(row)
+        except OSError:
+            outcome.reason = reason  # it is asked for again
+            raise
         self.rows.append(row)
         self.pending.popleft()
         if outcome.state is not JobState.REFUSED:
@@ -191,9 +200,12 @@ class Records:
         job, nodes = booking.job, (cluster or self.cluster).nodes
         if self.check == "ignore":
             return "unchecked"
-        result = self.launcher.check_bindings(
-            self.run.errors(job.app, job.id), self.run.output(job.app, job.id),
-            list(booking.placement.slots(nodes)), nodes)
+        reported, errors, output = (path(job.app, job.id) for path in (
+            self.run.bindings, self.run.errors, self.run.output))
+        slots = list(booking.placement.slots(nodes))
+        result = self.launcher.check_bindings(reported, errors, slots, nodes)
+        if result.state == "unchecked":
+            result = self.launcher.check_bindings(errors, output, slots, nodes)
         self._tell_mismatch(job.id, result)
         found = self._found.get(job.id, "unchecked")
         if "mismatch" in (result.state, found):

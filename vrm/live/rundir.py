@@ -63,8 +63,13 @@ class RunDirectory:
         return self.log / f"{app}.{job_id}.o"
 
     def errors(self, app: str, job_id: int) -> Path:
-        """Where the job's standard error goes, with the bindings that mpirun reports."""
+        """Where the job's standard error goes."""
         return self.log / f"{app}.{job_id}.e"
+
+    def bindings(self, app: str, job_id: int) -> Path:
+        """Where the bindings go that mpirun reports; they are in the errors of a job that vrm 0.1
+        has started."""
+        return self.rankfiles / f"{app}.{job_id}.bindings"
 
     def create(self, trust: str = "own") -> None:
         """Make the directories, for this user only.
@@ -155,7 +160,8 @@ class RunDirectory:
             number += 1
             folder = self.directory / "earlier" / f"{stamp}-{number}"
         folder.mkdir(parents=True)
-        for path in [*old, *self.rankfiles.glob("*.rf"), *outputs]:
+        for path in [*old, *self.rankfiles.glob("*.rf"), *self.rankfiles.glob("*.bindings"),
+                     *outputs]:
             with contextlib.suppress(FileNotFoundError):
                 os.replace(path, folder / path.name)
         for path in [*self.pids.iterdir(), *self.ended.iterdir()]:

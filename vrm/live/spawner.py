@@ -195,7 +195,8 @@ class LaunchRequest:
     `affinity`: numbers of the CPUs to which the program is bound. `limits`: soft limits by the
     name of `resource.RLIMIT_*` in lower case (`{"core": 0}`). `sync`: force the status to disk
     before the marker goes. `host`: the other node on which the program runs, if any; its files
-    are opened there.
+    are opened there. `reports`: a file for the lines of standard error in which the launcher's
+    program reports bindings, how many these are, and by what they are known (see `Launch`).
     """
 
     id: JobId
@@ -210,6 +211,7 @@ class LaunchRequest:
     sync: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
     host: str = ""
+    reports: Optional[Tuple[PathLike, int, Tuple[Tuple[bytes, bytes, bytes], ...]]] = None
 
     def packed(self, old: bytes = b"") -> bytes:
         """The request as the supervisor reads it; `old` is a file that may become the marker.
@@ -225,7 +227,8 @@ class LaunchRequest:
                  {name.encode(*_ENCODING): value.encode(*_ENCODING)
                   for name, value in self.env.items()},
                  _absolute(self.cwd), _absolute(self.stdout), _absolute(self.stderr),
-                 None if self.affinity is None else tuple(self.affinity), limits)
+                 None if self.affinity is None else tuple(self.affinity), limits,
+                 self.reports and (_absolute(self.reports[0]), *self.reports[1:]))
         return marshal.dumps((json.dumps(self.id), _absolute(self.marker), _absolute(self.status),
                               self.sync, os.fsencode(self.host), order, old))
 

@@ -80,7 +80,7 @@ class Srun:
         env = tagged({**with_threads(self.env, variables, slots, self.options),
                       "SLURM_HOSTFILE": os.fspath(rankfile)},
                      self.run_id, job_id)
-        return Launch(argv, env, files)
+        return Launch(argv, env, files, reports=((b"cpu-bind", b", task ", b"]: "),))
 
     def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
                        nodes: Sequence[Node] = ()) -> BindingCheck:

@@ -43,6 +43,7 @@ import gc
 import marshal
 import os
 import resource
+import select
 import stat
 import sys
 import time
@@ -72,6 +73,15 @@ RETRY_FOR = 3600.0
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1,
              signal.SIGUSR2)
 """Signals that a stand-in sends on to its program; SIGKILL ends both."""
+
+HELD_BACK = 200
+"""Milliseconds for which a line without its end is held back, which may become a report."""
+
+STAMPED = b"<stderr>:"
+"""What ends the time stamp that mpirun may put before a line."""
+
+SIEVE_ENDS = 0.2
+"""Seconds within which the last words of a program that has ended come through its sieve."""
 
 PORTABLE = 2
 """Version of `marshal` that the Python of any node reads."""
@@ -204,8 +214,11 @@ def quoted(text: str | None) -> str:
 # The launch.
 
 def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
-              affinity: tuple | None, limits: tuple) -> int:
+              affinity: tuple | None, limits: tuple, reports: tuple | None = None) -> int:
     """Start the program and return its process number; raises LaunchError.
+
+    With `reports`, the arguments of `start_sieve`, what the launcher's program reports goes there
+    instead of to standard error.
 
     Directory, cores and limits are set on this process, inherited by the program, and taken
     back: so `posix_spawn` can be used, which says why a program could not be executed.
@@ -240,6 +253,8 @@ def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
             except (OSError, ValueError) as error:
                 raise LaunchError(f"limit {name} = {value}: {reason_of(error)}") from None
             before.append((kind, old))
+        if reports is not None:
+            outputs.append(start_sieve(outputs[-1], *reports))
         spawn = os.posix_spawn
         if b"/" not in argv[0]:
             spawn = os.posix_spawnp
@@ -259,6 +274,89 @@ def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
         for descriptor in outputs:
             os.close(descriptor)
         os.chdir("/")
+
+
+def start_sieve(errors: int, path: bytes, ranks: int, marks: tuple) -> int:
+    """Fork a process that copies what comes to the file `errors`, without the launcher's reports:
+    what begins with the first text of a mark, has the two others behind it, and goes to the line's
+    end. The first `ranks` of these go to the file `path`. Returns the pipe that leads there; raises
+    LaunchError.
+
+    It ends when nobody has the pipe any more. A process of its own, and no thread of the
+    supervisor: what the program prints must not wait for the record of its end, nor that for it.
+    """
+    try:
+        found = open_output(path)
+    except (OSError, ValueError) as error:
+        raise LaunchError(described("file of bindings", path, error)) from None
+    source, pipe = os.pipe()
+    failure = None
+    try:
+        pid = os.fork()
+    except OSError as error:
+        pid, failure = -1, error
+    if pid:
+        os.close(source)
+        os.close(found)
+        if failure is not None:
+            os.close(pipe)
+            raise LaunchError(f"no process for its output: {reason_of(failure)}")
+        return pipe
+    try:
+        # Nothing else stays open: the manager's lock would never be free.
+        for target, descriptor in enumerate([os.dup(each) for each in (source, errors, found)]):
+            os.dup2(descriptor, target)
+        os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        sieve(ranks, marks)
+    finally:
+        os._exit(0)
+
+
+def sieve(left: int, marks: tuple) -> None:
+    """From standard input to standard output, and `left` reports to standard error."""
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    rest = b""  # of a line whose end has not come
+    while True:
+        ready = poll.poll(HELD_BACK if rest else None)
+        data = os.read(0, 1 << 16) if ready else b""
+        data, rest, ended = rest + data, b"", bool(ready and not data)
+        if left > 0:
+            lines = data.splitlines(True)
+            if ready and not ended and not data.endswith(b"\n"):
+                rest = lines.pop()
+            kept = []
+            for line in lines:
+                at = len(line) if left <= 0 else report_in(line, marks)
+                kept.append(line[:at])
+                if at < len(line):
+                    left -= 1
+                    put(2, line[at:])
+            data = b"".join(kept)
+        put(1, data)
+        if ended:
+            return
+
+
+def report_in(line: bytes, marks: tuple) -> int:
+    """Where a report begins in a line, behind what a program may have printed without a line's end;
+    the line's length when there is none. With a time stamp before it, it begins with that."""
+    for start, then, last in marks:
+        at = line.find(then)
+        begin = line.rfind(start, 0, at) if at >= 0 else -1
+        if begin >= 0 and last in line[at:]:
+            stamp = line.rfind(STAMPED, 0, begin)
+            return 0 if stamp >= 0 and not line[stamp + len(STAMPED):begin].strip() else begin
+    return len(line)
+
+
+def put(descriptor: int, data: bytes) -> None:
+    """Write all of it; what a full disk does not take is lost, as it would be without a sieve."""
+    try:
+        while data:
+            data = data[os.write(descriptor, data):]
+    except OSError:
+        pass
 
 
 def open_output(path: bytes) -> int:
@@ -291,6 +389,16 @@ def refusal(program: bytes, error: Exception) -> str:
     elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:
         reason = "no program for this machine, nor a script whose first line names one (#!/bin/sh)"
     return clean(f"{os.fsdecode(program)}: {reason}")
+
+
+def wait_for_sieve() -> None:
+    """Let what the program has printed come to its file. A process that outlives the program may
+    have the pipe: then this does not take long."""
+    due = time.monotonic() + SIEVE_ENDS
+    while not childless():
+        left = due - time.monotonic()
+        if left <= 0 or signal.sigtimedwait((signal.SIGCHLD,), left) is None:
+            return
 
 
 # The launch on another node.
@@ -443,6 +551,8 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     release(files)
     if pid:
         raw, usage = wait_for(pid, link)
+        if order[-1] is not None:
+            wait_for_sieve()
         duration, end = time.monotonic() - tick, time.time()
         if os.WIFSIGNALED(raw):
             number = os.WTERMSIG(raw)
