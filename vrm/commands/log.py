@@ -12,7 +12,6 @@ from typing import Any, Callable, Mapping, Optional
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, job_ids, settings_of, tell
-from vrm.report.state import current
 
 POLL_SECONDS = 0.2
 """Files may be written on another host: nothing but looking again shows what is new."""
