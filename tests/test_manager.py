@@ -369,7 +369,7 @@ def test_a_run_that_is_over_is_put_aside_by_the_next(site: Site) -> None:
     assert ran(program) == 2 and site.statuses() == {0: "completed"}
     earlier, = (site.log / "earlier").iterdir()
     assert {p.name for p in earlier.iterdir()} == {
-        "journal", "jobs.csv", "one.x.0.rf", "one.x.0.o", "one.x.0.e"}
+        "journal", "jobs.csv", "one.x.0.rf", "one.x.0.bindings", "one.x.0.o", "one.x.0.e"}
 
 
 def test_a_damaged_journal_is_put_aside_by_fresh_unless_jobs_may_run(site: Site) -> None:
