@@ -307,7 +307,7 @@ def test_a_journal_of_0_1_0_is_read_and_continued(tmp_path: Path) -> None:
     (5, {"state": "running"}, "state"),
     (5, {"id": [0]}, "id"),
     (6, {"id": 0}, "ended already"),
-    (6, {"event": "end"}, "end without state"),
+    (6, {"event": "end"}, "end: state is missing"),
     (6, {"event": "again", "retry": False, "id": 2}, "never started"),
     (6, {"event": "intent", "reason": "cancel", "id": 0}, "does not run"),
     (6, {"event": "bang"}, "unknown event 'bang'"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -51,11 +50,11 @@ class Watched:
 
     def look(self) -> Optional[Mapping[str, Any]]:
         """The job as the state shows it; None when it neither runs nor waits."""
-        from vrm.report.state import current
+        from vrm.report.state import current, read
         try:
             changed = os.stat(self.run.state).st_mtime_ns
             if changed != self._seen:
-                self._snapshot = current(json.loads(self.run.state.read_text(encoding="utf-8")))
+                self._snapshot = current(read(self.run.state))
                 self._seen = changed
             return next((job for job in self._snapshot["jobs"] if job["id"] == self.id), None)
         except FileNotFoundError:

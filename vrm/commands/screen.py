@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import curses
-import json
 import os
 import queue
 import signal
@@ -18,7 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from vrm.live import control
 from vrm.live.rundir import RunDirectory, RunError
 from vrm.report import top
-from vrm.report.state import Snapshot, current
+from vrm.report.state import Snapshot, current, parsed
 
 LOOK = 0.25
 """Seconds between two looks at the files; a change is drawn at once."""
@@ -123,7 +122,7 @@ class Reader(threading.Thread):
         try:
             state = self._changed("state", self._run.state)
             if state is not None:
-                snapshot = current(json.loads(state))
+                snapshot = current(parsed(state))
                 top.render(snapshot, (), (80, 24), 0.0)  # what cannot be drawn is not taken
                 self.seen = replace(self.seen, snapshot=snapshot, alive=None, trouble="")
         except FileNotFoundError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from typing import Any, List, Optional, Tuple
@@ -110,12 +109,12 @@ def job_ids(parsed_args: argparse.Namespace, **context: Any) -> List[str]:
     """The ids of the jobs that run and wait, and of those that have ended."""
     from vrm.live.setup import run_directory
     from vrm.report.jobs import read_jobs
-    from vrm.report.state import current
+    from vrm.report.state import current, read
 
     run = run_directory(settings_of(parsed_args))
     found = [str(row.id) for row in read_jobs(run.jobs)] if run.jobs.exists() else []
     if run.state.exists():
-        found += [str(job["id"]) for job in current(json.loads(run.state.read_text()))["jobs"]]
+        found += [str(job["id"]) for job in current(read(run.state))["jobs"]]
     return found
 
 

@@ -45,7 +45,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 def info(arguments: argparse.Namespace) -> int:
     """What `show` does, also for `vrm -i queue` and `vrm -i state`."""
-    from vrm.report import tables
+    from vrm.report import state, tables
 
     settings = settings_of(arguments)
     path = settings.state
@@ -53,7 +53,7 @@ def info(arguments: argparse.Namespace) -> int:
 
     def render() -> str:
         try:
-            snapshot = json.loads(path.read_text(encoding="utf-8"))
+            snapshot = state.read(path)
             if snapshot["manager"]["phase"] == "ended":
                 ended.set()
             return _text(snapshot, settings.directory / "jobs.csv", arguments)
@@ -63,8 +63,8 @@ def info(arguments: argparse.Namespace) -> int:
         except OSError as error:
             raise ValueError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is no state that a manager has written; correct State or "
-                             "Directory in the configuration") from error
+            raise ValueError(f"{path} is no state that a manager has written ({error}); correct "
+                             "State or Directory in the configuration") from error
 
     if arguments.watch is not None:
         tables.watch(render, arguments.watch, stop=ended)

@@ -7,13 +7,15 @@ an event needs, and that its job is in a state in which it can happen.
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Union
 
 from vrm.model import JobState, bits
 from vrm.model.node import HALF, WHOLE
+from vrm.system import shapes
+from vrm.system.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
+                               positive, size, text, whole)
 from vrm.workload.queue_file import (LONGEST_TIME, LineError, check_app, dependencies,
                                      numbers)
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from vrm.live.journal import Past
 
 Record = Dict[str, Any]
-Check = Callable[[Any], bool]
 
 NEWEST = 2
 """The newest form of a journal that this vrm reads."""
@@ -36,48 +37,16 @@ class JournalError(ValueError):
 
 # ------------------------------------------------------------------------------------ values
 
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")  # a line of a queue cannot hold them
 _VARIABLE = re.compile(r"(?!VRM_)[A-Za-z_][A-Za-z0-9_]*")
 _HEX = re.compile(r"0x[0-9a-f]{1,200000}")
-_MOST = 10 ** 9
 
 
-def _count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MOST
-
-
-def _positive(value: Any) -> bool:
-    return _count(value) and value > 0
-
-
-def _whole(value: Any) -> bool:
-    return type(value) is int and -_MOST <= value <= _MOST
-
-
-def _size(value: Any) -> bool:
-    """Of a file: an inode or an offset."""
-    return type(value) is int and 0 <= value < 1 << 64
-
-
-def _number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e15
+def _path(value: Any) -> bool:
+    return type(value) is str and "\0" not in value
 
 
 def _seconds(value: Any) -> bool:
-    return _number(value) and 0 < value <= LONGEST_TIME
-
-
-def _flag(value: Any) -> bool:
-    return type(value) is bool
-
-
-def _text(value: Any) -> bool:
-    return type(value) is str
-
-
-def _line_text(value: Any) -> bool:
-    """A text that a line of a queue can say."""
-    return type(value) is str and not _CONTROL.search(value)
+    return number(value) and 0 < value <= LONGEST_TIME
 
 
 def _application(value: Any) -> bool:
@@ -95,74 +64,66 @@ def _numbers(value: Any) -> bool:
 
 
 def _variables(value: Any) -> bool:
-    return type(value) is dict and all(_VARIABLE.fullmatch(name) and _line_text(text)
-                                       for name, text in value.items())
-
-
-def _list(check: Check, size: Optional[int] = None) -> Check:
-    return lambda value: (type(value) is list and all(map(check, value))
-                          and size in (None, len(value)))
+    return type(value) is dict and all(_VARIABLE.fullmatch(name) and line(said)
+                                       for name, said in value.items())
 
 
 def _after(value: Any) -> bool:
     """Ids as `after=` has them, or as vrm 0.1.0 wrote them."""
     try:
-        return _list(_dependency)(value) or (
+        return list_of(_dependency)(value) or (
             type(value) is str and all(each.ids for each in dependencies(value)))
     except ValueError:
         return False
 
 
 def _dependency(value: Any) -> bool:
-    return type(value) is list and len(value) == 2 and _count(value[0]) and _flag(value[1])
+    return type(value) is list and len(value) == 2 and count(value[0]) and flag(value[1])
 
 
 def _node(value: Any) -> bool:
-    return (type(value) is list and len(value) == 2 and _line_text(value[0])
-            and _list(_positive)(value[1]) and bool(value[1]))
+    return (type(value) is list and len(value) == 2 and line(value[0])
+            and list_of(positive)(value[1]) and bool(value[1]))
 
 
 def _position(value: Any) -> bool:
-    return (type(value) is list and len(value) == 4 and all(map(_size, value[:3]))
-            and _text(value[3]))
-
-
-def _maybe(check: Check) -> Check:
-    return lambda value: value is None or check(value)
+    return (type(value) is list and len(value) == 4 and all(map(size, value[:3]))
+            and text(value[3]))
 
 
 _STATES = {state.value for state in JobState if state.ended}
 
 _WANTED: Dict[str, Dict[str, Check]] = {
-    "run": {"run": lambda value: _text(value) and bool(re.fullmatch(r"[0-9a-z]{1,64}", value))},
-    "job": {"id": _count, "app": _application, "procs": _positive, "estimate": _seconds,
-            "submit": _number, "exclusive": _flag, "cores": _positive},
-    "input": {"ended": _flag},
-    "start": {"id": _count, "time": _number, "backfilled": _flag,
-              "placement": lambda value: type(value) is dict},
-    "back": {"id": _count},
-    "intent": {"id": _count, "reason": _text},
-    "end": {"id": _count, "time": _number, "state": lambda value: _text(value) and value in _STATES,
-            "reason": _text, "exit_code": _maybe(_whole)},
-    "again": {"id": _count, "retry": _flag},
-    "hold": {"id": _count},
-    "release": {"id": _count},
+    "run": {"run": lambda value: text(value) and bool(re.fullmatch(r"[0-9a-z]{1,64}", value))},
+    "job": {"id": count, "app": _application, "procs": positive, "estimate": _seconds,
+            "submit": number, "exclusive": flag, "cores": positive},
+    "input": {"ended": flag},
+    "start": {"id": count, "time": number, "backfilled": flag,
+              "placement": mapping},
+    "back": {"id": count},
+    "intent": {"id": count, "reason": text},
+    "end": {"id": count, "time": number, "state": one_of(_STATES),
+            "reason": text, "exit_code": maybe(whole)},
+    "again": {"id": count, "retry": flag},
+    "hold": {"id": count},
+    "release": {"id": count},
     "finished": {},
 }
 """The events of a journal, and the values that each must have."""
 
+
 def _home(value: Any) -> bool:
     """The directory of a run."""
-    return type(value) is dict and _line_text(value.get("path")) and _size(value.get("inode"))
+    return type(value) is dict and _path(value.get("path")) and size(value.get("inode"))
 
 
 _MAY: Dict[str, Check] = {
-    "time": _number, "pid": _count, "host": _text, "boot": _text, "allocation": _text,
-    "nodes": _list(_node), "granted": _list(_node), "lost": _flag, "format": _positive,
-    "home": _home, "position": _maybe(_position), "command": _text,
-    "priority": _whole, "after": _after, "retries": _count, "variables": _variables,
-    "arguments": _list(_line_text), "directory": _line_text, "held": _flag, "name": _line_text,
-    "array": _numbers, "ran": _maybe(_list(_number, 2)),
+    "time": number, "pid": count, "host": text, "boot": text, "allocation": text,
+    "nodes": list_of(_node), "granted": list_of(_node), "lost": flag, "format": positive,
+    "home": _home, "position": maybe(_position), "command": text,
+    "priority": whole, "after": _after, "retries": count, "variables": _variables,
+    "arguments": list_of(line), "directory": _path, "held": flag, "name": line,
+    "array": _numbers, "ran": maybe(list_of(number, 2)),
 }
 """Values that are right where they are there; others are not looked at."""
 
@@ -176,14 +137,9 @@ def fault(record: Record, past: "Past") -> str:
     wanted = _WANTED.get(event)
     if wanted is None:
         return f"unknown event {event[:40]!r}"
-    for name, check in wanted.items():
-        if name not in record:
-            return f"{event} without {name}"
-        if not check(record[name]):
-            return f"{event}: {name} is wrong"
-    for name, check in _MAY.items():
-        if name in record and name not in wanted and not check(record[name]):
-            return f"{event}: {name} is wrong"
+    wrong = shapes.fault(record, wanted, _MAY)
+    if wrong:
+        return f"{event}: {wrong}"
     if event == "run":
         newer = record.get("format", 1) > NEWEST
         return "written by a newer vrm, which must go on with it" if newer else ""
@@ -230,8 +186,8 @@ def _misplaced(placement: Record, job: Any, nodes: Sequence[Any]) -> str:
         return "placement: it is not understood"
     held, ranked = 0, 0
     for values, into in ((claims, "claims"), (order, "order")):
-        for text in values:
-            group = _set(text, len(nodes))
+        for each in values:
+            group = _set(each, len(nodes))
             if group is None or (into == "order" and group & ranked):
                 return f"placement: {into} is wrong"
             if into == "claims":
@@ -242,14 +198,14 @@ def _misplaced(placement: Record, job: Any, nodes: Sequence[Any]) -> str:
     if held != ranked or not held:
         return "placement: its nodes are wrong"
     if most is not None and not (type(most) is dict and all(
-            re.fullmatch("[0-9]{1,9}", name) and _count(ranks) for name, ranks in most.items())):
+            re.fullmatch("[0-9]{1,9}", name) and count(ranks) for name, ranks in most.items())):
         return "placement: most is wrong"
     return ""
 
 
-def _set(text: Any, size: int) -> Optional[int]:
-    """A set of numbers below `size`; None where it is none."""
-    if type(text) is not str or not _HEX.fullmatch(text):
+def _set(value: Any, below: int) -> Optional[int]:
+    """A set of numbers below a limit; None where it is none."""
+    if type(value) is not str or not _HEX.fullmatch(value):
         return None
-    value = int(text, 16)
-    return value if value.bit_length() <= size else None
+    found = int(value, 16)
+    return found if found.bit_length() <= below else None

@@ -13,11 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from vrm.report import state
 from vrm.report.jobs import JobFileError, read_jobs
 from vrm.report.names import digits, policy_name, time_text, unit_of
 from vrm.report.plotting import label_of, picture
 from vrm.report.metrics import (THRESHOLD, Distribution, bounded_slowdown, distribution, makespan,
                                 ran, utilisation, waiting)
+from vrm.system import shapes
+from vrm.system.files import read_regular
 
 # Okabe and Ito, "Color universal design" (2008), without black and the yellow that white drowns.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7")
@@ -104,16 +107,22 @@ def circumstances(directory: Path) -> Tuple[Choices, Optional[int]]:
     for name in ("summary.json", "state"):
         path = directory / name
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            rules = found if name == "summary.json" else found["scheduling"]
-            cores = (found["machine"]["all_cores"] if name == "summary.json" else
-                     sum(len(socket) for node in found["nodes"] for socket in node["sockets"]))
-            return (rules["algorithm"], str(rules["backfilling"]), rules["policy"]), cores
+            if name == "summary.json":
+                rules = json.loads(read_regular(path))
+                cores = rules["machine"]["all_cores"]
+            else:
+                found = state.read(path, ("scheduling", "nodes"))
+                rules = found["scheduling"]
+                cores = sum(len(socket) for node in found["nodes"] for socket in node["sockets"])
+            choices = (rules["algorithm"], str(rules["backfilling"]), rules["policy"])
+            if not (all(map(shapes.line, choices)) and shapes.positive(cores)):
+                raise ValueError("algorithm, backfilling, policy or the cores are wrong")
+            return choices, cores
         except FileNotFoundError:
             continue
         except OSError as error:
             raise CompareError(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CompareError(f"{path}: vrm has not written this ({error!r}); move it away, or "
                                "run again") from error
     return (None, None, None), None

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, Mapping
+import json
+import os
+from typing import Any, Collection, Dict, Iterator, Mapping, Union
 
 from vrm.model.ranges import fold, numbers
+from vrm.system import shapes
+from vrm.system.files import read_regular
+from vrm.system.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
+                               text, whole)
 
 Snapshot = Mapping[str, Any]
 
 FORMATS = (1, 2)
 """Of state files that are read: 1 is that of vrm 0.1; since 2, neighbours in the queue of which only
 ids and indices differ are one value, and `after` is a text of ranges."""
+
+
+def read(path: "Union[str, os.PathLike[str]]", keys: Collection[str] = ()) -> Snapshot:
+    """The state in a file, of which these keys are needed (default: all). OSError when it cannot be
+    read, ValueError when no manager wrote it."""
+    return parsed(read_regular(path), keys)
+
+
+def parsed(data: bytes, keys: Collection[str] = ()) -> Snapshot:
+    """The same of a file's content."""
+    try:
+        found = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    wrong = shapes.fault(found, {key: _ALL[key] for key in keys or _ALL}, _ALL)
+    if wrong:
+        raise ValueError(wrong)
+    return found
 
 
 def current(snapshot: Snapshot) -> Snapshot:
@@ -44,6 +68,54 @@ def _jobs(value: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
     for job_id, index in zip(ids, indices):
         args = facts["args"] if index is None else facts["args"].replace("%i", str(index))
         yield {**facts, "id": job_id, "index": index, "args": args}
+
+
+# What a state must look like: a text with a control character is none that a manager has written.
+
+
+def _sound(wanted: Mapping[str, Check], may: Mapping[str, Check]) -> Check:
+    return lambda value: not shapes.fault(value, wanted, may)
+
+
+def _ranges(value: Any) -> bool:
+    try:
+        return type(value) is str and (not value or bool(numbers(value)))
+    except ValueError:
+        return False
+
+
+def _after(value: Any) -> bool:
+    return list_of(count)(value) or (line(value) and all(
+        _ranges(part.removeprefix("any:")) for part in value.split(",")))
+
+
+def _job(value: Any) -> bool:
+    named = type(value) is dict and ("id" in value or value.get("ids"))
+    running = named and value.get("state") == "running"
+    return bool(named) and not shapes.fault(
+        value, {**_JOB, **(_RUNNING if running else {})}, _JOB_MAY)
+
+
+_JOB: Mapping[str, Check] = {
+    "app": line, "procs": count, "submit": number, "estimate": number, "exclusive": flag,
+    "state": one_of(("running", "queued"))}
+_RUNNING: Mapping[str, Check] = {"start": number, "expected_end": number, "nodes": list_of(line)}
+_JOB_MAY: Mapping[str, Check] = {
+    "id": count, "ids": _ranges, "indices": _ranges, "index": maybe(count), "priority": whole,
+    "name": line, "args": line, "dir": text, "binding": line, "held": flag, "late": flag,
+    "lacks": line, "after": _after, "why": line, "expected_start": number}
+_ALL: Mapping[str, Check] = {
+    "format": count, "time": number, "emulated": flag,
+    "manager": _sound({"host": line, "pid": count, "start": number, "phase": line}, {}),
+    "scheduling": _sound({"algorithm": line, "policy": line,
+                          "backfilling": lambda value: line(value) or count(value)},
+                         {"interval": number, "starts_per_interval": count}),
+    "allocation": _sound({"end": maybe(number)}, {}),
+    "nodes": list_of(_sound({"name": line, "up": flag, "sockets": list_of(list_of(maybe(count)))},
+                            {})),
+    "jobs": list_of(_job),
+    "ended": lambda value: mapping(value) and all(map(count, value.values())) and all(
+        map(line, value))}
 
 
 def label(job: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ decide alike, the run times as they were).
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
@@ -18,6 +17,7 @@ from vrm.model.node import Node
 from vrm.model.speedups import Speedups
 from vrm.report import metrics
 from vrm.report.jobs import JobFileError, JobRow, parse_cores, read_jobs
+from vrm.report.state import read
 from vrm.report.validation import Pair, Validation
 from vrm.simulation.library import simulate
 from vrm.workload.estimates import Table
@@ -43,7 +43,7 @@ class Rules:
 def read_rules(state: Path) -> Rules:
     """How a run was scheduled, from the state file that it leaves. Raises ValidationError."""
     try:
-        found = json.loads(state.read_text(encoding="utf-8"))
+        found = read(state, ("scheduling", "nodes"))
         rules = found["scheduling"]
         nodes = tuple(Node(node["name"], tuple(len(socket) for socket in node["sockets"]))
                       for node in found["nodes"])

@@ -88,6 +88,15 @@ def read_own(path: PathLike, most: int = -1) -> bytes:
     return data
 
 
+def read_regular(path: PathLike) -> bytes:
+    """The content of a file, whosever it is; OSError for a pipe, which is not waited for."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
+        return file.read()
+
+
 def write_new(path: PathLike, text: str, private: bool = False) -> None:
     """Write a file that is new: what has its name is removed, and never written through. With
     `private` for this user only, whatever the umask."""
