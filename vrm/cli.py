@@ -92,6 +92,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command line; the exit status."""
     from vrm.problems import ConfigError
     from vrm.live.rundir import RunError
+    from vrm.system.text import printable_lines
 
     try:
         if "_ARGCOMPLETE" in os.environ:  # the shell asks what can stand here
@@ -102,9 +103,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         sys.stdout.flush()
         return status
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        print(printable_lines(str(error)), file=sys.stderr)
     except (RunError, CannotRun) as error:
-        print(f"vrm: {error}", file=sys.stderr)
+        print(printable_lines(f"vrm: {error}"), file=sys.stderr)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -113,7 +114,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except OSError as error:
         _give_up_output()
         where = f"{error.filename}: " if error.filename is not None else ""
-        print(f"vrm: {where}{error.strerror or error}", file=sys.stderr)
+        print(printable_lines(f"vrm: {where}{error.strerror or error}"), file=sys.stderr)
     return COULD_NOT_RUN
 
 

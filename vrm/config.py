@@ -225,9 +225,9 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), _kind("seconds, 0 o
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False), _kind("a number, 0 or more", "1")]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False), _kind("a number above 0", "2.5")]
 Size = Annotated[
-    Union[Literal["auto"], Annotated[int, Field(ge=1)]],
+    Union[Literal["auto"], Annotated[int, Field(ge=1, le=1_000_000)]],
     BeforeValidator(_lower),
-    _kind("auto or a whole number from 1 up", "8"),
+    _kind("auto or a whole number from 1 to 1000000", "8"),
 ]
 Version = Annotated[
     str,

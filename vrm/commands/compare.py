@@ -28,6 +28,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Compare; 0 done, 2 could not."""
+    from vrm.system.text import printable_lines
     from vrm.report.compare import CompareError, data, draw, read_runs, table
 
     try:
@@ -36,7 +37,7 @@ def compare(arguments: argparse.Namespace) -> int:
             draw(runs, arguments.out)
     except CompareError as error:
         raise CannotRun(str(error)) from error
-    print(json.dumps(data(runs), indent=2) if arguments.json else table(runs))
+    print(json.dumps(data(runs), indent=2) if arguments.json else printable_lines(table(runs)))
     if arguments.out is not None and not arguments.json:
         print(f"drawn: {arguments.out}")
     return 0

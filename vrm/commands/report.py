@@ -49,9 +49,11 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 def report(arguments: argparse.Namespace) -> int:
     """Report: 0 done, 2 could not."""
     from vrm.report.formats import comma_separated, joined
+    from vrm.report.jobs import JobFileError
     from vrm.report.study import StudyError, findings, read_study
     from vrm.report.study_pictures import PictureError
     from vrm.report.study_tables import tables
+    from vrm.system.text import printable_lines
 
     formats = [name for names in arguments.format for name in names]
     try:
@@ -67,10 +69,10 @@ def report(arguments: argparse.Namespace) -> int:
         shown = tables(study)
         for name in formats:
             if name == "text":
-                print("\n".join(findings(study)), end="\n\n")
-            print("\n".join(map(comma_separated, shown)) if name == "csv" else
-                  joined(shown, name), end="")
-    except (StudyError, PictureError) as error:
+                print(printable_lines("\n".join(findings(study))), end="\n\n")
+            print(printable_lines("\n".join(map(comma_separated, shown)) if name == "csv" else
+                                  joined(shown, name)), end="")
+    except (StudyError, PictureError, JobFileError) as error:
         raise CannotRun(str(error)) from error
     return 0
 

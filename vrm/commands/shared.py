@@ -33,6 +33,8 @@ def settings_of(arguments: argparse.Namespace) -> Any:
     config = getattr(arguments, "config", default_config())
     if config is not None and not hasattr(arguments, "config") and "VRM_CONFIG" not in os.environ:
         reason = distrust(config, allow="name it with -c", there=True)
+        if not reason and not os.path.isfile(config):
+            reason = f"{config} is not a file; name a configuration with -c"
         if reason:
             raise CannotRun(reason)
     return load(config)

@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vrm.live.own import load_own
     from vrm.model.speedups import SpeedError
     from vrm.report.compare import CompareError
+    from vrm.report.jobs import JobFileError
     from vrm.report.validation import data, draw, table
     from vrm.scheduling.registry import PolicyError
     from vrm.simulation.validation import ValidationError, read_rows, read_rules, validate
@@ -61,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         found = validate(read_rows(directory / "jobs.csv"), rules, estimates, heatmap, speedups)
         for picture in arguments.out:
             draw(found, picture)
-    except (ValidationError, EstimateError, SpeedError, PolicyError, CompareError) as error:
+    except (ValidationError, EstimateError, SpeedError, PolicyError, CompareError,
+            JobFileError) as error:
         raise CannotRun(str(error)) from error
     if arguments.json:
         print(json.dumps(data(found), indent=2))

@@ -29,6 +29,7 @@ from vrm.live.topology import (NodeFacts, Topology, TopologyError, cluster_geome
 from vrm.model import Cluster, Node
 from vrm.scheduling import make_policy
 from vrm.system.files import write_new
+from vrm.system.text import printable_lines
 
 TRIAL_SECONDS = 30.0
 
@@ -49,7 +50,7 @@ class Finding:
 
     def __str__(self) -> str:
         line = f"{self.level:<5}  {self.what:<13} {self.text}"
-        return line + (f"\n{'':20} -> {self.mend}" if self.mend else "")
+        return printable_lines(line + (f"\n{'':20} -> {self.mend}" if self.mend else ""))
 
 
 def examine(config: Optional[str]) -> List[Finding]:

@@ -197,6 +197,8 @@ def _misplaced(placement: Record, job: Any, nodes: Sequence[Any]) -> str:
     most = placement.get("most")
     if held != ranked or not held:
         return "placement: its nodes are wrong"
+    if "most" not in placement:
+        return "placement: most is missing"
     if most is not None and not (type(most) is dict and all(
             re.fullmatch("[0-9]{1,9}", name) and count(ranks) for name, ranks in most.items())):
         return "placement: most is wrong"

@@ -18,7 +18,7 @@ from typing import (Dict, FrozenSet, Iterable, List, Mapping, Optional, Protocol
 
 from vrm.live.topology import Topology, TopologyError, read_topology
 from vrm.model import Node, RankSlot
-from vrm.scheduling.registry import PolicyError, Registry
+from vrm.scheduling.registry import PolicyError, Registry, failure
 from vrm.system.files import open_own
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -142,6 +142,14 @@ def make_launcher(settings: Settings, emulated: bool = False,
             return launcher
         except NoProgram as error:
             complaints.append(error)
+        except LaunchError:
+            raise
+        except Exception as error:
+            if LAUNCHERS.get(settings.kind) is not None or automatic:
+                raise
+            raise LaunchError(f"Launcher.Kind: {failure(settings.kind, error)}; wanted is a class "
+                              "with the methods of a launcher (see vrm/live/launchers.py)"
+                              ) from error
     if len(complaints) == 1:
         raise complaints[0]
     raise NoProgram("no launcher of MPI programs is here (for programs without MPI set "

@@ -17,11 +17,11 @@ from vrm.live import journal as journals
 from vrm.live.lastwords import last_words
 from vrm.live.launchers import BindingCheck, Launcher, Result, read_result
 from vrm.live.processes import Strays, job_of, sessions, signal_session
-from vrm.live.rundir import RunDirectory
+from vrm.live.rundir import RunDirectory, RunError
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.scheduling.book import PLAIN, Details
-from vrm.report.jobs import HEADER, JobRow, JobWriter, PlacementText, read_jobs
-from vrm.system.files import write_atomically
+from vrm.report.jobs import JobFileError, HEADER, JobRow, JobWriter, PlacementText, read_jobs
+from vrm.system.files import naming, write_atomically
 
 SWEEP_PAUSE = 0.05
 """Seconds at least between two looks at all processes for those that outlived their job."""
@@ -74,9 +74,15 @@ class Records:
 
     def open(self, past: journals.Past) -> None:
         """Go on with `jobs.csv`: the rows of jobs that wait again are dropped, and those that only
-        the journal has are pending. OSError when it cannot be written."""
-        JobWriter(self.run.jobs).close()  # cuts off a torn line
-        found = list(read_jobs(self.run.jobs))
+        the journal has are pending. OSError when it cannot be written, RunError when it is
+        damaged."""
+        try:
+            with naming(self.run.jobs):
+                JobWriter(self.run.jobs).close()  # cuts off a torn line
+            found = list(read_jobs(self.run.jobs))
+        except JobFileError as error:
+            raise RunError(f"{error}; correct that line, or move the file away: its lines are "
+                           "written again from the journal") from error
         self.rows = [row for row in found if row.id in past.ended]
         if len(self.rows) < len(found):
             self._write_rows()

@@ -451,6 +451,10 @@ class Geometry:
     granted: Tuple[Node, ...] = ()
 
 
+MOST_CORES = 10_000_000
+"""Cores of the largest cluster that is made."""
+
+
 def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
                      nodes: Size = "auto", sockets: Size = "auto", cores: Size = "auto",
                      emulate: bool = False, granted: Optional[Mapping[str, int]] = None,
@@ -470,6 +474,9 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
     wanted_nodes = _size("Nodes", nodes) or len(hosts)
     wanted_sockets, wanted_cores = _size("Sockets", sockets), _size("Cores", cores)
     answered = [host for host in hosts if host in facts]
+    if wanted_nodes * (wanted_sockets or 1) * (wanted_cores or 1) > MOST_CORES:
+        raise TopologyError(f"Nodes, Sockets and Cores ask for more than {MOST_CORES} cores in all; "
+                            "make them smaller, or write auto")
     if not answered:
         raise TopologyError("no node of the allocation answers: " + "; ".join(
             f"{host}: {failed.get(host, 'not asked')}" for host in hosts))

@@ -6,6 +6,7 @@ that a line torn by a crash can be told and cut off, and `grep` and `tail -f` sh
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from dataclasses import dataclass, fields
@@ -17,8 +18,13 @@ from vrm.model import AnyPlacement, bits
 from vrm.model.job import JobState
 from vrm.model.node import Node, lane_of_socket
 from vrm.model.placement import CorePlacement
+from vrm.system.text import printable
 
 PathLike = Union[str, "os.PathLike[str]"]
+
+
+MOST_NODES = 1_000_000
+"""Nodes that a job can have run on."""
 
 
 class JobFileError(ValueError):
@@ -159,11 +165,17 @@ def fold_nodes(names: Iterable[str]) -> str:
 
 
 def unfold_nodes(text: str) -> List[str]:
-    """The names that `fold_nodes` has folded."""
+    """The names that `fold_nodes` has folded; JobFileError for what it cannot have written."""
     if "[" not in text and "," not in text:
         return [text] if text else []
-    from ClusterShell.NodeSet import NodeSet
-    return list(NodeSet(text))
+    from ClusterShell.NodeSet import NodeSet, NodeSetException
+    try:
+        ranges = [(int(first), int(last)) for first, last in re.findall(r"(\d+)-(\d+)", text)]
+        if math.prod(max(1, last - first + 1) for first, last in ranges) > MOST_NODES:
+            raise ValueError("more nodes than any machine has")
+        return list(NodeSet(text))
+    except (NodeSetException, ValueError) as error:
+        raise JobFileError(f"nodes `{printable(text, 60)}`: {printable(str(error), 100)}") from error
 
 
 class PlacementText:
@@ -264,18 +276,19 @@ class CoreRange(NamedTuple):
 def parse_cores(text: str) -> List[Tuple[str, List[CoreRange]]]:
     """Nodes and their cores, in the order of the ranks, from the column `cores`.
 
-    Raises ValueError when the text has not the form of `PlacementText.cores`.
+    Raises JobFileError when the text has not the form of `PlacementText.cores`.
     """
     placed = []
     for part in text.split(";") if text else ():
         name, colon, places = part.partition(":")
         ranges = []
         for place in places.split("+"):
-            found = re.fullmatch(r"(\d+)/(\d+)(?:-(\d+))?", place)
-            if not found or not colon:
-                raise ValueError(f"cores `{part}` are not of the form node:socket/first-last")
-            socket, first, last = found.groups()
-            ranges.append(CoreRange(int(socket), int(first), int(last or first)))
+            found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})(?:-([0-9]{1,6}))?", place)
+            socket, first, last = map(int, found.groups(found[2])) if found else (0, 1, 0)
+            if first > last or not colon:
+                raise JobFileError(f"cores `{printable(part, 60)}` are not of the form "
+                                   "node:socket/first-last")
+            ranges.append(CoreRange(socket, first, last))
         placed.append((name, ranges))
     return placed
 
@@ -461,7 +474,7 @@ def _first_bad(convert: Sequence[Converter], values: Sequence[str]) -> str:
         try:
             parse(values[index])
         except ValueError as error:
-            return f"{column}: {error}"
+            return f"{column}: {printable(str(error), 200)}"
     raise AssertionError("no column of the line is bad")
 
 
@@ -475,7 +488,7 @@ def _maybe(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def _flag(text: str) -> bool:
     if text not in ("0", "1", ""):
-        raise ValueError(f"`{text}` is neither 0 nor 1")
+        raise ValueError(f"`{printable(text)}` is neither 0 nor 1")
     return text == "1"
 
 
@@ -484,14 +497,34 @@ _STATUSES = {state.value: state.value for state in JobState if state.ended}
 
 def _status(text: str) -> str:
     if text not in _STATUSES:
-        raise ValueError(f"`{text}` is none of {', '.join(_STATUSES)}")
+        raise ValueError(f"`{printable(text)}` is none of {', '.join(_STATUSES)}")
     return _STATUSES[text]
 
 
+def _time(text: str) -> float:
+    value = float(text)
+    if not abs(value) < 1e15:
+        raise ValueError(f"`{printable(text)}` is no number of seconds")
+    return value
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if not abs(value) <= 10 ** 15:
+        raise ValueError(f"`{printable(text)}` is too large")
+    return value
+
+
+def _ranks(text: str) -> int:
+    if _whole(text) < 1:
+        raise ValueError(f"`{printable(text)}` is no number of ranks")
+    return _whole(text)
+
+
 _PARSERS: Dict[str, Callable[[str], Any]] = {
-    "id": int, "app": _plain, "procs": int, "submit": float, "start": _maybe(float),
-    "end": _maybe(float), "walltime": float, "status": _status, "exit_code": _maybe(int),
-    "app_time": _maybe(float), "exclusive": _flag, "backfilled": _flag, "nodes": _plain,
+    "id": _whole, "app": _plain, "procs": _ranks, "submit": _time, "start": _maybe(_time),
+    "end": _maybe(_time), "walltime": _time, "status": _status, "exit_code": _maybe(_whole),
+    "app_time": _maybe(_time), "exclusive": _flag, "backfilled": _flag, "nodes": _plain,
     "cores": _plain, "binding": _plain, "reason": _plain, "name": _plain, "args": _plain,
-    "dir": _plain, "index": _maybe(int),
+    "dir": _plain, "index": _maybe(_whole),
 }

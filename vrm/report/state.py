@@ -111,8 +111,8 @@ _ALL: Mapping[str, Check] = {
                           "backfilling": lambda value: line(value) or count(value)},
                          {"interval": number, "starts_per_interval": count}),
     "allocation": _sound({"end": maybe(number)}, {}),
-    "nodes": list_of(_sound({"name": line, "up": flag, "sockets": list_of(list_of(maybe(count)))},
-                            {})),
+    "nodes": list_of(_sound({"name": line, "sockets": list_of(list_of(maybe(count)))},
+                            {"up": flag})),
     "jobs": list_of(_job),
     "ended": lambda value: mapping(value) and all(map(count, value.values())) and all(
         map(line, value))}

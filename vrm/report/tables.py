@@ -24,6 +24,7 @@ from prettytable import PrettyTable
 
 from vrm.model.node import Socket
 from vrm.report.state import JOB, Snapshot, current, label
+from vrm.system.text import printable
 
 FORMAT = 2
 """Of what `queue_json` and `state_json` give."""
@@ -105,9 +106,7 @@ def ago(seconds: float) -> str:
 
 def shown(text: str) -> str:
     """The text with what could disturb a terminal made visible: names come from users."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(text)
 
 
 def clock(moment: float) -> str:

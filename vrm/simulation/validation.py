@@ -7,6 +7,7 @@ decide alike, the run times as they were).
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
@@ -67,6 +68,9 @@ def read_rows(path: Path) -> List[JobRow]:
                               "directory (Log) of a live run") from error
     except JobFileError as error:
         raise ValidationError(str(error)) from error
+    twice = [row_id for row_id, count in Counter(row.id for row in rows).items() if count > 1]
+    if twice:
+        raise ValidationError(f"{path}: job {twice[0]} is in it more than once")
     if not any(row.status == JobState.COMPLETED.value for row in rows):
         raise ValidationError(f"{path}: no job of it completed; there is nothing to compare")
     return sorted(rows, key=lambda row: row.id)

@@ -47,6 +47,7 @@ from typing import (Any, BinaryIO, Callable, Deque, Dict, Iterable, Iterator, Li
 from vrm.model.job import Dependency
 from vrm.model.ranges import MOST_JOBS, fold, member_range, numbers
 from vrm.system.files import read_own, write_atomically
+from vrm.system.text import printable
 
 EXAMPLE = "ft.B.x 8 60 0"
 LONGEST = 16384
@@ -357,8 +358,7 @@ def _words(text: str) -> List[str]:
 
 def show(text: str, longest: int = 60) -> str:
     """The text as a message may show it: short, and without what a terminal would obey."""
-    short = text if len(text) <= longest else text[:longest] + "..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in short)
+    return printable(text, longest)
 
 
 def _plain(seconds: float) -> str:
