@@ -80,6 +80,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--places", choices=("full", "nodes", "none"),
         help="how much of a job's place jobs.csv has (default: full up to 1024 nodes)")
     add("--evalys", action="store_true", help="with --out: also evalys.csv, as Batsim writes it")
+    add("--swf", metavar="FILE", help="write the jobs that ran as a trace (SWF; .gz compresses), "
+        "with the waits of this run")
     add("--json", action="store_true", help="print one JSON object")
     add("--threshold", metavar="SECONDS", type=factor, default=BOUND,
         help="of the bounded slowdown (default: 10)")
@@ -128,8 +130,14 @@ def run(args: argparse.Namespace) -> int:
               f"(--first, --last, --begin, --end) and at the file{reasons}", file=sys.stderr)
         return 2
     report["jobs_per_second"] = report["jobs"] / seconds
-    if args.out is not None:
-        write_summary(Path(args.out), args.workload, outcome)
+    try:
+        if args.out is not None:
+            write_summary(Path(args.out), args.workload, outcome)
+        if args.swf is not None:
+            outcome.write_swf(args.swf)
+    except OSError as error:
+        print(f"vrm simulate: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
     if args.json:
         print(json.dumps(report))
     else:
@@ -141,6 +149,9 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
     """Geometry and policies from the options, else the configuration, else the defaults."""
     if args.out is None and (args.evalys or args.places):
         raise ValueError("--evalys and --places are about files; say where (--out DIR)")
+    if args.swf is not None and Path(args.swf).resolve() == Path(args.workload).resolve():
+        raise ValueError(f"{args.swf} is the workload and would be overwritten; write to another "
+                         "file")
     if not 0 <= (args.min_throughput or 0) < math.inf:
         raise ValueError("--min-throughput is a number from 0 on")
     chosen: Dict[str, Any] = {}

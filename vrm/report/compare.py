@@ -139,7 +139,8 @@ def table(runs: Sequence[Run]) -> str:
     placements = {run.policy for run in runs}
     common = next(iter(placements)) if len(placements) == 1 else None
     left = ["run", "policy"]
-    unit = unit_of(run.wait.mean for run in runs)
+    means = sorted(run.mean_wait for run in runs)
+    unit = unit_of([means[len(means) // 2]])  # a unit for most of them
     whole = unit_of(run.makespan for run in runs)
     out = PrettyTable([*left, "jobs", f"mean wait [{unit.name}]", "median", "95 %", "max", "slowdown",
                        "used", f"makespan [{whole.name}]", "ratio"])

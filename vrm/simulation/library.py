@@ -8,7 +8,7 @@ import json
 import math
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Union
 
@@ -25,7 +25,8 @@ from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.corun import CoRunning
 from vrm.simulation.engine import Simulator
 from vrm.simulation.inputs import WorkloadError, open_workload, read_heatmap
-from vrm.simulation.results import Results, Row
+from vrm.simulation.outcome import Outcome, Watcher
+from vrm.simulation.results import Results
 from vrm.workload.submission import Submission
 from vrm.workload.swf import LARGEST_ID, LONGEST, Rules
 
@@ -33,26 +34,6 @@ Progress = Callable[[float, int, int], None]
 
 MOST_SOCKETS = 1_000_000
 """Of a machine; each costs memory, and a wrong number would take all of it."""
-
-
-@dataclass
-class Outcome:
-    """A finished (or interrupted) simulation.
-
-    `summary` holds the metrics (see `vrm.report.metrics.summary`) and how the run went; `dirt`
-    counts, by reason, the rows of the workload that were dropped or changed.
-    """
-
-    summary: Dict[str, Any]
-    results: Results
-    cluster: Cluster
-    dirt: Dict[str, int] = field(default_factory=dict)
-    interrupted: bool = False
-
-    @property
-    def jobs(self) -> Iterator[Row]:
-        """The jobs that ran, in the order of their ends."""
-        return self.results.rows()
 
 
 def simulate(workload: Union[str, Path, Iterable[Submission]], *,
@@ -66,7 +47,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
              rules: Rules = Rules(), keep_estimates: bool = False,
              threshold: float = THRESHOLD, warm_up: float = 0.0, cool_down: float = 0.0,
              out: Union[str, Path, None] = None, places: Optional[str] = None,
-             evalys: bool = False, progress: Optional[Progress] = None) -> Outcome:
+             evalys: bool = False, progress: Optional[Progress] = None,
+             watchers: Iterable[Watcher] = ()) -> Outcome:
     """Run a workload in virtual time and return its outcome.
 
     `workload`: a trace (SWF, also .gz), a queue file, the jobs.csv of a run, or submissions in
@@ -88,7 +70,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
 
     `out`: a directory for jobs.csv (and evalys.csv with `evalys`); `places`: full, nodes or none,
     how much of a job's place is written (default: full up to 1024 nodes, else nodes).
-    `progress(now, ended, waiting)` is called now and then; its `watch(workload)`, if it has one,
+    `watchers` are told of every start and end (see `Watcher`): with them an ordering of your own
+    can know what each user has had. `progress(now, ended, waiting)` is called now and then; its `watch(workload)`, if it has one,
     at the beginning. KeyboardInterrupt ends the run early:
     the outcome has `interrupted` and what has ended so far.
 
@@ -106,6 +89,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     if hasattr(progress, "watch"):
         progress.watch(source)
     cluster = _cluster(source, nodes, sockets, cores)
+    cluster.watchers += watchers
     ordering = algorithm
     if isinstance(algorithm, str):
         ordering = make_ordering(algorithm)

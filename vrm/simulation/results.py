@@ -88,6 +88,8 @@ class Results:
         self.how = array("b")  # how it ended: the place in _STATUSES, and _OVERTOOK if backfilled
         self._user_numbers: Dict[str, int] = {"": 0}
         self._app_numbers: Dict[str, int] = {}
+        self._users: List[str] = []  # the names, in the order of their numbers
+        self._apps: List[str] = []
         # Four entries per moment: its time, jobs and processors queued, processors busy.
         self._moments = array("d")
 
@@ -175,12 +177,18 @@ class Results:
 
     def rows(self) -> Iterator["Row"]:
         """The jobs that ran, in the order of their ends."""
-        users, apps = list(self._user_numbers), list(self._app_numbers)
-        for job_id, cores, submit, start, end, user, app, procs, estimate, how in zip(
-                self.ids, self.cores, self.submits, self.starts, self.ends, self.users, self.apps,
-                self.procs, self.estimates, self.how):
-            yield Row(job_id, cores, submit, start, end, users[user], apps[app], procs, estimate,
-                      _STATUSES[how & ~_OVERTOOK], how >= _OVERTOOK)
+        return map(self.row, range(len(self.ids)))
+
+    def row(self, at: int) -> "Row":
+        """The job that ended at this place of the order."""
+        if len(self._users) < len(self._user_numbers):
+            self._users = list(self._user_numbers)
+        if len(self._apps) < len(self._app_numbers):
+            self._apps = list(self._app_numbers)
+        how = self.how[at]
+        return Row(self.ids[at], self.cores[at], self.submits[at], self.starts[at], self.ends[at],
+                   self._users[self.users[at]], self._apps[self.apps[at]], self.procs[at],
+                   self.estimates[at], _STATUSES[how & ~_OVERTOOK], how >= _OVERTOOK)
 
     def start_hash(self) -> str:
         """A fingerprint of the schedule: the first 16 hex digits of the SHA-256 of the lines

@@ -318,12 +318,16 @@ def read_header(lines: Iterable[str]) -> Dict[str, str]:
 
 
 def write(path: Union[str, Path], submissions: Iterable[Submission], header: Dict[str, object],
-          starts: Optional[Callable[[int], Tuple[float, float]]] = None) -> int:
+          starts: Optional[Callable[[int], Tuple[float, float]]] = None,
+          status: Callable[[int], int] = lambda job: 1, names: Iterable[Any] = ()) -> int:
     """Write a trace and return the number of its rows.
 
     `header` gives the keys of the header lines in order; `starts(job id)`, when given, the
-    start and end of a job, from which the waiting time is taken. A path that ends in `.gz` is
-    compressed.
+    start and end of a job, from which the waiting time is taken; `status(job id)` how it ended
+    (1: completed). A path that ends in `.gz` is compressed.
+
+    Users and programs that are no numbers get one; for those of `names` (objects with `app` and
+    `user`) the header says which.
     """
     path = Path(path)
     rows = 0
@@ -335,6 +339,14 @@ def write(path: Union[str, Path], submissions: Iterable[Submission], header: Dic
         opened = open(path, "w", encoding="ascii", newline="\n")
     apps: Dict[str, int] = {}
     users: Dict[str, int] = {}
+    for one in names:
+        _code(_program(one.app), apps)
+        _code(one.user, users)
+    notes = [f"{what} {number}: {name}".encode("ascii", "backslashreplace").decode()
+             for what, known in (("Executable", apps), ("User", users))
+             for name, number in known.items()]
+    if notes:
+        header = {**header, "Note": "\n".join(notes)}
     with opened as out:
         for key, value in {"Version": "2.2", **header}.items():
             for line in str(value).splitlines():
@@ -343,12 +355,17 @@ def write(path: Union[str, Path], submissions: Iterable[Submission], header: Dic
             wait = "-1"
             if starts is not None:
                 wait = text_of(starts(job.id)[0] - job.submit)
-            app = _code(job.app[3:] if job.app.startswith("app") else job.app, apps)
+            app = _code(_program(job.app), apps)
             out.write(f"{job.id} {text_of(job.submit)} {wait} {text_of(run)} {job.procs} -1 -1 "
-                      f"{job.procs} {text_of(job.estimate)} -1 1 {_code(job.user, users)} -1 {app} "
+                      f"{job.procs} {text_of(job.estimate)} -1 {status(job.id)} {_code(job.user, users)} -1 {app} "
                       "-1 -1 -1 -1\n")
             rows += 1
     return rows
+
+
+def _program(app: str) -> str:
+    """A program as the trace calls it: `7` for the `app7` that `Trace` makes of it."""
+    return app[3:] if app == "app" or app.startswith("app") and app[3:].isdigit() else app
 
 
 def _code(name: str, known: Dict[str, int]) -> int:

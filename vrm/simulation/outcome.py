@@ -1,0 +1,148 @@
+"""What a simulation gives back to a user's program: metrics, jobs, tables for other tools."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, Iterator, Sequence, Union, overload
+
+from vrm.model.cluster import Booking, Cluster
+from vrm.model.job import Job
+from vrm.report.names import policy_name, time_text
+from vrm.simulation.results import Results, Row
+from vrm.workload.submission import Submission
+from vrm.workload.swf import write
+
+_SWF_STATUS = {"completed": 1, "timeout": 0}
+
+
+class Watcher:
+    """Is told of every start and end on the cluster; override what you need.
+
+    `booking` has `job`, `start`, `expected_end` (start + estimate, s) and `placement`.
+    """
+
+    def booked(self, booking: Booking) -> None:
+        """A job starts."""
+
+    def released(self, booking: Booking) -> None:
+        """A job has ended."""
+
+    def nodes_changed(self) -> None:
+        """Nodes came or went; never in a simulation."""
+
+
+class Jobs(Sequence[Row]):
+    """The jobs that ran, in the order of their ends; made as they are asked for."""
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+
+    def __len__(self) -> int:
+        return len(self._results.ids)
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._results.rows()
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+
+    def __getitem__(self, index: Union[int, slice]) -> Union[Row, Sequence[Row]]:
+        if isinstance(index, slice):
+            return [self._results.row(at) for at in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there are {len(self)} jobs; {index} is none of them")
+        return self._results.row(index % len(self))
+
+
+@dataclass
+class Outcome:
+    """A finished (or interrupted) simulation.
+
+    `summary` holds the metrics (see `vrm.report.summary.summarise`) and how the run went; `dirt`
+    counts, by reason, the rows of the workload that were dropped or changed.
+    """
+
+    summary: Dict[str, Any]
+    results: Results
+    cluster: Cluster
+    dirt: Dict[str, int] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def jobs(self) -> Jobs:
+        """The jobs that ran, in the order of their ends: a sequence of
+        `vrm.simulation.results.Row`, times in seconds of the workload."""
+        return Jobs(self.results)
+
+    def columns(self) -> Dict[str, Any]:
+        """The jobs that ran as columns: arrays of numpy, texts as lists, by the names of `Row`,
+        and `wait` and `run` (s)."""
+        import numpy as np
+        rows = list(self.jobs)
+        found: Dict[str, Any] = {}
+        for name, values in zip(Row._fields, zip(*rows) if rows else [()] * len(Row._fields)):
+            found[name] = list(values) if name in ("user", "app", "status") else np.array(values)
+        found["wait"] = found["start"] - found["submit"]
+        found["run"] = found["end"] - found["start"]
+        return found
+
+    def to_pandas(self) -> Any:
+        """The jobs that ran as a DataFrame of pandas: `columns`, with the job's id as index.
+
+        Raises ImportError with the fix where pandas is not installed: vrm does not need it.
+        """
+        try:
+            from pandas import DataFrame
+        except ImportError as error:
+            raise ImportError(f"to_pandas() needs pandas ({error}); install it with `python -m pip "
+                              "install pandas`, or use columns(), which needs numpy alone"
+                              ) from error
+        return DataFrame(self.columns()).set_index("id")
+
+    def write_swf(self, path: Union[str, Path]) -> int:
+        """Write the jobs that ran as a trace (SWF; compressed where the name ends in .gz), with
+        the waits and run times of this run; returns the number of its rows.
+
+        A job's processors are the cores that it held. Programs and users that are no numbers get
+        one; the header says which (`Note`).
+        """
+        rows = sorted(self.jobs, key=lambda row: (row.submit, row.id))
+        found = {row.id: row for row in rows}
+        summary = self.summary
+        return write(
+            path, (Submission(Job(row.id, row.app, row.processors, row.estimate, row.submit,
+                                  user=row.user), row.end - row.start) for row in rows),
+            {"Computer": f"simulated by vrm: {_policies(summary)}", "MaxJobs": len(rows),
+             "MaxRecords": len(rows), "MaxNodes": len(self.cluster.nodes),
+             "MaxProcs": self.cluster.cores},
+            starts=lambda job: (found[job].start, found[job].end),
+            status=lambda job: _SWF_STATUS[found[job].status], names=rows)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: how it ran, and the metrics with their distributions."""
+        summary = self.summary
+        heads = ("mean", "median", "p95", "maximum")
+        lines = [f"<tr><th style='text-align:left'>{html.escape(name)}</th><td colspan=4 "
+                 f"style='text-align:left'>{html.escape(text)}</td></tr>" for name, text in (
+                     ("policy", _policies(summary)),
+                     ("machine", f"{len(self.cluster.nodes)} nodes, {self.cluster.cores} cores"),
+                     ("jobs", str(summary["jobs"])), ("makespan", time_text(summary["makespan"])),
+                     ("utilisation", f"{summary['utilisation']:.4f}"))]
+        lines.append("<tr><th></th>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>")
+        for name in ("wait", "running", "turnaround", "bounded_slowdown"):
+            values = [summary[name][head] for head in heads]
+            shown = ["-" if value is None else f"{value:.2f}" if "slowdown" in name
+                     else time_text(value) for value in values]
+            lines.append(f"<tr><th style='text-align:left'>{name.replace('_', ' ')}</th>"
+                         + "".join(f"<td>{text}</td>" for text in shown) + "</tr>")
+        note = " (interrupted: what had ended)" if self.interrupted else ""
+        return f"<table><caption>vrm simulation{note}</caption>{''.join(lines)}</table>"
+
+
+def _policies(summary: Dict[str, Any]) -> str:
+    return f"{policy_name(summary['algorithm'], summary['backfilling'])}, {summary['policy']}"
