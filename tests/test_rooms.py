@@ -55,7 +55,7 @@ def test_who_runs_and_who_simulates_know_nothing_of_each_other() -> None:
 
 
 @pytest.mark.parametrize("room, may", [
-    ("live", {"jobs"}), ("simulation", {"jobs", "metrics", "state", "summary", "validation"})])
+    ("live", {"jobs"}), ("simulation", {"jobs", "metrics", "names", "state", "summary", "validation"})])
 @pytest.mark.slow
 def test_of_reports_they_know_the_records_alone(room: str, may: Set[str]) -> None:
     """The lines of `jobs.csv` and the definitions of what is told of them are for all."""
