@@ -222,9 +222,9 @@ def test_messages(words: Any, message: str, trace: Path, queue: Path, tmp_path: 
     (ROWS.replace("3 2 ", f"{2 ** 63} 2 ").encode(), "bad:5: a number out of range"),
     (ROWS.replace("3 2 ", f"3 {'9' * 400} ").encode(), "bad:5: a number out of range"),
     (b"id,app,procs,submit,start,end,walltime,status\n%d,a,1,0,0,1,1,completed\n" % 2 ** 63,
-     "bad: job 9223372036854775808: a number out of range"),
+     "bad:2: id: `9223372036854775808` is too large"),
     (b"id,app,procs,submit,start,end,walltime,status\n1,a,1,0,0," + b"9" * 400 + b",1,completed\n",
-     "bad: job 1: a number out of range"),
+     "bad:2: end: "),
 ])
 def test_bad_files_are_named_with_the_fix(content: bytes, message: str, tmp_path: Path,
                                           capsys: Any, monkeypatch: Any) -> None:
