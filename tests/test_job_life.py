@@ -466,3 +466,88 @@ def test_why_jobs_wait(site: Site) -> None:
     assert site.run("cancel", "1-4").returncode == 0
     let_go(first)
     site.finish(manager)
+
+
+# What failed runs again, and nothing else.
+
+
+FAILS_ONCE = LOG + 'if [ ! -e "$0.$VRM_JOB_ID" ]; then touch "$0.$VRM_JOB_ID"; exit 3; fi\n'
+
+
+def failed_run(site: Site) -> None:
+    """A finished run in which one job failed, one depended on it, and one line was wrong."""
+    site.program("ok.x", LOG)
+    site.program("once.x", FAILS_ONCE)
+    site.lines("ok.x 1 9 0", "once.x 1 9 0 args=x name=n", "ok.x 1 9 0 after=1", "bad", "ok.x 1 9 0")
+    said = site.finish(site.start())
+    assert "run --failed` runs those again" in said
+    assert list(site.statuses().values()) == [
+        "completed", "failed", "cancelled", "refused", "completed"]
+
+
+def test_a_finished_run_runs_again_what_failed(site: Site) -> None:
+    failed_run(site)
+    before = site.rows()
+    said = site.finish(site.start("run", "--failed"))
+    assert "#1-2 run again (--failed)" in said
+    assert log(site) == ["0 ", "1 x", "4 ", "1 x", "2 "]
+    rows = site.rows()
+    assert {i: row.status for i, row in sorted(rows.items())} == {
+        0: "completed", 1: "completed", 2: "completed", 3: "refused", 4: "completed"}
+    assert [rows[i] for i in (0, 3, 4)] == [before[i] for i in (0, 3, 4)]
+    assert rows[1].name == "n" and not (site.log / "earlier").exists()
+    said = site.finish(site.start("run", "--failed"))
+    assert "no job of the run failed" in said and len(log(site)) == 5
+    assert "choose one" in site.run("run", "--failed", "--fresh").stderr
+
+
+def test_what_failed_runs_again_across_a_kill(site: Site) -> None:
+    failed_run(site)
+    site.program("once.x", LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n')
+    manager = site.start("run", "--failed")
+    wait_until(lambda: started(site)[-1:] == [1], "it runs")
+    kill(manager)
+    let_go(site.bin / "once.x")
+    site.finish(site.start())
+    assert list(site.statuses().values()) == [
+        "completed", "completed", "completed", "refused", "completed"]
+    assert log(site) == ["0 ", "1 x", "4 ", "1 x", "2 "]
+
+
+def test_failed_wants_an_earlier_run(site: Site) -> None:
+    site.lines("ok.x 1 9 0")
+    done = site.run("run", "--failed")
+    assert done.returncode == 2 and "no earlier run" in done.stderr
+
+
+def test_requeue_without_a_manager_is_for_the_next_one(site: Site) -> None:
+    failed_run(site)
+    assert "job 9 is not there" in site.run("requeue", "9").stderr
+    assert "was refused" in site.run("requeue", "3").stderr
+    done = site.run("requeue", "failed")
+    assert done.returncode == 0 and "jobs 1-2 will wait again when" in done.stdout, done.stderr
+    said = site.finish(site.start())
+    assert "jobs 1-2 (once.x, ok.x) wait again" in said
+    assert set(site.statuses().values()) == {"completed", "refused"} and len(site.rows()) == 5
+    assert log(site) == ["0 ", "1 x", "4 ", "1 x", "2 "]
+    assert list((site.log / "commands").iterdir()) == list((site.log / "replies").iterdir()) == []
+
+
+def test_a_finished_queue_says_what_it_repeats_and_how_not_to(site: Site) -> None:
+    failed_run(site)
+    said = site.finish(site.start())
+    assert "it was finished (1 cancelled, 2 completed, 1 failed, 1 refused)" in said
+    assert "use --failed in the place of this" in said and len(log(site)) > 5
+
+
+def test_requeue_failed_of_a_running_manager(site: Site) -> None:
+    first = site.program("first.x", WAIT)
+    site.program("once.x", FAILS_ONCE)
+    site.lines("once.x 1 9 0", "first.x 1 90 0", "once.x 1 9 0 after=0")
+    manager = site.start()
+    wait_until(lambda: started(site)[-1:] == [1], "it runs")
+    done = site.run("requeue", "failed")
+    assert "jobs 0,2 (once.x) wait again" in done.stdout, done.stderr
+    let_go(first)
+    site.finish(manager)
+    assert site.statuses()[0] == "completed"

@@ -57,6 +57,9 @@ def parser() -> Parser:
     running.add_argument("--fresh", action="store_true",
                          help="start from the beginning where an earlier run was stopped (its "
                               "records are kept under earlier/)")
+    running.add_argument("--failed", action="store_true",
+                         help="run the jobs of the earlier run again that did not complete; the "
+                              "others keep their records")
     running.add_argument("--continue", dest="go_on", action="store_true",
                          help="if the earlier run is finished, end at once instead of starting "
                               "again (for chained allocations)")
@@ -136,20 +139,22 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json or arguments.watch is not None:
         raise CannotRun("--json and --watch go with `vrm queue` and `vrm status`")
     if not (arguments.command or hasattr(arguments, "config") or default_config()):
-        if arguments.once or arguments.fresh or arguments.go_on:
+        if arguments.once or arguments.fresh or arguments.go_on or arguments.failed:
             raise CannotRun("which configuration? Name it with -c FILE, or call it vrm.yaml; "
                             "`vrm run` takes every key's default")
         print(short())
         return COULD_NOT_RUN
     settings = settings_of(arguments)
     directory = run_directory(settings)
-    if arguments.go_on and not arguments.fresh and finished(directory.journal):
+    if arguments.failed and arguments.fresh:
+        raise CannotRun("--failed continues the earlier run and --fresh begins another; choose one")
+    if arguments.go_on and not (arguments.fresh or arguments.failed) and finished(directory.journal):
         say(f"the run in {near(settings.directory)} is finished: nothing to do (--fresh starts "
             "again)")
         return OK
     site = prepare(settings)
     manager = Manager(settings, site, directory, narrate, once=arguments.once,
-                      fresh=arguments.fresh)
+                      fresh=arguments.fresh, failed=arguments.failed)
     say(f"{describe(settings, site.cluster.nodes, site.emulated)}; "
         f"{site.launcher.version_text}")
     say(f"jobs run in {settings.workplace}, unless they have a dir= of their own; "
@@ -179,7 +184,8 @@ def following(arguments: argparse.Namespace, settings: Any, manager: Any) -> str
     failed = [row.id for row in manager.records.rows if row.status in ("failed", "timeout")]
     if failed:
         return (f"next: `{vrm} log {failed[0]} --err` shows what job {failed[0]} complained of, "
-                f"`{vrm} queue --all` all jobs")
+                f"`{vrm} queue --all` all jobs, and `{vrm} run --failed` runs those again that "
+                "did not complete")
     if not manager.records.rows:
         return ""
     return (f"next: `{vrm} queue --all` shows the jobs, `vrm report {near(settings.directory)}` "

@@ -57,7 +57,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--hold", action="store_true", help="do not start it before `vrm release`")
     for name, (text, example) in EACH.items():
         parser = command(commands, name, each, text, [shared], example)
-        parser.add_argument("ids", nargs="+", metavar="ID", help="a job's id, a range 3-7, or all"
+        parser.add_argument("ids", nargs="+", metavar="ID", help="a job's id, a range 3-7, all, or "
+                            "failed (those that did not complete)"
                             ).completer = job_ids  # type: ignore[attr-defined]
     parser = command(commands, "stop", stop, "start no more jobs, and end the manager", [shared],
                      "vrm stop\nvrm stop --now",
@@ -96,8 +97,42 @@ def each(arguments: argparse.Namespace) -> int:
     try:
         chosen({"ids": arguments.ids}, ())
     except ValueError as error:
-        raise CannotRun(f"`{error}` is no id, no range as 3-7, and not `all`") from error
+        raise CannotRun(f"`{error}` is no id, no range as 3-7, and not `all` or `failed`"
+                        ) from error
+    if arguments.command == "requeue":
+        return requeue(arguments)
     return ask(arguments, {"do": arguments.command, "ids": arguments.ids})
+
+
+def requeue(arguments: argparse.Namespace) -> int:
+    """Let jobs wait again: by the manager, or where none runs, by the next one."""
+    from vrm.live import control, journal as journals
+    from vrm.live.setup import run_directory
+    from vrm.live.takeup import RERUN
+    from vrm.workload.queue_file import fold
+
+    wanted: Dict[str, Any] = {"do": "requeue", "ids": arguments.ids}
+    run = run_directory(settings_of(arguments))
+    if run.manager_runs():
+        return ask(arguments, wanted)
+    try:
+        past = journals.replay(journals.read(run.journal), run.journal)
+    except ValueError as error:
+        raise CannotRun(f"the journal is damaged: {error}") from error
+    states = {job_id: end["state"] for job_id, end in past.ended.items()}
+    named, swept = control.chosen(wanted, states, [
+        job_id for job_id, state in states.items() if state in RERUN])
+    wrong = [f"job {job_id} " + ("was refused; submit it again" if job_id in states else
+                                 "has not ended" if job_id in past.jobs else "is not there")
+             for job_id in named if states.get(job_id, "refused") == "refused"]
+    ids = [job_id for job_id in sorted({*named, *swept})
+           if states.get(job_id, "refused") != "refused"]
+    if wrong or not ids:
+        raise CannotRun("; ".join(wrong) or "there is no job to requeue among these")
+    control.send(run, {**wanted, "ids": [fold(ids)], "unasked": True})
+    print(f"no manager runs; job{'s' * (len(ids) > 1)} {fold(ids)} will wait again when `vrm run` "
+          "continues this run")
+    return 0
 
 
 def stop(arguments: argparse.Namespace) -> int:

@@ -115,11 +115,12 @@ def put_aside(run: RunDirectory, name: str, why: str) -> Path:
     return aside
 
 
-def chosen(command: Command, known: Iterable[int]) -> Tuple[List[int], List[int]]:
-    """The jobs that a command names: those named one by one, and those of ranges or `all`.
+def chosen(command: Command, known: Iterable[int], failed: Iterable[int] = ()
+           ) -> Tuple[List[int], List[int]]:
+    """The jobs that a command names: those named one by one, and those of ranges, `all` or `failed`.
 
-    It has an `id`, or `ids`: texts and numbers such as 3, "5-7" and "all", which stands for the
-    `known`. Ranges are cut to the `known`, since not each of their jobs need be there. ValueError
+    It has an `id`, or `ids`: texts and numbers such as 3, "5-7", "all", which stands for the
+    `known`, and "failed", for the `failed`. Ranges are cut to the `known`, since not each of their jobs need be there. ValueError
     for what is none of these or names too many, KeyError when neither is there.
     """
     named: Dict[int, None] = {}
@@ -128,11 +129,12 @@ def chosen(command: Command, known: Iterable[int]) -> Tuple[List[int], List[int]
     words = command["ids"] if "ids" in command else [command["id"]]
     count = 0
     for text in dict.fromkeys(map(str, words)):
-        each = sorted(known) if text == "all" else numbers(text)
+        each = (sorted(known) if text == "all" else sorted(failed) if text == "failed"
+                else numbers(text))
         count += len(each)
         if count > 10 * MOST_JOBS:
             raise ValueError("more jobs than a run has are named")
-        if text == "all" or "-" in text:
+        if text in ("all", "failed") or "-" in text:
             swept.update(dict.fromkeys(i for i in each if i in known))
         else:
             named.update(dict.fromkeys(each))

@@ -133,7 +133,7 @@ class Manager:
     """Runs one queue on one cluster to its end."""
 
     def __init__(self, settings: Settings, site: Site, run: RunDirectory, tell: Tell,
-                 once: bool = False, fresh: bool = False) -> None:
+                 once: bool = False, fresh: bool = False, failed: bool = False) -> None:
         self.settings = settings
         self.cluster = site.cluster
         self.emulated = site.emulated
@@ -143,6 +143,7 @@ class Manager:
         self.tell = tell
         self.once = once
         self.fresh = fresh
+        self.failed = failed  # run the jobs again that did not complete
         self.clock = Clock()
         self.start_time = self.now = self.clock()
         self.queue = self.scheduler.new_queue()
@@ -169,6 +170,7 @@ class Manager:
         self._next_id = 0
         self._named: Dict[str, List[int]] = {}    # ids of the jobs of each name
         self._bad_lines_have_ids = True
+        self._workplace = str(settings.workplace)  # where jobs run that say nothing of it
         self._orders = Orders(self)
         self._deaf: Set[str] = set()              # files among the commands that stay there
         self._prepared: List[Start] = []          # decided, to be launched when in the journal
@@ -205,7 +207,8 @@ class Manager:
             self._check_queue_file()
         self.run_directory.create(self.settings.trust)
         with self.run_directory.owned() as lock:
-            past = takeup.past_of(self.run_directory, self.fresh, self.tell)
+            past = takeup.past_of(self.run_directory, self.fresh, self.tell,
+                                  self.failed or takeup.requeue_waits(self.run_directory))
             self.journal = journals.Journal(self.run_directory.journal)
             with Spawner([lock], self.relay) as self.spawner, self._woken_by_signals():
                 if self.relay is not None and self.relay.pid is not None:
@@ -824,7 +827,7 @@ class Manager:
         for path, text in launch.files.items():
             write_new(path, text)
         return LaunchRequest(job.id, launch.argv, launch.env,
-                             details.directory or str(self.settings.workplace),
+                             details.directory or self._workplace,
                              run.output(job.app, job.id), run.errors(job.app, job.id),
                              run.marker(job.id), run.status(job.id), launch.affinity,
                              host=launch.host, reports=(
@@ -1187,6 +1190,8 @@ class Manager:
                             pid=os.getpid(), nodes=nodes, **more,
                             home=takeup.identity(self.run_directory), **self.place.record())
         self._bad_lines_have_ids = not past.run or past.format > 1
+        if past.run and past.format == 1:  # whose jobs run where vrm was started, to their end
+            self._workplace = os.getcwd()
         self._next_id = past.next_id
         self._losses = dict(past.losses)
         self._orders = Orders(self, past.commands)
@@ -1201,9 +1206,30 @@ class Manager:
             self.room.add(journals.cluster_of(record, self.cluster).nodes)
             self.room.add(journals.nodes_of(record.get("granted", [])))
         self._restore_jobs(past)
+        if self.failed:
+            self._run_failed_again(past)
         for job, start in past.running:
             self._take_over(job, start, past.intents.get(job.id, ""),
                             past.told.get(job.id, math.inf))
+
+    def _run_failed_again(self, past: journals.Past) -> None:
+        """Let the jobs wait again that did not complete, with their ids; refused ones stay so."""
+        if not past.run:
+            raise RunError(f"there is no earlier run in {self.run_directory.directory} of which "
+                           "jobs could run again; start without --failed")
+        ids = [job_id for job_id, entry in sorted(self.book.entries.items())
+               if entry.state.value in takeup.RERUN]
+        self.tell("note", f"#{fold(ids)} run{'s' * (len(ids) == 1)} again (--failed)" if ids else
+                          "no job of the run failed: nothing to run again (--failed)")
+        for job_id in ids:
+            self.journal.append("again", id=job_id, time=self.now, reason="run again by --failed",
+                                retry=False)
+        self.journal.sync()
+        self.records.forget(ids)
+        for job_id in ids:
+            self._clear(job_id)
+            self.counts[self.book.entries[job_id].state.value] -= 1
+            self._drop(self.book.again(job_id))
 
     def _restore_jobs(self, past: journals.Past) -> None:
         """Enter all jobs of the run, in the order in which they came."""

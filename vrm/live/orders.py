@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Iterable, List
 
 from vrm.live import control
 from vrm.live.records import Outcome
+from vrm.live.takeup import RERUN
 from vrm.model import Job, JobState
 from vrm.scheduling.book import Entry, LifeError
 from vrm.workload.queue_file import fold, parse_line, show
@@ -37,7 +38,11 @@ class Orders:
             self._name = name
             self._unanswered[name] = self._reply_to(command)
         self.manager.journal.sync()
-        control.answer(self.manager.run_directory, name, self._unanswered[name])
+        if command.get("unasked"):  # nobody waits for the answer
+            self.manager.tell("note", self._unanswered[name]["text"])
+            control.withdraw(self.manager.run_directory, name)
+        else:
+            control.answer(self.manager.run_directory, name, self._unanswered[name])
         del self._unanswered[name]
 
     def _reply_to(self, command: control.Command) -> control.Command:
@@ -76,7 +81,9 @@ class Orders:
 
     def _each(self, act: Callable[[Entry], str], command: control.Command) -> control.Command:
         """Do something to each job that a command names; of a range, to those that allow it."""
-        named, swept = control.chosen(command, self.manager.book.entries)
+        entries = self.manager.book.entries
+        named, swept = control.chosen(command, entries, [
+            job_id for job_id, entry in entries.items() if entry.state.value in RERUN])
         said: Dict[str, List[Job]] = {}  # what was done, and to which jobs: they may be thousands
         wrong, by_name = [], set(named)
         for job_id in [*named, *swept]:

@@ -164,6 +164,7 @@ class Records:
         gone = set(job_ids)
         self.sweep_all(self._swept)  # later it would be their next run
         self.rows = [row for row in self.rows if row.id not in gone]
+        self.pending = collections.deque(each for each in self.pending if each.job.id not in gone)
         self.close()
         try:
             self._write_rows()

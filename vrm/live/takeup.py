@@ -8,11 +8,12 @@ share the file system; the number of the device is not.
 
 from __future__ import annotations
 
+import collections
 import os
 import uuid
 from typing import Callable, Dict, List, Optional
 
-from vrm.live import journal as journals
+from vrm.live import control, journal as journals
 from vrm.live.journal import Past, Record
 from vrm.live.rundir import RunDirectory, RunError
 from vrm.live.spawner import Marker, RecordError
@@ -26,9 +27,9 @@ def identity(run: RunDirectory) -> Record:
     return {"path": os.path.realpath(run.directory), "inode": run.directory.stat().st_ino}
 
 
-def past_of(run: RunDirectory, fresh: bool, tell: Tell) -> Past:
+def past_of(run: RunDirectory, fresh: bool, tell: Tell, again: bool = False) -> Past:
     """What an earlier manager left in the directory; a run that has ended is put aside, as is any
-    with `fresh`. RunError when jobs of it may be running that nobody could follow then, or when
+    with `fresh`, unless jobs of it are to run `again`. RunError when jobs of it may be running that nobody could follow then, or when
     the journal is damaged."""
     try:
         past = journals.replay(journals.read(run.journal), run.journal)
@@ -42,12 +43,32 @@ def past_of(run: RunDirectory, fresh: bool, tell: Tell) -> Past:
     if past.running and fresh and not original:
         raise RunError(f"{len(past.running)} job(s) of the run before may still be running; "
                        "start without --fresh to follow them to their end first")
-    if fresh or (past.finished and not past.running):
+    if fresh or (past.finished and not past.running and not again):
         outputs = [path for job in past.jobs.values()
                    for path in (run.output(job.app, job.id), run.errors(job.app, job.id))]
-        tell("note", f"the records of the run before are in {run.archive(outputs)}")
+        tell("note", f"the records of the run before are in {run.archive(outputs)}"
+             + ("" if fresh else _repeated(past)))
         return Past()
     return past
+
+
+def requeue_waits(run: RunDirectory) -> bool:
+    """Whether somebody has asked, while no manager ran, that jobs of the run wait again."""
+    return any(command["do"] == "requeue" for _, command in control.take(run))
+
+
+def _repeated(past: Past) -> str:
+    """What a run of a queue that is finished does again, and how less would be done."""
+    ends = collections.Counter(end["state"] for end in past.ended.values())
+    said = f"; it was finished ({', '.join(f'{n} {state}' for state, n in sorted(ends.items()))})"
+    if not any(ends[state] for state in RERUN):
+        return f"{said}, and all its lines are read again"
+    return (f"{said}, and all its lines are read again: use --failed in the place of this to run "
+            "only what did not complete")
+
+
+RERUN = ("failed", "timeout", "cancelled")
+"""How jobs have ended that `--failed` runs again; a refused one would be refused again."""
 
 
 def _without_damaged(run: RunDirectory, fresh: bool, error: journals.JournalError) -> Past:
