@@ -19,7 +19,8 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "config"
 
 DEFAULTS = {
     "Version": "1.0",
-    "Applications": {"Path": ".", "Queue": "queue", "Heatmap": None, "RunIn": None},
+    "Applications": {"Path": ".", "Queue": "queue", "Heatmap": None, "RunIn": None,
+                     "Programs": {}},
     "Scheduling": {
         "Algorithm": "FCFS",
         "Backfilling": "none",

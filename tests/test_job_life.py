@@ -551,3 +551,35 @@ def test_requeue_failed_of_a_running_manager(site: Site) -> None:
     let_go(first)
     site.finish(manager)
     assert site.statuses()[0] == "completed"
+
+
+# Programs outside the directory of programs.
+
+
+def test_a_program_elsewhere_is_run_by_its_name(site: Site) -> None:
+    code = site.root / "code"
+    code.mkdir()
+    site.program("ok.x", LOG)
+    (site.bin / "ok.x").rename(code / "real solver")
+    (site.bin / "link").symlink_to(code / "real solver")
+    site.lines("link 1 9 0", "solver 1 9 0 args=x", "gone 1 9 0", "open 1 9 0", "dir 1 9 0")
+    (code / "open").write_text("#!/bin/sh\n")
+    (code / "open").chmod(0o777)
+    site.config(Applications={
+        "Path": "bin", "Queue": "queue", "Programs": {
+            "solver": "code/real solver", "gone": "code/gone", "open": "code/open", "dir": "code"}})
+    assert site.run("check").returncode == 1
+    site.finish(site.start())
+    rows = site.rows()
+    assert {i: row.status for i, row in sorted(rows.items())} == {
+        0: "refused", 1: "completed", 2: "refused", 3: "refused", 4: "refused"}
+    assert f"Programs: {{link: {code}/real solver}}" in rows[0].reason
+    assert (code / "log").read_text() == "1 x\n"
+    assert "does not exist; build it, or correct Applications.Programs" in rows[2].reason
+    assert "may be written by everybody" in rows[3].reason and "not a file" in rows[4].reason
+
+
+def test_a_name_of_a_program_is_no_path(site: Site) -> None:
+    site.config(Applications={"Path": "bin", "Queue": "queue", "Programs": {"a/b": "/bin/true"}})
+    done = site.run("run")
+    assert done.returncode == 2 and "a name for a program" in done.stderr

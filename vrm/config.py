@@ -292,6 +292,16 @@ Environment = Annotated[
 ]
 
 
+_SOLVER = "{solver: ~/code/solver}"
+Programs = Annotated[
+    Dict[
+        Annotated[str, Field(pattern=r"^[^/\-][^/]{0,199}$"), _kind("a name for a program", _SOLVER)],
+        FilePath,
+    ],
+    _kind("names with the paths of programs", _SOLVER, empty={}),
+]
+
+
 # ------------------------------------------------------------------------------- the settings
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", alias_generator=to_pascal, validate_default=True)
@@ -305,6 +315,11 @@ class Applications(BaseModel):
     queue: FilePath = Path("queue")  # the queue file
     heatmap: Optional[FilePath] = None  # which applications run well together; None = all alike
     run_in: Optional[FilePath] = None  # where jobs run; None = the queue file's directory
+    programs: Programs = Field(default_factory=dict)  # others, by the names that jobs use
+
+    def program(self, app: str) -> Path:
+        """The file that a job of this application runs."""
+        return self.programs.get(app, self.path / app)
 
 
 class Hosts(BaseModel):

@@ -122,6 +122,6 @@ def job_ids(parsed_args: argparse.Namespace, **context: Any) -> List[str]:
 
 def programs(parsed_args: argparse.Namespace, **context: Any) -> List[str]:
     """The names of the programs that a job can name."""
-    path = settings_of(parsed_args).applications.path
-    return sorted(entry.name for entry in os.scandir(path)
-                  if entry.is_file() and os.access(entry.path, os.X_OK))
+    known = settings_of(parsed_args).applications
+    return sorted([*known.programs, *(entry.name for entry in os.scandir(known.path)
+                                      if entry.is_file() and os.access(entry.path, os.X_OK))])

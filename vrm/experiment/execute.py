@@ -98,7 +98,12 @@ class Experiment:
             if not workload.startswith(SYNTHETIC) else "queue"
         keys.update(Log=".", State="state", Directory=".")
         told = {**keys, "Applications": {**applications, "Path": ""}}
-        del told["Applications"]["RunIn"]  # which 0.1.0 did not have
+        # What 0.1.0 did not have leaves the fingerprint as it was, unless it is used.
+        del told["Applications"]["RunIn"]
+        told["Launcher"] = {key: value for key, value in keys["Launcher"].items()
+                            if key != "Stamp" or value}
+        if not applications["Programs"]:
+            del told["Applications"]["Programs"]
         applications["RunIn"] = "."  # what the jobs of a run write stays with it
         text = json.dumps([told, self.plan.mode, workload, run.queue.jobs, run.queue.load],
                           sort_keys=True)
@@ -373,7 +378,7 @@ def begin(task: Task, plan: Plan, mpi: Optional[str]) -> Dict[str, Any]:
         "command": _command(task, plan), "versions": record.versions(mpi),
         "machine": record.machine()}
     if plan.mode == LIVE:
-        known["programs"] = record.programs(settings.applications.path, apps_of(run.queue))
+        known["programs"] = record.programs(settings.applications.program, apps_of(run.queue))
     record.write_record(task.directory, known)
     return known
 

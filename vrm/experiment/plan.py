@@ -382,7 +382,8 @@ def _unfit(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequence
             yield from settings.check_files()
             for queue in queues:
                 for app in apps_of(queue):
-                    fault = application_fault(settings.applications.path, app)
+                    fault = application_fault(settings.applications.path, app,
+                                              settings.applications.programs)
                     if fault:
                         yield document.problem(queue.place, fault)
         elif settings.nodes == "auto" and (

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Dict, Iterable, Optional
+from typing import Callable, Any, Dict, Iterable, Optional
 
 import vrm
 from vrm.live.topology import TopologyError, read_topology
@@ -103,6 +103,6 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def programs(folder: Path, apps: Iterable[str]) -> Dict[str, str]:
-    """The fingerprints of the programs, by name."""
-    return {app: digest([folder / app]) for app in apps}
+def programs(file_of: Callable[[str], Path], apps: Iterable[str]) -> Dict[str, str]:
+    """The fingerprints of the programs, by name; `file_of` gives the file of one."""
+    return {app: digest([file_of(app)]) for app in apps}

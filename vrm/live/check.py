@@ -235,8 +235,9 @@ class Lines:
         return ""
 
     def _program_fault(self, app: str) -> str:
-        programs = self.settings.applications.path
-        return application_fault(programs, app) or distrust(programs / app, self.settings.trust)
+        known = self.settings.applications
+        return (application_fault(known.path, app, known.programs)
+                or distrust(known.program(app), self.settings.trust))
 
     def _notes(self, place: str, wanted: QueueLine) -> None:
         """What may go wrong with a job that can run; of each program once."""

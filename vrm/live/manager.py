@@ -666,9 +666,9 @@ class Manager:
 
     def _fault(self, job: Job, details: Details) -> str:
         """Why a new job can't be taken, or "" when it can."""
-        programs = self.settings.applications.path
-        reason = (application_fault(programs, job.app)
-                  or distrust(programs / job.app, self.settings.trust))
+        known = self.settings.applications
+        reason = (application_fault(known.path, job.app, known.programs)
+                  or distrust(known.program(job.app), self.settings.trust))
         for dependency in details.after:
             if dependency.ids[-1] >= job.id:
                 reason = reason or (f"it depends on job {dependency.ids[-1]}, and a job can "
@@ -678,9 +678,10 @@ class Manager:
     def _foreign(self, app: str) -> str:
         """Why the program of a job that a journal tells of is not to be run; "" when it may be, or
         is not there at the moment."""
-        programs = self.settings.applications.path
-        return (leads_outside(programs, app) or distrust(programs / app, self.settings.trust)
-                if os.path.lexists(programs / app) else "")
+        known = self.settings.applications
+        return (leads_outside(known.path, app, known.programs)
+                or distrust(known.program(app), self.settings.trust)
+                if os.path.lexists(known.program(app)) else "")
 
     def _drop(self, dropped: List[Dropped]) -> None:
         """Close jobs that can never run since one they depend on did not end as they want."""
@@ -821,7 +822,7 @@ class Manager:
         details = self.book.entries[job.id].details
         rankfile = run.rankfile(job.app, job.id)
         launch = self.launcher.command(
-            job.id, self.settings.applications.path / job.app,
+            job.id, self.settings.applications.program(job.app),
             list(booking.placement.slots(self.cluster.nodes)), self.cluster.nodes, rankfile,
             details.words, details.environment)
         for path, text in launch.files.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.config import ConfigError, Problem, Settings
@@ -191,27 +192,36 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
                 relay, wished.warnings, Adoption(attach, env))
 
 
-def leads_outside(directory: Path, app: str) -> str:
-    """Why an application is none inside `directory`, also after symbolic links; "" when it is."""
+def leads_outside(directory: Path, app: str, programs: Mapping[str, Path] = MappingProxyType({})
+                  ) -> str:
+    """Why an application is none inside `directory`, also after symbolic links; "" when it is, or
+    is one of `programs`."""
+    if app in programs:
+        return ""
     inside = Path(os.path.realpath(directory))
     real = Path(os.path.realpath(Path(directory) / app))
     if os.sep in app or app in ("", ".", "..") or inside not in real.parents:
-        return f"{app} points outside {directory} (Applications.Path)"
+        named = f"; to run it, name it in the configuration, under Applications: Programs: {{{app}: " \
+                f"{real}}}" if os.sep not in app and real.is_file() else ""
+        return f"{app} points outside {directory} (Applications.Path){named}"
     return ""
 
 
-def application_fault(directory: Path, app: str) -> str:
+def application_fault(directory: Path, app: str,
+                      programs: Mapping[str, Path] = MappingProxyType({})) -> str:
     """Why an application can't be run, or "" when it can.
 
-    It must be an executable file inside `directory`, also after symbolic links.
+    It must be an executable file inside `directory`, also after symbolic links, or one of
+    `programs`, which have files elsewhere.
     """
-    path = Path(directory) / app
+    path = programs.get(app, Path(directory) / app)
     real = Path(os.path.realpath(path))
-    outside = leads_outside(directory, app)
+    outside = leads_outside(directory, app, programs)
     if outside:
         return outside
     if not real.exists():
-        return f"{path} does not exist; build it, or correct Applications.Path"
+        key = "Applications.Programs" if app in programs else "Applications.Path"
+        return f"{path} does not exist; build it, or correct {key}"
     if not real.is_file():
         return f"{path} is not a file"
     if not os.access(real, os.X_OK):
