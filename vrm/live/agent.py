@@ -1,5 +1,5 @@
 """The agent of one node: runs there, and tells vrm of the node and of the jobs' processes on it.
-One file, the standard library only, Python 3.6 or newer: `python -I -S agent.py SILENCE`.
+One file, the standard library only, Python 3.6 or newer: `python -I -S agent.py SILENCE [WISH]`, the wish for cores of `Claim`.
 
 Started by `vrm.live.agents` through ssh, srun or as a child, it speaks lines of JSON on its
 standard input and output. It first says what the node is, without being asked. It ends at the
@@ -135,15 +135,123 @@ def read_memory(root: "Any" = "/") -> "Tuple[int, int]":
     return total, sizes.get("MemAvailable:", total)
 
 
-def facts() -> "Dict[str, Any]":
-    """What the node is: all that `vrm.live.topology.node_facts` makes its answer of."""
+def facts(wish: str = "") -> "Dict[str, Any]":
+    """What the node is: all that `vrm.live.topology.node_facts` makes its answer of. `wish` is that
+    of `Claim`; what it claims is held as long as this process lives."""
     mask = os.sched_getaffinity(0)
     cpuset = widen()
     os.sched_setaffinity(0, mask)
     total, available = read_memory()
-    return {"files": read_files(), "cpuset": sorted(cpuset), "mask": sorted(mask),
-            "synthetic": os.environ.get("HWLOC_SYNTHETIC", ""), "memory": total,
+    files, synthetic = read_files(), os.environ.get("HWLOC_SYNTHETIC", "")
+    said = {"files": files, "cpuset": sorted(cpuset), "mask": sorted(mask),
+            "synthetic": synthetic, "memory": total,
             "available": available, "gpus": count_gpus(), "boot": _boot()}
+    if wish and not synthetic:
+        claim = Claim(files, mask, wish)
+        if claim.cpus is not None:
+            said.update(claimed=claim.cpus, shared=claim.trouble)
+    return said
+
+
+_CLAIMS: "List[Any]" = []  # sockets that hold claims, until this process ends
+
+
+class Claim:
+    """Cores of this node that no other vrm takes, where the batch system has granted a number of
+    them and not said which. `wish` is that number, or the CPUs of an earlier claim (`cpus:0,4`)
+    which is to be held again. `cpus` are what was claimed (None: all may be used, nothing was
+    claimed), `trouble` says why they are others, or fewer, than wished for.
+
+    A claim is the name of a socket, which one process of this machine can have at a time and
+    which goes with the process, of whatever user it is. Cores to which processes of others are
+    bound come last.
+    """
+
+    def __init__(self, files: "Dict[str, str]", mask: "Set[int]", wish: str) -> None:
+        self.cpus: "Optional[List[int]]" = None
+        self.trouble = ""
+        cores = _cores(files, mask)
+        again = [int(cpu) for cpu in wish[5:].split(",")] if wish.startswith("cpus:") else None
+        if again is not None:
+            # An agent that has lost its vrm may hold them still: no other vrm can have them.
+            for core in cores:
+                if core[0] in again:
+                    _hold(core[0])
+            self.cpus = again
+            return
+        wanted = max(1, int(wish))
+        if wanted >= len(cores):
+            return
+        bound = bound_cpus(mask)
+        free = [core for core in cores if not any(cpu in bound for cpu in core)]
+        used = [core for core in cores if core not in free]
+        claimed: "List[List[int]]" = []
+        taken = 0
+        for core in free + used:
+            if len(claimed) == wanted:
+                break
+            if not _hold(core[0]):
+                taken += 1
+                continue
+            claimed.append(core)
+            if core in used:
+                self.trouble = "CPU {} is used although {} is bound to it".format(
+                    core[0], next(bound[cpu] for cpu in core if cpu in bound))
+        self.cpus = sorted(cpu for core in claimed for cpu in core)
+        if len(claimed) < wanted:
+            self.trouble = ("{} core(s) are granted to this job, and of the {} that are seen there "
+                            "{} are taken by other vrm".format(wanted, len(cores), taken))
+
+
+def _cores(files: "Dict[str, str]", mask: "Set[int]") -> "List[List[int]]":
+    """The CPUs of each core that may be used, by the kernel's files; the lowest first."""
+    cores: "Dict[str, List[int]]" = {}
+    for cpu in sorted(mask):
+        folder = "cpu/cpu{}/topology/".format(cpu)
+        siblings = (files.get(folder + "core_cpus_list")
+                    or files.get(folder + "thread_siblings_list") or str(cpu))
+        cores.setdefault(siblings, []).append(cpu)
+    return sorted(cores.values())
+
+
+def _hold(cpu: int) -> bool:
+    """Claim a core by its lowest CPU; False when another process has it."""
+    import socket  # only here: a third of the agent's start
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claim.bind("\0vrm-core-{}".format(cpu))
+    except OSError:
+        claim.close()
+        return False
+    _CLAIMS.append(claim)
+    return True
+
+
+def bound_cpus(mask: "Set[int]") -> "Dict[int, str]":
+    """The CPUs to which processes are bound, but for those of runs of vrm (whose claims count), and
+    what is bound there."""
+    bound: "Dict[int, str]" = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or _environment(int(name)):
+            continue
+        listed = allowed_cpus(int(name))
+        if listed is None or not _has_command(name):
+            continue
+        cpus = {cpu for part in listed.split(",")
+                for cpu in range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)}
+        if not mask <= cpus:
+            for cpu in cpus & mask:
+                bound.setdefault(cpu, "process {}".format(name))
+    return bound
+
+
+def _has_command(pid: str) -> bool:
+    """Whether a process is none of the kernel's own."""
+    try:
+        with open("/proc/{}/cmdline".format(pid), "rb") as file:
+            return bool(file.read(1))
+    except OSError:
+        return False
 
 
 def _boot() -> str:
@@ -395,11 +503,12 @@ def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float) -> None:
         tasks.append(sweep)
 
 
-def serve(silence: float) -> None:
-    """Answer requests until the end of the input, or until nobody has spoken for so long."""
+def serve(silence: float, wish: str = "") -> None:
+    """Answer requests until the end of the input, or until nobody has spoken for so long. `wish` is
+    that of `Claim`."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # batch systems warn all steps of a job
-    say({"facts": facts()})
+    say({"facts": facts(wish)})
     tasks: "List[Any]" = []
     unread = b""
     heard = time.monotonic()
@@ -427,6 +536,6 @@ def serve(silence: float) -> None:
 
 if __name__ == "__main__":
     try:
-        serve(float(sys.argv[1]))
+        serve(float(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "")
     except BrokenPipeError:
         pass  # vrm has gone

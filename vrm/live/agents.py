@@ -276,13 +276,15 @@ class Agents:
                  env: Optional[Mapping[str, str]] = None, timeout: float = 10.0,
                  command: Sequence[str] = (), run: str = "", ping: Optional[float] = None,
                  pauses: Tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE),
-                 fan_out: int = FAN_OUT, attach: Sequence[str] = ()) -> None:
+                 fan_out: int = FAN_OUT, attach: Sequence[str] = (),
+                 granted: Optional[Mapping[str, int]] = None) -> None:
         env = dict(os.environ if env is None else env)
         self.run = run
         self.reach = "ssh" if command else choose_reach(reach, env)
         self.timeout = timeout
         self._command = tuple(command)
         self._attach = tuple(attach)
+        self._wishes = {host: str(cores) for host, cores in (granted or {}).items()}
         self._env = agent_environment(env, self.reach)
         self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping, *pauses, fan_out)
         self._nodes = {host: _Node(host, "local" if is_local(host, env) else self.reach)
@@ -461,8 +463,10 @@ class Agents:
     # Connecting and losing.
 
     def _connect(self, node: _Node, now: float) -> None:
+        wish = self._wishes.get(node.host)
         argv = command_line(node.host, node.reach, self.timeout, self._command,
-                            attach=self._attach)
+                            (agent.__file__, str(SILENCE), *([wish] if wish else [])),
+                            self._attach)
         try:
             # A session of its own: a Ctrl-C at the terminal is for vrm alone.
             node.process = subprocess.Popen(
@@ -631,6 +635,9 @@ class Agents:
         try:
             if "facts" in answer:
                 self._take_facts(node, node_facts(answer["facts"], node.host), now)
+                if answer["facts"].get("claimed"):  # the same ones, if it is connected to again
+                    self._wishes[node.host] = "cpus:" + ",".join(
+                        map(str, answer["facts"]["claimed"]))
                 return
             node.pinged, node.failures, node.due = False, 0, now + self._timing.ping
             request = node.asked.pop(answer["number"], None)

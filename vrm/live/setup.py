@@ -14,14 +14,16 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from vrm.config import ConfigError, Problem, Settings
 from vrm.live.adoption import Adoption, attach_command
 from vrm.live.agents import Agents, is_local
-from vrm.live.allocation import AllocationError, batch_job, end_of, find_allocation
+from vrm.live.allocation import (AllocationError, batch_job, batch_system, end_of,
+                                 find_allocation)
 from vrm.live.launchers import Launcher, LaunchError, make_launcher
 from vrm.live.nodewatch import NodeWatch
 from vrm.live.own import load_own
 from vrm.live.remote import Relay
 from vrm.live.room import NodesOf, Room
 from vrm.live.rundir import RunDirectory, RunError
-from vrm.live.topology import NodeFacts, TopologyError, cluster_geometry, read_topology
+from vrm.live.topology import (NodeFacts, TopologyError, claim, cluster_geometry,
+                               read_topology)
 from vrm.live.trust import distrust
 from vrm.model import Cluster, Heatmap, Node
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
@@ -157,12 +159,18 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
     here = next((host for host in allocation.hosts if is_local(host, env)), "")
     reach = settings.hosts.reach
     attach = attach_command(env)
+    # A number of cores of a node, which the batch system has granted without saying which.
+    granted = allocation.cores if batch_system(env) == allocation.kind and watch else {}
+    single = (here,) == allocation.hosts  # then this process itself holds the claims
     agents = Agents(allocation.hosts, env=env, timeout=settings.hosts.timeout, attach=attach,
+                    granted={} if single else granted,
                     **({"reach": reach} if isinstance(reach, str) else {"command": reach}))
     try:
-        if (here,) == allocation.hosts:
-            machine = read_topology()
-            found, failed = {here: NodeFacts(replace(machine, host=here))}, {}
+        if single:
+            machine, trouble = (claim(granted[here]) if granted.get(here)
+                                else (read_topology(), ""))
+            found = {here: NodeFacts(replace(machine, host=here), warning=trouble)}
+            failed: Mapping[str, str] = {}
         else:
             found, failed = agents.settle()
         wished = cluster_geometry(allocation.hosts, found, settings.nodes, settings.sockets,

@@ -181,11 +181,35 @@ def node_facts(said: Mapping[str, Any], host: str) -> NodeFacts:
                 warning = (f"HWLOC_SYNTHETIC is `{text}` there, of which vrm understands nothing: "
                            "it wants a number each of packages, cores and PUs, such as `pack:2 "
                            "core:4 pu:1`; the real cores are taken")
+        if said.get("claimed") is not None:
+            topology = claimed(topology, said["claimed"])
+            warning = str(said.get("shared", "")) or warning
         return NodeFacts(topology, int(said["memory"]), int(said["available"]), int(said["gpus"]),
                          str(said["boot"]), warning)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TopologyError(f"its agent sent facts that cannot be read ({error!r}); do all nodes "
                             "see the same version of vrm?") from error
+
+
+def claim(wanted: int) -> Tuple[Topology, str]:
+    """This machine with the cores that `agent.Claim` gets for this process, and why these are not
+    those that were wished for ("" if they are). Raises TopologyError when all are taken."""
+    machine = read_topology()
+    if machine.synthetic:
+        return machine, ""
+    made = agent.Claim(agent.read_files(), os.sched_getaffinity(0), str(wanted))
+    return (machine if made.cpus is None else claimed(machine, made.cpus)), made.trouble
+
+
+def claimed(topology: Topology, cpus: Iterable[int]) -> Topology:
+    """The machine with those of its cores that were claimed. Raises TopologyError for none."""
+    own = frozenset(cpus)
+    sockets = _by_socket(core for cores in topology.sockets for core in cores
+                         if not own.isdisjoint(core.cpus))
+    if not sockets:
+        raise TopologyError("all of its cores are taken by other vrm; wait for their end, or ask "
+                            "the batch system for whole nodes (--exclusive)")
+    return replace(topology, sockets=sockets)
 
 
 @lru_cache(maxsize=16)
