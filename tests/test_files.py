@@ -4,17 +4,22 @@ found when they are opened, with the fix in one message; never followed, never w
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
+import subprocess
 from pathlib import Path
-from typing import Callable, Dict, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
 
-from conftest import Site
+from conftest import Site, wait_until
+from vrm.cli import main
 from vrm.live.launchers import head, tail
 from vrm.live.rundir import RunDirectory, RunError
 from vrm.live.spawner import Marker, RecordError
+from vrm.report.jobs import COLUMNS
 from vrm.system.files import naming, open_own, read_own, write_atomically, write_new
 from vrm.workload.queue_file import marker_path, writer_of
 
@@ -157,3 +162,92 @@ def test_a_pipe_as_the_marker_of_the_queue_blocks_nobody(site: Site) -> None:
     site.lines("ok.x 1 9 0")
     os.mkfifo(marker_path(site.queue))
     assert site.run().returncode == 0 and site.statuses() == {0: "completed"}
+
+
+def test_a_full_disk_at_the_start_is_named(site: Site) -> None:
+    """With the file; what could be written before is taken up when there is room again."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a small file system")
+    site.config(Launcher={"Kind": "direct"})
+    site.program("ok.x", "exit 0\n")
+    site.lines("ok.x 1 9 0")
+    site.log.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k,mode=700", "none",
+                              str(site.log)], stderr=subprocess.PIPE, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small file system here: {mounted.stderr.strip()}")
+    try:
+        ballast = site.log / "ballast"
+        with contextlib.suppress(OSError):
+            ballast.write_bytes(bytes(1 << 20))
+        manager = site.start()
+        wait_until(lambda: "No space left on device" in site.said(manager), "it is told")
+        wait_until(lambda: re.search(rf"{site.log}/\S+: No space", site.said(manager)),
+                   "with the file's name")
+        ballast.unlink()
+        if site.finish(manager) and manager.returncode == 2:  # it could not even begin
+            assert site.run().returncode == 0
+        assert site.statuses() == {0: "completed"}
+    finally:
+        subprocess.run(["umount", str(site.log)], check=True)
+
+
+def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: Any) -> None:
+    run = RunDirectory(tmp_path, tmp_path, tmp_path / "state")
+    run.create()
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError) as found:
+        with run.owned():
+            pass
+    assert found.value.filename == str(run.lock)
+
+
+@pytest.mark.parametrize("keys, words", [
+    ({"Sockets": 9999999999999}, "1 to 1000000"),
+    ({"Nodes": 100000, "Sockets": 1000, "Cores": 1000, "Emulate": True}, "more than 10000000 cores"),
+    ({"Launcher": {"Kind": "os:system"}}, "Launcher.Kind: `os:system` failed"),
+    ({"Launcher": {"Kind": "json:loads"}}, "Launcher.Kind: `json:loads` failed")])
+@pytest.mark.parametrize("command", [["--once"], ["doctor"]])
+def test_a_configuration_that_asks_for_too_much(site: Site, keys: Dict[str, Any], words: str,
+                                                command: List[str]) -> None:
+    site.config(**{"Launcher": {"Kind": "direct"}, **keys})
+    site.program("ok.x", "exit 0\n")
+    site.lines("ok.x 1 9 0")
+    done = site.run(*command)
+    assert done.returncode == 2 and words in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 2
+
+
+@pytest.mark.parametrize("command", [["compare"], ["report"], ["validate", "--known", "actual"]])
+@pytest.mark.parametrize("cell", ["inf", "\x1b[31mred", "n0:0/9-1"])
+def test_odd_cells_of_jobs_csv(tmp_path: Path, command: List[str], cell: str,
+                               capsys: pytest.CaptureFixture[str]) -> None:
+    """No traceback, and nothing that a terminal would obey."""
+    line = f"1,a.x,2,1,2,3,9,completed,0,,0,0,n0,n0:0/0-1,{cell},{cell}\n"
+    for column in ("cores", "procs", "end", "status", "app"):
+        cells = line.split(",")
+        cells[COLUMNS.index(column)] = cell
+        (tmp_path / "jobs.csv").write_text(",".join(COLUMNS[:16]) + "\n" + ",".join(cells))
+        assert main([*command, str(tmp_path)]) in (0, 2)
+        printed = capsys.readouterr()
+        assert "\x1b" not in printed.out + printed.err
+
+
+def test_a_damaged_list_of_jobs_is_named_when_a_run_goes_on(site: Site) -> None:
+    site.config(Launcher={"Kind": "direct"})
+    site.program("ok.x", "exit 0\n")
+    site.lines("ok.x 1 9 0", end=False)
+    manager = site.start()
+    wait_until(lambda: (site.log / "jobs.csv").exists() and site.statuses(), "it has ended")
+    manager.kill()
+    manager.wait()
+    jobs = site.log / "jobs.csv"
+    jobs.write_text(jobs.read_text().replace(",completed,", ",\x1b[31m,"))
+    done = site.run("--once")
+    assert done.returncode == 2 and f"{jobs}:2: " in done.stderr and "move the file" in done.stderr
+    assert "Traceback" not in done.stderr and "\x1b" not in done.stderr
+    jobs.unlink()  # as the message says
+    assert site.run("--once").returncode == 0 and site.statuses() == {0: "completed"}

@@ -305,3 +305,22 @@ def test_a_group_s_word_is_not_everybody_s(place: Place) -> None:
     assert place.vrm(groups=[TEAM])[0] == 2 and not place.ran()
     run.chmod(0o755)
     assert place.vrm(groups=[TEAM])[0] == 0
+
+
+def test_own_policies_are_loaded_from_nowhere_else(place: Place) -> None:
+    """Nor is a compiled file, which Python would take in the place of the source."""
+    folder = place.folder("alice/policies", ALICE, 0o1777)
+    place.file("alice/policies/mine.py", ALICE, "def first(job, *_):\n    return job.id\n")
+    settings = yaml.safe_load((place.home / "vrm.yaml").read_text())
+    config = place.file("alice/policies/vrm.yaml", ALICE, yaml.safe_dump(
+        {**settings, "Scheduling": {"Algorithm": "mine:first"}}))
+    command = [*place.command, "-c", str(config)]
+    assert place.do(EVE, f"mkdir {folder}/__pycache__") == 0
+    status, said = place.run(ALICE, *command)
+    assert status == 2 and "everybody" in said and not place.ran()
+    folder.chmod(0o755)
+    status, said = place.run(ALICE, *command)
+    assert status == 2 and "__pycache__ belongs to" in said and not place.ran()
+    (folder / "__pycache__").rmdir()
+    status, said = place.run(ALICE, *command)
+    assert status == 0 and place.ran(), said

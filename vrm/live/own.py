@@ -31,7 +31,7 @@ def load_own(text: str, directory: Path, trust: str = "own") -> None:
         name = path.stem
         if _loaded.get(name) == path and name in sys.modules:
             return
-        reason = distrust(path, trust)
+        reason = _fault(path, trust)
         if reason:
             raise PolicyError(f"`{text.strip()}`: {reason}")
         if name in sys.stdlib_module_names or (name in sys.modules and name not in _loaded):
@@ -47,6 +47,13 @@ def load_own(text: str, directory: Path, trust: str = "own") -> None:
             del sys.modules[name]
             raise failure(text, error) from error
         _loaded[name] = path
+
+
+def _fault(path: Path, trust: str) -> str:
+    """Why a file of policies is not to be loaded. Python may take a compiled file from beside it
+    instead, so nobody else may put one there."""
+    return (distrust(path, trust, there=True) or distrust(path.parent, trust, home=True)
+            or distrust(path.parent / "__pycache__", trust, home=True))
 
 
 def files(texts: Iterable[str], directory: Path) -> Iterator[Path]:
@@ -68,7 +75,7 @@ def copy_own(texts: Iterable[str], directory: Path, to: Path, trust: str = "own"
     Raises PolicyError for a file that others may write.
     """
     for path in files(texts, directory):
-        reason = distrust(path, trust)
+        reason = _fault(path, trust)
         if reason:
             raise PolicyError(reason)
         shutil.copyfile(path, to / path.name)
