@@ -20,8 +20,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
     parser = command(
         commands, "script", write, "write the batch script that starts vrm on nodes of its own",
-        [shared], "vrm script --slurm -N 4 -t 8:00:00 --module openmpi -o job.sh\n"
-        "vrm script --pbs -N 4 -t 8h --queue short --once -o job.pbs",
+        [shared], "vrm script --slurm -N 4 -t 8:00:00 --exclusive --module openmpi -o job.sh\n"
+        "vrm script --pbs -N 4 -t 8h --cores 64 --queue short --once -o job.pbs",
         usage="%(prog)s (--slurm | --pbs) -N NODES -t TIME [options]")
     systems = parser.add_mutually_exclusive_group(required=True)
     for system, text in (("slurm", "for sbatch"), ("pbs", "for qsub (PBS Pro, OpenPBS)")):
