@@ -86,7 +86,7 @@ def test_a_killed_calibration_goes_on_and_leaves_nothing_running(site: Site) -> 
     Path(f"{program}.go").touch()
     said = site.finish(second)
     assert second.returncode == 0, said
-    assert "going on with estimates.csv: 1 run(s) are there" in said
+    assert "continuing estimates.csv: 1 run(s) are there" in said
     assert runs(site, "a.x") == 2 and runs(site, "b.x") == 2
     assert all(len(line.times) == 2 for line in table(site).values())
     wait_until(lambda: not site.processes(), "nothing is left running")
@@ -106,7 +106,7 @@ def test_an_interrupted_one_ends_its_run_and_says_how_to_go_on(site: Site, signu
     wait_until(lambda: runs(site, "b.x") == 1, "the program runs")
     process.send_signal(signum)
     said = site.finish(process)
-    assert process.returncode == 130 and "goes on" in said and "Traceback" not in said
+    assert process.returncode == 130 and "continues" in said and "Traceback" not in said
     assert site.processes() == []
 
 

@@ -130,8 +130,8 @@ def test_a_line_that_is_not_understood_is_no_success(site: Site) -> None:
     site.program("ok.x", "exit 0\n")
     site.lines("ok.x 1 10 0", "ok.x one 10 0")
     done = site.run()
-    assert f"{site.queue}:2: procs: `one` stands there" in done.stdout
-    assert "1 completed, 1 line(s) of the queue file not understood;" in done.stdout
+    assert f"{site.queue}:2: procs: found `one`" in done.stdout
+    assert "1 completed, 1 refused, 1 line(s) of the queue file not understood;" in done.stdout
     assert done.returncode == cli.SOME_FAILED
 
 
@@ -201,4 +201,4 @@ def test_a_policy_of_ones_own_is_called_as_it_was_named(
     monkeypatch.syspath_prepend(str(empty))
     monkeypatch.delitem(sys.modules, "own", raising=False)
     assert main(["simulate", "lublin:64:9", "--backfill", "own:Late"]) == 0  # where none waits
-    assert "FCFS, backfilling own:Late, compact" in capsys.readouterr().out
+    assert "FCFS + own:Late, compact" in capsys.readouterr().out

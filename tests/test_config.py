@@ -393,7 +393,7 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
         (
             "Hosts:\n  Reach: [ssh, [a]]",
             "2: Hosts.Reach: found a list, wanted auto, ssh, srun, or a list: the words of a"
-            ' program in the place of ssh; for example Reach: [ssh, -p, "2222"]',
+            ' program instead of ssh; for example Reach: [ssh, -p, "2222"]',
         ),
         (
             "Launcher:\n  Options: -x",
@@ -610,13 +610,13 @@ Replay: {Speed: fast, Sped: 2}
             "Log: ]",
             1,
             6,
-            "a bracket, comma or colon stands where a value should; put the value in quotes",
+            "a bracket, comma or colon is where a value should be; put the value in quotes",
         ),
         (
             "Scheduling:\n  Algorithm: *q",
             2,
             14,
-            "a value that begins with * stands for an anchor, and there is none;"
+            "a value that begins with * is the name of an anchor, and there is none;"
             " put the value in quotes",
         ),
         (

@@ -277,7 +277,7 @@ def test_a_run_that_is_cut_short_is_done_anew(site: Site, live: Path, how: signa
     process.send_signal(how)
     _, error = process.communicate(timeout=60)
     if how == signal.SIGTERM:
-        assert process.returncode == 130 and "the same command goes on" in error
+        assert process.returncode == 130 and "the same command continues" in error
     # Its manager was told, too, and has ended its jobs.
     wait_until(lambda: not site.processes() and not _owned(directory), "the manager has ended")
     assert [record["complete"] for record in records(site)] == [False]

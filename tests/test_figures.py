@@ -149,5 +149,5 @@ def test_jobs_without_a_measured_speed_are_counted_and_said(tmp_path: Path, caps
         "beside": {"a.D.4": 2, "b.D.4": 1}, "alone": {"b.D.4": 1}}
     assert run(queue, "--heatmap", speeds, *shape) == 0
     shown = capsys.readouterr().out
-    assert "3 jobs ran beside others at speed 1" in shown and "a.D.4 (2)" in shown
+    assert "3 jobs ran with others at speed 1" in shown and "a.D.4 (2)" in shown
     assert "1 jobs were alone on half a node" in shown

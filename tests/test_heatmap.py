@@ -132,7 +132,7 @@ def test_a_killed_measurement_goes_on_and_nothing_of_it_is_left(two: Site) -> No
     hold.unlink()
     said = two.finish(second, 120)
     assert second.returncode == 0, said
-    assert "going on with heatmap.csv: 2 figure(s) are there" in said
+    assert "continuing heatmap.csv: 2 figure(s) are there" in said
     after = figures(two.root / "heatmap.csv")
     assert len(after) == 8 and all(one.runs and one.runs >= 2 for one in after.values())
     assert all(after[name] == one for name, one in before.items())
@@ -180,7 +180,7 @@ def test_an_interrupted_measurement_ends_both_programs(two: Site) -> None:
     wait_until(lambda: len([p for p in two.processes()]) >= 2, "programs are held")
     process.send_signal(signal.SIGTERM)
     said = two.finish(process)
-    assert process.returncode == 130 and "goes on" in said and "Traceback" not in said
+    assert process.returncode == 130 and "continues" in said and "Traceback" not in said
     assert two.processes() == []
     assert len(figures(two.root / "heatmap.csv")) >= 4
 

@@ -126,7 +126,7 @@ def test_sigterm_in_a_batch_job_interrupts_and_the_same_script_goes_on(site: Sit
     manager.terminate()
     said = site.finish(manager)
     assert "SIGTERM from the batch system: starting nothing more, ending 1" in said
-    assert "2 job(s) still wait; the same command goes on with them" in said
+    assert "2 job(s) still wait; the same command continues them" in said
     site.nothing_left()
     Path(f"{long}.go").touch()
     assert site.finish(batch(site)).count("completed") >= 2

@@ -227,7 +227,7 @@ def test_submit_takes_what_a_line_takes(site: Site) -> None:
     assert done.stdout == "jobs 0-1: tell.x wait\n", done.stderr
     assert site.run("submit", "tell.x", "1", "9", "--after", "0-1").returncode == 0
     shows(site, {0: ("queued", True, []), 1: ("queued", True, []), 2: ("queued", False, [0, 1])})
-    assert "wanted is the ids" in site.run("submit", "tell.x", "1", "9", "--after", "7-5").stderr
+    assert "wanted the ids" in site.run("submit", "tell.x", "1", "9", "--after", "7-5").stderr
     assert "no job before it has the name `x`" in site.run(
         "submit", "tell.x", "1", "9", "--after", "x").stderr
     assert "depends on job 9" in site.run("submit", "tell.x", "1", "9", "--after", "9").stderr
@@ -301,7 +301,7 @@ def test_a_restarted_manager_knows_held_dependent_and_retried_jobs(site: Site) -
     shows(site, known)
     kill(manager)
     again = site.start()
-    wait_until(lambda: "going on" in site.said(again), "the second manager runs")
+    wait_until(lambda: "continuing the run" in site.said(again), "the second manager runs")
     wait_until(lambda: site.state()["manager"]["pid"] == again.pid, "it has written its state")
     assert shown(site) == known
     let_go(first)
@@ -379,7 +379,7 @@ def test_a_run_that_vrm_0_1_began_goes_on_by_its_rules(site: Site) -> None:
     wait_until(lambda: site.run("release", "1").returncode == 0, "the manager runs")
     said = site.finish(manager)
     assert site.statuses() == {0: "completed", 1: "completed", 2: "completed"}, said
-    assert "going on with the run of 2 job(s)" in said and ":3: procs" in said
+    assert "continuing the run of 2 job(s)" in said and ":3: procs" in said
     assert (site.log / "jobs.csv").read_text().startswith(HEADER)
     assert sorted(log(site)) == ["1 ", "2 "]
 

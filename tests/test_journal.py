@@ -284,7 +284,7 @@ def test_a_journal_of_0_1_0_is_read_and_continued(tmp_path: Path) -> None:
     (0, {"nodes": [["n0", [0]]]}, "nodes"),
     (0, {"run": "../x"}, "run"),
     (1, None, "job 0, which never came"),
-    (1, {"id": 2}, "job 1 is there already"),
+    (1, {"id": 2}, "job 1 exists already"),
     (1, {"app": "../../bin/sh"}, "app"),
     (1, {"app": "--x"}, "app"),
     (1, {"procs": 0}, "procs"),

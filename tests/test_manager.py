@@ -197,7 +197,7 @@ def test_a_job_that_goes_wrong_leaves_the_others_alone(site: Site) -> None:
                            5: "5 ranks do not fit"}.items():
         assert reason in rows[job_id].reason
         assert done.stdout.count(rows[job_id].reason) == 1
-    assert f"{site.queue}:7: seconds: `zero` stands there" in done.stdout
+    assert f"{site.queue}:7: seconds: found `zero`" in done.stdout
     assert ran(ok) == 1
 
 
@@ -356,7 +356,7 @@ def test_a_stopped_run_goes_on_and_repeats_nothing(site: Site) -> None:
     site.finish(manager)
     assert site.statuses() == {0: "completed", 1: "cancelled"}
     again = site.run()
-    assert "going on with the run of 3 job(s)" in again.stdout
+    assert "continuing the run of 3 job(s)" in again.stdout
     assert site.statuses() == {0: "completed", 1: "cancelled", 2: "completed"}
     assert (ran(one), ran(two)) == (2, 1)
 
@@ -430,7 +430,7 @@ def test_a_job_that_still_runs_is_followed_by_the_next_manager(site: Site) -> No
     first.kill()
     first.wait()
     second = site.start()
-    wait_until(lambda: "going on" in site.said(second), "the second manager runs")
+    wait_until(lambda: "continuing the run" in site.said(second), "the second manager runs")
     shown = json.loads(site.run("-i", "queue", "--json").stdout)
     assert [(job["id"], job["state"]) for job in shown["jobs"]] == [(0, "running"), (1, "queued")]
     let_go(program)

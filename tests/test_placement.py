@@ -350,7 +350,7 @@ def test_without_a_heatmap_all_pairs_are_alike():
 
 @pytest.mark.parametrize("lines, part", [
     (["ft"], "line 1: `ft` has no partners"), (["ft ep", "", "ft ep"], "line 3: `ft` has a line"),
-    (["ft ep cg ep"], "line 1: `ep` stands twice"),
+    (["ft ep cg ep"], "line 1: `ep` is twice"),
 ])
 def test_heatmaps_that_are_wrong(lines, part):
     with pytest.raises(ValueError, match=part):

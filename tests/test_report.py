@@ -231,9 +231,9 @@ def test_applications_alone_and_side_by_side(tmp_path: Path) -> None:
     assert [[cell for index, cell in enumerate(row) if index != 4] for row in table.words()] == [
         ["cg.A.x", "2", "compact", "alone", "10.00", "1.00"],
         ["cg.A.x", "2", "strip", "alone", "8.00", "1.25"],
-        ["cg.A.x", "2", "strip", "beside ep.A.x", "12.50", "0.80"],
+        ["cg.A.x", "2", "strip", "with ep.A.x", "12.50", "0.80"],
         ["ep.A.x", "2", "compact", "alone", "20.00", "1.00"],
-        ["ep.A.x", "2", "strip", "beside cg.A.x", "25.00", "0.80"],
+        ["ep.A.x", "2", "strip", "with cg.A.x", "25.00", "0.80"],
         ["is.S.x", "2", "compact", "alone", "0.15", "-"],  # too short to tell
         ["is.S.x", "2", "strip", "alone", "0.10", "-"]]
 

@@ -187,5 +187,5 @@ def test_nodes_that_do_not_answer_at_the_start(wide: Site, tmp_path: Path) -> No
     assert "#0 waits for more nodes" in first.stdout
     assert wide.statuses() == {1: "completed", 2: "refused"}
     again = wide.run("--once")
-    assert "going on with the run of 3 job(s): 2 ended, 0 started, 1 waiting" in again.stdout
+    assert "continuing the run of 3 job(s): 2 ended, 0 started, 1 waiting" in again.stdout
     assert log(wide) == [1]

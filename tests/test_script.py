@@ -339,5 +339,5 @@ def test_a_chain_of_batch_jobs_runs_a_queue_to_its_end(testbed: Testbed, tmp_pat
     assert ran("first.x") == ran("waits.x") == [f"{jobs[0]}\n"] * 2
     assert ran("last.x") == [f"{jobs[1]}\n"] * 2
     assert "1 job(s) still wait" in outputs[0].read_text()
-    assert "going on with the run of 3 job(s)" in outputs[1].read_text()
+    assert "continuing the run of 3 job(s)" in outputs[1].read_text()
     assert "is finished: nothing to do" in outputs[2].read_text()

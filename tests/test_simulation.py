@@ -487,11 +487,11 @@ def test_no_geometry_is_an_error_that_says_what_to_give() -> None:
 
 
 @pytest.mark.parametrize("choices, told", [
-    ({"backfill": None}, "backfill=None: wanted is a name"),
+    ({"backfill": None}, "backfill=None: give a name"),
     ({"policy": lambda cluster, heatmap: None}, "an object with `nodes` and `place`"),
-    ({"interval": -3.0}, "interval=-3.0: wanted are seconds"),
+    ({"interval": -3.0}, "interval=-3.0: give seconds"),
     ({"run": math.nan}, "job 1 comes at 5 s and runs for nan s"),
-    ({"submit": 0}, "job 1 comes at 0 s and runs for 1.0 s; wanted are submissions in order"),
+    ({"submit": 0}, "job 1 comes at 0 s and runs for 1.0 s; give submissions in order"),
 ])
 def test_what_the_library_cannot_use_is_told(choices, told):
     """And not simulated for ever."""

@@ -187,7 +187,7 @@ def test_an_ensemble_on_several_nodes_outlives_its_manager(real: Testbed, batch:
             first.wait()
         second = real.popen("n0", [*vrm, "--once"], env=env, cwd=tmp_path, stdout=log, stderr=log)
         try:
-            wait_until(lambda: "going on with the run" in (tmp_path / "said").read_text(),
+            wait_until(lambda: "continuing the run" in (tmp_path / "said").read_text(),
                        "the next manager has taken over")
             (tmp_path / "go").touch()
             assert second.wait(LIMIT) == 1, (tmp_path / "said").read_text()

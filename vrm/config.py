@@ -210,7 +210,7 @@ def _reach(value: Any) -> Union[str, Tuple[str, ...]]:
         return tuple(value)
     if isinstance(value, str) and _lower(value) in ("auto", "ssh", "srun"):
         return str(_lower(value))
-    wanted = "auto, ssh, srun, or a list: the words of a program in the place of ssh"
+    wanted = "auto, ssh, srun, or a list: the words of a program instead of ssh"
     _refuse(value, wanted, '[ssh, -p, "2222"]')
 
 
@@ -662,7 +662,7 @@ _SYNTAX = [
     ),
     (
         r"undefined alias|while scanning an alias",
-        "a value that begins with * stands for an anchor, and there is none",
+        "a value that begins with * is the name of an anchor, and there is none",
         "put the value in quotes",
         False,
     ),
@@ -694,7 +694,7 @@ _SYNTAX = [
     ),
     (
         r"found '[],}:]'",
-        "a bracket, comma or colon stands where a value should",
+        "a bracket, comma or colon is where a value should be",
         "put the value in quotes",
         False,
     ),

@@ -47,7 +47,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
         complete = live.calibrate(settings, site, plan, tell, arguments.fresh)
     except KeyboardInterrupt:
         print(f"vrm: interrupted; what was measured is in {table}, the same command "
-              "(without --fresh) goes on", file=sys.stderr)
+              "(without --fresh) continues", file=sys.stderr)
         return INTERRUPTED
     if table.exists():
         print(f"{table}: give it to `vrm generate --estimates {table}`")

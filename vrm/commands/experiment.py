@@ -65,7 +65,7 @@ def experiment(arguments: argparse.Namespace) -> int:
     except ExperimentError as error:
         raise CannotRun(str(error)) from error
     except KeyboardInterrupt:
-        print(f"vrm: interrupted; what is complete is in {out}, the same command goes on",
+        print(f"vrm: interrupted; what is complete is in {out}, the same command continues",
               file=sys.stderr)
         return INTERRUPTED
     return 0

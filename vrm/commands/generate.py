@@ -60,7 +60,7 @@ def generate(arguments: argparse.Namespace) -> int:
 
     queue = Path(arguments.queue) if arguments.queue else settings_of(arguments).applications.queue
     if arguments.resume and (not arguments.live or arguments.seed is None):
-        raise CannotRun("--resume goes on with a --live mix of a known --seed (the first line of "
+        raise CannotRun("--resume continues a --live mix of a known --seed (the first line of "
                         "the file has it); give both")
     if arguments.live and arguments.force:
         raise CannotRun("--force replaces a file, which a manager may follow; for --live name a "
@@ -83,7 +83,8 @@ def generate(arguments: argparse.Namespace) -> int:
     except generator.GenerateError as error:
         raise CannotRun(str(error)) from error
     except KeyboardInterrupt:
-        print(f"vrm: interrupted; go on with the same command, --resume and --seed {seed}",
+        print(f"vrm: interrupted; to continue, type the same command with --resume "
+              f"and --seed {seed}",
               file=sys.stderr)
         return 130
     print(f"{queue}: {mix.jobs} job(s) of {len(mix.choices)} program(s), seed {seed}")

@@ -97,7 +97,7 @@ def measure(arguments: argparse.Namespace) -> int:
         measurement.write_ranks(ranks)
     except KeyboardInterrupt:
         print(f"vrm: interrupted; what was measured is in {out}, the same command "
-              "(without --fresh) goes on", file=sys.stderr)
+              "(without --fresh) continues", file=sys.stderr)
         return INTERRUPTED
     print(f"{out}, {ranks}: name one of them under Applications.Heatmap; "
           f"`vrm heatmap show {out}` shows it")
@@ -146,7 +146,7 @@ def convert(arguments: argparse.Namespace) -> int:
     except SpeedError as error:
         raise CannotRun(str(error)) from error
     except FileExistsError as error:
-        raise CannotRun(f"{arguments.target} is there already; name another file, or replace it "
+        raise CannotRun(f"{arguments.target} exists; name another file, or replace it "
                         "with --force") from error
     except OSError as error:
         raise CannotRun(f"cannot write {arguments.target}: {error.strerror}") from error

@@ -44,7 +44,7 @@ def words(text: str) -> Tuple[str, ...]:
     """`a,b` as ("a", "b"); at least one."""
     found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not found:
-        raise argparse.ArgumentTypeError(f"`{text}` names nothing; wanted is a list as a,b")
+        raise argparse.ArgumentTypeError(f"`{text}` names nothing; write a list such as a,b")
     return found
 
 

@@ -230,7 +230,7 @@ def _moment(now: float, unix_start: Optional[int]) -> str:
 def _unmatched(found: Dict[str, Dict[str, int]]) -> List[Tuple[str, str]]:
     """What ran at speed 1 because its speed was not measured, under which loads."""
     lines = []
-    for where, text in (("beside", "ran beside others at speed 1: the heatmap has no such pair"),
+    for where, text in (("beside", "ran with others at speed 1: the heatmap has no such pair"),
                         ("alone", "were alone on half a node at speed 1: the heatmap has no "
                                   "spare time")):
         loads = found.get(where, {})

@@ -233,7 +233,7 @@ def parse_hostfile(text: str, place: str = "host file") -> Dict[str, int]:
         for host in names:
             hosts[host] = hosts.get(host, 0) + (int(slots[0][1]) if slots and slots[0] else 0)
     if wrong:
-        raise AllocationError("\n".join(wrong) + "\nwanted is one host to a line: `name`, `name "
+        raise AllocationError("\n".join(wrong) + "\nwrite one host per line: `name`, `name "
                               "slots=8` or `name:8`, where name may be a list such as n[0-3]")
     if not hosts:
         raise AllocationError(f"{place}: no host in it; write one name to a line")

@@ -155,8 +155,8 @@ class Bench:
         ended: List[Run] = []
         for event in self._spawner.events():
             if isinstance(event, SpawnerLost):
-                raise MeasureError(f"{event.message}; start the measurement again, it goes on "
-                                   "where it was")
+                raise MeasureError(f"{event.message}; start the measurement again: it "
+                                   "continues where it was")
             number = int(event.id)
             trial = self._trials[number]
             if isinstance(event, Started):

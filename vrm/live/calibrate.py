@@ -133,14 +133,14 @@ def _continued(table: Path, machine: str, tell: Tell) -> Dict[Key, Estimate]:
     try:
         estimates, comments = read_estimates(table)
     except EstimateError as error:
-        raise MeasureError(f"{error}; name another file with --out, or begin anew with --fresh"
+        raise MeasureError(f"{error}; name another file with --out, or start again with --fresh"
                            ) from error
     if f"machine: {machine}" not in comments:
         there = next((line for line in comments if line.startswith("machine: ")), "it does not say")
         raise MeasureError(f"{table} was measured elsewhere or otherwise ({there}; here: "
-                           f"{machine}); name another file with --out, or begin anew with --fresh")
+                           f"{machine}); name another file with --out, or start again with --fresh")
     runs = sum(len(estimate.times) for estimate in estimates.values())
-    tell(f"going on with {table}: {runs} run(s) are there")
+    tell(f"continuing {table}: {runs} run(s) are there")
     return dict(estimates)
 
 

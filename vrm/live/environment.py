@@ -266,6 +266,6 @@ def check_root(env: Mapping[str, str], configured: bool, user: Optional[int] = N
     """Raise LaunchError once, at the start, instead of failing job by job."""
     if not root_allowed(env, configured, user):
         raise LaunchError(
-            "mpirun refuses to run as root unless told twice: set OMPI_ALLOW_RUN_AS_ROOT=1 and "
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, or Launcher: {AllowRoot: true} in the "
+            "mpirun refuses to run as root unless it is allowed to: set OMPI_ALLOW_RUN_AS_ROOT=1 "
+            "and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, or write Launcher: {AllowRoot: true} in the "
             "configuration (in a container or a virtual machine of your own this is harmless)")

@@ -119,7 +119,7 @@ def pair_up(cluster: Cluster, large: int, small: int) -> List[Placement]:
         placements.append(copy)
         first = copy.node_set.bit_length()
     if len(placements) == 1:
-        raise MeasureError(f"{small} ranks do not fit beside {large}")
+        raise MeasureError(f"{small} ranks do not fit with {large}")
     return placements
 
 
@@ -146,7 +146,7 @@ class Measurement:
         `redo`, if given; MeasureError when it is from elsewhere."""
         if not self.out.exists():
             return {}
-        mend = "name another file with --out, or begin anew with --fresh"
+        mend = "name another file with --out, or start again with --fresh"
         try:
             there = read(self.out)
         except SpeedError as error:
@@ -164,7 +164,7 @@ class Measurement:
         kept = [figure for figure in there.figures if redo is None or (figure.spread or 0) <= redo
                 or figure.app not in self.procs]
         again = len(there.figures) - len(kept)
-        self.tell(f"going on with {self.out}: {len(kept)} figure(s) are there"
+        self.tell(f"continuing {self.out}: {len(kept)} figure(s) are there"
                   + (f", {again} with a spread above {redo:g} are measured again" if again else ""))
         return {(figure.placement, figure.app, figure.partner): figure for figure in kept}
 
@@ -176,8 +176,8 @@ class Measurement:
         apps = list(self.procs)
         self._begun = time.monotonic()
         if self.site.emulated:
-            self.tell("EMULATED: ranks share cores and are not bound; these figures tell nothing "
-                      "of a real machine")
+            self.tell("EMULATED: ranks share cores and are not bound; these figures say nothing "
+                      "about a real machine")
         with Bench(self.settings, self.site) as bench:
             self.bench = bench
             for app in apps:

@@ -142,7 +142,7 @@ def fault(record: Record, past: "Past") -> str:
         return f"{event}: {wrong}"
     if event == "run":
         newer = record.get("format", 1) > NEWEST
-        return "written by a newer vrm, which must go on with it" if newer else ""
+        return "written by a newer vrm, which must continue it" if newer else ""
     if not past.runs:
         return "no manager's record comes first"
     return _out_of_order(event, record, past)
@@ -154,7 +154,7 @@ def _out_of_order(event: str, record: Record, past: "Past") -> str:
         return ""
     job_id = record["id"]
     if event == "job":
-        return f"job {job_id} is there already" if job_id < past.next_id else ""
+        return f"job {job_id} exists already" if job_id < past.next_id else ""
     if job_id not in past.jobs:
         return f"{event} of job {job_id}, which never came"
     started, ended = job_id in past.started, job_id in past.ended

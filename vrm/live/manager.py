@@ -356,7 +356,7 @@ class Manager:
         inside = bool(self.place.allocation)
         for running in self.running.values():
             running.paused += seconds * inside
-        self.tell("note", f"vrm was stopped for {seconds:.0f} s and goes on"
+        self.tell("note", f"vrm was stopped for {seconds:.0f} s and continues"
                   + ("; the time of its jobs is extended by that" if inside and self.running
                      else ""))
 
@@ -408,7 +408,7 @@ class Manager:
         try:
             self.spawner.start()
         except SpawnerError as error:
-            raise RunError(f"{error}; the running jobs go on, and the same command follows "
+            raise RunError(f"{error}; the running jobs continue, and the same command follows "
                            "them to their end") from error
 
     def _lost(self, running: Running) -> None:
@@ -586,11 +586,11 @@ class Manager:
             held, lacking = self.book.held, self.book.lacking
             if held:
                 waits = (f"only held jobs are left ({fold(sorted(held)[:20])}); `vrm release` or "
-                         "`vrm cancel` lets the run go on")
+                         "`vrm cancel` lets the run continue")
             elif lacking and not self._input_ended:
                 waits = (f"only jobs are left that need more nodes than there are "
                          f"({fold(sorted(lacking)[:20])}); waiting for lines in {queue} (`vrm stop` "
-                         "ends the run, and the same command goes on with them)")
+                         "ends the run, and the same command continues them)")
             elif not self._input_ended:
                 waits = (f"nothing to do; waiting for lines in {queue} (an `end` line or "
                          "`vrm stop` ends the run)")
@@ -805,7 +805,7 @@ class Manager:
     def _disk_works(self) -> None:
         if self._disk_failed:
             self._disk_failed = False
-            self.tell("note", "files can be written again; going on")
+            self.tell("note", "files can be written again; continuing")
 
     def _synced(self) -> bool:
         """Bring the journal to disk; when that fails nothing is started until it works again."""
@@ -1161,7 +1161,7 @@ class Manager:
             lacking = len(self.book.lacking)
             self.tell("note", f"{waiting} job(s) still wait"
                       + (f", {lacking} of them for more nodes than there are" if lacking else "")
-                      + "; the same command goes on with them (--fresh starts anew)")
+                      + "; the same command continues them (--fresh starts again)")
         self.phase = "ended"
         self._write_snapshot(self.clock())
         try:
@@ -1174,7 +1174,7 @@ class Manager:
         """Take up what the journal tells: jobs that wait, run, or ended in the meantime."""
         if past.run:
             self.run_id = past.run
-            self.tell("note", f"going on with the run of {len(past.jobs)} job(s): "
+            self.tell("note", f"continuing the run of {len(past.jobs)} job(s): "
                               f"{len(past.ended)} ended, {len(past.running)} started, "
                               f"{len(past.waiting)} waiting")
         for warning in self.warnings:
@@ -1186,7 +1186,7 @@ class Manager:
         granted = journals.nodes_record(self.room.granted)
         more = {"granted": granted} if granted not in ([], nodes) else {}
         if past.runs and past.runs[-1].get("nodes", nodes) != nodes:
-            self.tell("note", "the nodes are others than before; the run goes on with these")
+            self.tell("note", "the nodes are others than before; the run continues with these")
         self.journal.append("run", format=journals.FORMAT, run=self.run_id, time=self.clock(),
                             pid=os.getpid(), nodes=nodes, **more,
                             home=takeup.identity(self.run_directory), **self.place.record())

@@ -138,7 +138,7 @@ class Orders:
         if any(each.job is job for each in manager.records.pending):
             raise LifeError(f"the end of job {job.id} is not recorded yet; try again")
         if entry.state is JobState.REFUSED:
-            raise LifeError(f"job {job.id} was refused; submit it anew")
+            raise LifeError(f"job {job.id} was refused; submit it again")
         against = manager.book.against(entry)
         if against is not None:
             raise LifeError(f"job {job.id} depends on job {against.job.id}, which ended as "

@@ -93,8 +93,8 @@ def _without_journal(run: RunDirectory, fresh: bool, tell: Tell) -> Past:
                        f"them, remove the files in {run.pids}, and start again")
     if found and not fresh:
         raise RunError(f"{run.journal} has no records, and {run.pids} has the markers of "
-                       f"{len(found)} job(s) that ended unseen. Put the journal back to go on, or "
-                       "use --fresh to begin again")
+                       f"{len(found)} job(s) that ended unseen. Put the journal back to continue, "
+                       "or use --fresh to begin again")
     for name in found:
         (run.pids / name).unlink(missing_ok=True)
     if run.jobs.exists() and run.jobs.stat().st_size > len(HEADER):
@@ -128,9 +128,9 @@ def _of_a_copy(run: RunDirectory, past: Past, original: str, tell: Tell) -> Past
     alive = _perhaps_alive(found)
     if alive:
         raise RunError(f"{run.directory} is a copy of {original}, and jobs of the original may "
-                       f"still be running: {', '.join(alive)}. They are not touched from here. Go "
-                       f"on with vrm there; or remove the files in {run.pids} to run these jobs "
-                       "here, too; or begin again here with --fresh")
+                       f"still be running: {', '.join(alive)}. They are not touched from here. "
+                       f"Continue with vrm there; or remove the files in {run.pids} to run these "
+                       "jobs here, too; or begin again here with --fresh")
     for name in found:
         (run.pids / name).unlink(missing_ok=True)
     past.run = uuid.uuid4().hex[:12]

@@ -70,10 +70,10 @@ def script(system: str, wrapper: Wrapper) -> str:
     lines = ["#!/bin/bash -l" if wrapper.modules else "#!/bin/bash", f"# vrm on {nodes} for {length}. Submit it with:",
              *(f"#   {line}" for line in submit_commands(system, wrapper))]
     if wrapper.chain > 1:
-        lines += ["# They run one after the other. Each goes on where the one before stopped; when",
+        lines += ["# They run one after the other. Each continues where the last one stopped; when",
                   "# no job is left, the next ones end at once."]
     else:
-        lines.append("# Submitted again, it goes on where it stopped.")
+        lines.append("# Submitted again, it continues where it stopped.")
     lines += about.lines(wrapper)
     lines += [f"#{about.word} {text}" for text in wrapper.directives]
     lines += ["", *about.start(wrapper)]
@@ -124,14 +124,14 @@ def _slurm(wrapper: Wrapper) -> List[str]:
                 f"--ntasks-per-node={wrapper.cores}", "--cpus-per-task=1", "--ntasks-per-core=1"]
     ask.append(f"--time={clock(wrapper.walltime)}")
     if wrapper.exclusive:
-        ask += ["# Whole nodes: nobody else's jobs beside yours."
+        ask += ["# Whole nodes: no jobs of others on them."
                 + ("" if wrapper.cores else " vrm uses all their cores."), "--exclusive"]
     if wrapper.memory is not None:
         ask += ["# By core, not by node: of two jobs on a node the first could take all memory.",
                 f"--mem-per-cpu={wrapper.memory}M"]
     warning = WARNING if wrapper.warning is None else wrapper.warning
-    ask += [f"# {warning} s before the end vrm itself (B:) is told: it starts nothing more "
-            "and ends.", f"--signal=B:USR1@{warning}",
+    ask += [f"# {warning} s before the end vrm itself (B:) gets a signal: it starts nothing "
+            "more and ends.", f"--signal=B:USR1@{warning}",
             "# A node that fails ends the jobs that run on it, not the allocation.", "--no-kill"]
     if wrapper.chain > 1:
         ask += ["# Of the jobs of this name and user, one runs at a time.",
@@ -163,7 +163,7 @@ def _pbs(wrapper: Wrapper) -> List[str]:
     if wrapper.memory is not None:
         chunk += f":mem={wrapper.memory * wrapper.cores}mb"
     ask += [f"-l {chunk}",
-            "# Each chunk on a node of its own" + (", and nobody else's jobs beside yours."
+            "# Each chunk on a node of its own" + (", and no jobs of others on them."
                                                    if wrapper.exclusive else "."),
             f"-l place=scatter{':excl' if wrapper.exclusive else ''}",
             f"-l walltime={clock(wrapper.walltime)}", "-S /bin/bash", "-j oe"]
@@ -179,7 +179,7 @@ def _pbs_start(wrapper: Wrapper) -> List[str]:
             "# PBS keeps the output until the end; this file can be read while vrm runs.",
             "# Added to, since PBS runs this script again after qrerun or preemption.",
             f'exec >>"{wrapper.name}-${{PBS_JOBID%%.*}}.out" 2>&1',
-            "# PBS sends no warning: vrm asks qstat for the end, and takes this if it is not told.",
+            "# PBS sends no warning: vrm asks qstat for the end, and takes this if it fails.",
             f"export PBS_WALLTIME=${{PBS_WALLTIME:-{wrapper.walltime}}}"]
 
 

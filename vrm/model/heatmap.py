@@ -98,7 +98,7 @@ class Heatmap:
                 raise ValueError(f"line {number}: `{row}` has a line already")
             repeated = _first_repeated(partners)
             if repeated:
-                raise ValueError(f"line {number}: `{repeated}` stands twice in the row of `{row}`")
+                raise ValueError(f"line {number}: `{repeated}` is twice in the row of `{row}`")
             ranks[row] = {partner: float(rank) for rank, partner in enumerate(partners, 1)}
         return cls(ranks)
 

@@ -41,7 +41,7 @@ class Speedups:
     def _values(self) -> Iterator[Tuple[str, float]]:
         for load, row in self.pairs.items():
             for partner, value in row.items():
-                yield f"{load} beside {partner}", value
+                yield f"{load} with {partner}", value
         for load, value in [*self.spare.items(), *self.compact.items()]:
             yield load, value
 

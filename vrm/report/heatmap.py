@@ -51,10 +51,10 @@ def grid_of(heatmap: Heatmap, speedups: Optional[Speedups], against: str = "comp
     if speedups is None:
         return _ranks(heatmap)
     values: Mapping[str, Mapping[str, float]] = speedups.pairs
-    title = "Speed-up beside a partner (1: as fast as alone, compact)"
+    title = "Speed-up with a partner (1: as fast as alone, compact)"
     if against == "spare":
         values = speedups.against_spare()
-        title = "Speed-up beside a partner (1: as fast as alone on half the cores)"
+        title = "Speed-up with a partner (1: as fast as alone on half the cores)"
     rows = _in_order(values)
     partners = {partner: None for row in rows for partner in values[row]}
     columns = [row for row in rows if row in partners] + _in_order(

@@ -697,9 +697,9 @@ def _said_of_pairs(study: Study) -> Iterator[str]:
     worst = min(pairs, key=lambda one: one.speedup or 0)
     if (best.speedup or 0) - (worst.speedup or 0) < 0.01:
         return
-    text = f"Side by side, {best.app} fared best beside {best.beside} (speed-up " \
+    text = f"Side by side, {best.app} ran best with {best.beside} (speed-up " \
            f"{best.speedup:.2f} against alone)"
-    yield f"{text} and {worst.app} worst beside {worst.beside} ({worst.speedup:.2f})."
+    yield f"{text} and {worst.app} worst with {worst.beside} ({worst.speedup:.2f})."
 
 
 Value = Callable[[RanJob], float]

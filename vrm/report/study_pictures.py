@@ -475,7 +475,7 @@ def _gantt(axes: Any, study: Study, run: Run, bars: Sequence[Bar],
         axes.set_xlabel("full colour: with another job on its node; pale: alone there",
                         fontsize=7.5, loc="right")
     if len(kinds) == 1:
-        axes.set_title("each colour stands for many jobs: it only sets neighbours apart",
+        axes.set_title("each colour is used for many jobs: it only separates neighbours",
                        fontsize=7.5)
         return
     axes.legend(handles=keys, loc="lower left", bbox_to_anchor=(0, 1), ncol=min(len(keys), 10),

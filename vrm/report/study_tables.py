@@ -92,13 +92,13 @@ def _applications(study: Study) -> Iterator[Table]:
     several = len({one.policy for one in found}) > 1
     rows = []
     for one in found:
-        company = f"beside {one.beside}" if one.beside else "alone"
+        company = f"with {one.beside}" if one.beside else "alone"
         rows.append((one.app, one.procs, *([one.policy] if several else []), company,
                      one.seconds.count, one.seconds, one.speedup))
     heads = [Column("program"), Column("ranks"), *([Column("placement")] if several else []),
              Column("company"), Column("runs"), Column("running [s]", 2), Column("speed-up", 2)]
     yield Table("applications", "Applications, alone and side by side", tuple(heads), tuple(rows),
-                "beside: that program was on its nodes for at least half of its running time; "
+                "with: that program was on its nodes for at least half of its running time; "
                 "jobs between are left out; speed-up: against alone in the first placement, of times "
                 f"from {MEASURED:g} s on; ±: {CONFIDENCE:.0%} interval over the runs")
 

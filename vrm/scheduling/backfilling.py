@@ -254,8 +254,8 @@ def make_backfilling(text: str) -> Any:
     if depth is None:
         made = BACKFILLINGS.make(text)
         if not (hasattr(made, "fill") or hasattr(made, "plan")):
-            raise PolicyError(f"`{text}` makes no backfilling: wanted is an object with `fill`, as "
-                              "Easy has it, or `plan`")
+            raise PolicyError(f"`{text}` makes no backfilling; it must give an object with "
+                              "`fill`, as Easy has it, or `plan`")
         return made
     number, kept = int(depth.group(1)), bool(depth.group(2))
     if number == 0:

@@ -395,6 +395,6 @@ def make_policy(text: str, cluster: Cluster, heatmap: Optional[Heatmap] = None) 
     """
     made = POLICIES.make(text, cluster, heatmap)
     if not (hasattr(made, "nodes") and hasattr(made, "place")):
-        raise PolicyError(f"`{text}` makes no placement policy: wanted is an object with `nodes` "
-                          "and `place`")
+        raise PolicyError(f"`{text}` makes no placement policy; it must give an object with "
+                          "`nodes` and `place`")
     return made

@@ -100,13 +100,13 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     placement = (make_policy(policy, cluster, heatmap) if isinstance(policy, str)
                  else policy(cluster, heatmap))
     if not (hasattr(backfilling, "fill") or hasattr(backfilling, "plan")):
-        raise PolicyError(f"backfill={backfill!r}: wanted is a name, a number of reservations, or "
+        raise PolicyError(f"backfill={backfill!r}: give a name, a number of reservations, or "
                           "an object with `fill` or `plan`")
     if not (hasattr(placement, "nodes") and hasattr(placement, "place")):
-        raise PolicyError(f"policy={policy!r}: wanted is a name, or a function that gives an "
+        raise PolicyError(f"policy={policy!r}: give a name, or a function that gives an "
                           "object with `nodes` and `place`")
     if not 0 <= interval < math.inf:
-        raise PolicyError(f"interval={interval!r}: wanted are seconds from 0 on")
+        raise PolicyError(f"interval={interval!r}: give seconds from 0 on")
     if hasattr(source, "rules") and source.processors is not None:
         source.rules = _limited(source.rules, cluster)
     if places is None:
@@ -243,7 +243,7 @@ def _checked(submissions: Iterable[Submission]) -> Iterator[Submission]:
             raise WorkloadError(f"job {str(one.job.id)[:30]}: ids go from 0 to 2^63 - 1")
         if not (0 <= one.run < LONGEST and before <= one.job.submit < LONGEST):
             raise WorkloadError(f"job {one.job.id} comes at {one.job.submit} s and runs for "
-                                f"{one.run} s; wanted are submissions in order of time, from 0 s "
+                                f"{one.run} s; give submissions in order of time, from 0 s "
                                 "on, and run times from 0 s on")
         before = one.job.submit
         yield one

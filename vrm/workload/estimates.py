@@ -93,7 +93,7 @@ def _estimate(place: str, words: Dict[str, str]) -> Estimate:
         app_times = tuple(float(own or whole) for whole, _, own in pairs)
         app_seconds = float(words.get("app_seconds") or seconds)
     except ValueError as error:
-        raise EstimateError(f"{place}: {error}; wanted are {','.join(COLUMNS)}") from None
+        raise EstimateError(f"{place}: {error}; write {','.join(COLUMNS)}") from None
     if procs < 1 or not 0 < seconds < float("inf"):
         raise EstimateError(f"{place}: ranks are 1 or more and seconds above 0, not {procs} and "
                             f"{seconds:g}")

@@ -66,7 +66,7 @@ def parse_arrival(text: str) -> Arrival:
                 return Arrival("poisson", mean=mean)
     except ValueError:
         pass  # told below, as any other text that is no arrival
-    raise GenerateError(f"arrival `{text}` is not understood; wanted is {ARRIVALS} (seconds)")
+    raise GenerateError(f"arrival `{text}` is not understood; write {ARRIVALS} (seconds)")
 
 
 Choice = Tuple[str, int, float]
@@ -187,7 +187,7 @@ def write_at_once(mix: Mix, queue: Path, header: str, replace: bool = False) -> 
             with open(queue, "x", encoding="utf-8") as file:
                 file.write(text)
     except FileExistsError as error:
-        raise GenerateError(f"{queue} is there already; name another file, or replace it with "
+        raise GenerateError(f"{queue} exists; name another file, or replace it with "
                             "--force") from error
     except OSError as error:
         raise GenerateError(f"cannot write {queue}: {error.strerror}") from error
@@ -208,7 +208,7 @@ def write_live(mix: Mix, queue: Path, header: str, resume: bool = False, speed: 
     try:
         done = _written(queue, lines) if resume else None
         if done is None and queue.exists() and queue.stat().st_size:
-            raise GenerateError(f"{queue} is there already; go on with it with --resume, or name "
+            raise GenerateError(f"{queue} exists; continue it with --resume, or name "
                                 "another file")
         with WriterMarker(queue) as marker, open(queue, "a", encoding="utf-8") as file:
             if done is None:

@@ -234,7 +234,8 @@ FIELDS: Dict[str, _Entry] = {
     "cores": _Entry(_whole, "the cores of each rank, a whole number, 1 or more"),
     "name": _Entry(_label, "a label of at most 64 printable characters"),
     "after": _Entry(dependencies, "the ids or the names of jobs that must have completed before, as "
-                    "3,5-7 or prep, or any:3 for whatever end", lambda value: [",".join(map(str, value))]),
+                    "3,5-7 or prep, or any:3 however it ends",
+                    lambda value: [",".join(map(str, value))]),
     "priority": _Entry(_integer, "a whole number; the jobs of a higher one come first"),
     "retries": _Entry(_count, "how often the job is tried again when it fails, 0 or more"),
     "env": _Entry(_variable, "a variable as NAME=VALUE (env= may be given several times)",
@@ -280,7 +281,7 @@ def _understood(words: List[str]) -> QueueLine:
             if index < 4:
                 break
             if not is_field:
-                raise LineError(f"`{show(word)}` stands after the key=value fields and is none; "
+                raise LineError(f"`{show(word)}` is after the key=value fields and is none; "
                                 f"quote a value with blanks: name='run 1'")
             if key not in FIELDS:
                 _refuse_field(key)
@@ -313,8 +314,8 @@ def _read(name: str, text: str, entry: _Entry) -> Any:
     except LineError:
         raise
     except (ValueError, KeyError):
-        found = f"`{show(text)}` stands there" if text else "nothing stands there"
-        raise LineError(f"{name}: {found}, wanted is {entry.wanted}; for example `{EXAMPLE}`"
+        found = f"`{show(text)}`" if text else "nothing"
+        raise LineError(f"{name}: found {found}, wanted {entry.wanted}; for example `{EXAMPLE}`"
                         ) from None
 
 
@@ -352,7 +353,7 @@ def _words(text: str) -> List[str]:
     try:
         return shlex.split(text)
     except ValueError:
-        raise LineError("a quote is not closed, or a backslash stands at the end of the line"
+        raise LineError("a quote is not closed, or a backslash is at the end of the line"
                         ) from None
 
 
@@ -474,8 +475,8 @@ class QueueFollower:
         self.ended = self._finishing
 
     def _unreadable(self, error: OSError) -> None:
-        mend = f"mend: chmod u+r {shlex.quote(str(self.path))}" if isinstance(
-            error, PermissionError) else "mend its path or its file system"
+        mend = f"fix it with: chmod u+r {shlex.quote(str(self.path))}" if isinstance(
+            error, PermissionError) else "fix its path or its file system"
         self._in_trouble(f"cannot be read ({error.strerror})", f"it is tried again ({mend})")
 
     def _in_trouble(self, trouble: str, then: str) -> None:
@@ -531,8 +532,8 @@ class QueueFollower:
             self._doubt = seen
             return False
         how = "replaced" if replaced else "truncated" if shrunk else "rewritten"
-        self._notices.append(f"queue file {self.path} was {how} after {self._taken()}; what stands "
-                             f"in it now is read from its start, each line as a new job")
+        self._notices.append(f"queue file {self.path} was {how} after {self._taken()}; it is "
+                             f"read from its start, each line as a new job")
         self._restart()
         self.position = Position(inode=status.st_ino)
         return True
