@@ -112,8 +112,8 @@ def test_fewer_nodes_than_before(wide: Site) -> None:
     second = wide.run()
     assert "Traceback" not in second.stdout + second.stderr
     assert "#0 waits for more nodes: a.x: 2 ranks do not fit on 1 node(s)" in second.stdout
-    assert ("1 job(s) still wait, 1 of them for more nodes than there are; the same command goes "
-            "on with them") in second.stdout
+    assert ("1 job(s) still wait, 1 of them for more nodes than there are; the same command "
+            "continues them") in second.stdout
     assert second.returncode == 1 and log(wide) == [1]
     assert wide.state()["jobs"][0]["lacks"]  # type: ignore[index]
     emulate(wide, 2)
