@@ -452,6 +452,18 @@ def test_the_process_that_starts_jobs_is_replaced_when_it_dies(site: Site) -> No
     assert site.statuses() == {0: "completed", 1: "completed"} and ran(program) == 2
 
 
+def test_equal_rankfiles_are_one_file(site: Site) -> None:
+    """Each job has its own name for it."""
+    site.config(Cores=1)
+    site.program("one.x", "exit 0\n")
+    site.lines("one.x 1 60 0", "one.x 1 60 0")
+    done = site.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = (site.log / "rankfiles" / f"one.x.{job}.rf" for job in (0, 1))
+    assert first.read_text().startswith("rank 0")
+    assert first.stat().st_ino == second.stat().st_ino
+
+
 def test_a_job_whose_supervisor_is_killed_ends_as_failed(site: Site) -> None:
     program = site.program("long.x", WAIT)
     site.lines("long.x 1 100 0")

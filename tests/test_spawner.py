@@ -706,6 +706,30 @@ def test_a_file_for_a_marker_that_is_gone_is_not_missed(desk: Desk) -> None:
     assert desk.run(2, ["sh", "-c", "exit 3"]).code == 3
 
 
+def test_outputs_of_the_next_job_are_made_while_one_runs(desk: Desk) -> None:
+    """They are empty files until a job gets them; who is in their way is left alone."""
+    def prepared() -> List[str]:
+        return sorted(path.name.rpartition(".")[2] for path in desk.place.glob(".vrm-*"))
+
+    desk.launch("a", ["sh", "-c", "echo a; echo A >&2; sleep 600"])
+    started = desk.await_event("a", Started)
+    assert isinstance(started, Started)
+    wait_until(lambda: prepared() == ["e", "o"], "two files")
+    inodes = {path.stat().st_ino for path in desk.place.glob(".vrm-*")}
+    os.killpg(started.pid, signal.SIGKILL)
+    desk.end_of("a")
+    (desk.place / "b.e").write_text("old")
+    assert desk.run("b", ["sh", "-c", "echo b; echo B >&2"]).ok
+    assert desk.await_event("b", Started).supervisor_pid == started.supervisor_pid
+    assert (desk.place / "b.o").stat().st_ino in inodes
+    assert (desk.place / "b.e").stat().st_ino not in inodes
+    assert [(desk.place / name).read_text() for name in ("a.o", "a.e", "b.o", "b.e")] == \
+        ["a\n", "A\n", "b\n", "B\n"]
+    assert len(prepared()) == 1
+    desk.spawner.close()
+    wait_until(lambda: not prepared(), "what nobody needs is removed")
+
+
 def test_a_manager_may_have_a_file_for_each_supervisor(desk: Desk) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(hard, FILES)

@@ -76,6 +76,9 @@ RETRY = 1.0
 _FULL_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 _IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG)
 
+FILES = 1000
+"""Rankfiles of different content that are remembered."""
+
 RECORDING = 0.1
 """Seconds at most that ended jobs are recorded for in one turn of the loop."""
 
@@ -180,6 +183,9 @@ class Manager:
         self._known_kinds: Set[str] = set()       # applications looked up in the heatmap
         self._signals = 0
         self._idle = 0.0                          # seconds that the loop has just waited
+        self._leftovers = False                   # a job may have left processes here
+        self._written: Dict[str, Path] = {}       # rankfiles by their content
+        self._faults: Dict[str, str] = {}         # of applications, as found in this turn
         self._gone = False                        # somebody has removed the run's directory
         self._changed = True                      # a scheduling step is due
         self._next_step = math.inf
@@ -483,6 +489,7 @@ class Manager:
 
     def _look_at_files(self, now: float) -> None:
         """The queue file, the commands, the jobs of an earlier manager, the allocation's end."""
+        self._faults.clear()
         if self.phase == "running":
             self._read_queue(now)
             self._ask_end(now)
@@ -667,8 +674,10 @@ class Manager:
     def _fault(self, job: Job, details: Details) -> str:
         """Why a new job can't be taken, or "" when it can."""
         known = self.settings.applications
-        reason = (application_fault(known.path, job.app, known.programs)
-                  or distrust(known.program(job.app), self.settings.trust))
+        if job.app not in self._faults:
+            self._faults[job.app] = (application_fault(known.path, job.app, known.programs)
+                                     or distrust(known.program(job.app), self.settings.trust))
+        reason = self._faults[job.app]
         for dependency in details.after:
             if dependency.ids[-1] >= job.id:
                 reason = reason or (f"it depends on job {dependency.ids[-1]}, and a job can "
@@ -826,7 +835,7 @@ class Manager:
             list(booking.placement.slots(self.cluster.nodes)), self.cluster.nodes, rankfile,
             details.words, details.environment)
         for path, text in launch.files.items():
-            write_new(path, text)
+            self._write(path, text)
         return LaunchRequest(job.id, launch.argv, launch.env,
                              details.directory or self._workplace,
                              run.output(job.app, job.id), run.errors(job.app, job.id),
@@ -834,6 +843,16 @@ class Manager:
                              host=launch.host, reports=(
                                  run.bindings(job.app, job.id), job.procs, launch.reports)
                              if launch.reports else None)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write a file of a job, by a further name of an earlier job's file if that is the same."""
+        try:
+            os.link(self._written[text], path)
+        except (KeyError, OSError):
+            write_new(path, text)
+            if len(self._written) >= FILES:
+                self._written.clear()
+            self._written[text] = path
 
     def _where(self, booking: Booking) -> str:
         """Where a job runs, for people: its cores, or its nodes when these are more than two."""
@@ -876,6 +895,7 @@ class Manager:
         supervisor's next job, too, and must not be touched."""
         job = running.job
         del self.running[job.id]
+        self._leftovers |= not clean or self._beyond(running)
         if job.id in self.cluster.bookings:
             self.cluster.release(job.id)
         outcome = Outcome(job, state, reason, running.booking, running.backfilled,
@@ -1142,7 +1162,8 @@ class Manager:
 
     def _finish(self) -> None:
         """Leave nothing behind: the last state, the journal's closing word, no process."""
-        left = [] if self.running else pids_with_environment("VRM_RUN", self.run_id)
+        left = ([] if self.running or not self._leftovers
+                else pids_with_environment("VRM_RUN", self.run_id))
         while left and self._lingering and self.clock() < self._lingering[-1][0]:
             time.sleep(0.05)  # what ends by itself may do so
             left = pids_with_environment("VRM_RUN", self.run_id)
@@ -1173,6 +1194,7 @@ class Manager:
     def _continue(self, past: journals.Past) -> None:
         """Take up what the journal tells: jobs that wait, run, or ended in the meantime."""
         if past.run:
+            self._leftovers = True
             self.run_id = past.run
             self.tell("note", f"continuing the run of {len(past.jobs)} job(s): "
                               f"{len(past.ended)} ended, {len(past.running)} started, "

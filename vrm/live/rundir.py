@@ -124,8 +124,8 @@ class RunDirectory:
             except OSError as error:
                 raise RunError(f"cannot lock {self.lock}: {error.strerror}; put Directory on a "
                                "file system that knows locks") from error
-            for path in self.ended.glob(".*"):
-                path.unlink()  # kept by a killed manager to be used again
+            for path in (*self.ended.glob(".*.old"), *self.log.glob(".vrm-*.[oe]")):
+                path.unlink(missing_ok=True)  # kept for later jobs by processes that were killed
             with naming(self.lock):
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)

@@ -211,6 +211,47 @@ def quoted(text: str | None) -> str:
     return json.dumps(text)
 
 
+class Prepared:
+    """Empty files that are made while a job runs, for the outputs of the next one: to make a file
+    takes milliseconds on some file systems. `paths` are those that are there."""
+
+    def __init__(self) -> None:
+        self.paths: list[bytes] = []
+
+    def make(self, folder: bytes) -> None:
+        """Make two files in the folder, if that is possible and they are not there."""
+        self.remove(keep=folder)
+        for name in (b"o", b"e")[len(self.paths):]:
+            path = os.path.join(folder, b".vrm-%d.%s" % (os.getpid(), name))
+            try:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            except OSError:
+                return
+            self.paths.append(path)
+
+    def give(self, path: bytes) -> None:
+        """Let one of them be the file `path`, unless that is there or in another folder."""
+        if (self.paths and os.path.dirname(self.paths[-1]) == os.path.dirname(path)
+                and not os.path.lexists(path)):
+            try:
+                os.rename(self.paths.pop(), path)
+            except OSError:
+                pass
+
+    def remove(self, keep: bytes | None = None) -> None:
+        """Remove those that are not in the folder `keep`."""
+        for path in [each for each in self.paths if os.path.dirname(each) != keep]:
+            self.paths.remove(path)
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
+
+
+PREPARED = Prepared()
+"""Those of this process."""
+
+
 # The launch.
 
 def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
@@ -224,7 +265,7 @@ def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
     back: so `posix_spawn` can be used, which says why a program could not be executed.
     """
     outputs: list = []
-    cores = None
+    cores = source = None
     before: list = []
     try:
         for path in (stdout,) if stderr == stdout else (stdout, stderr):
@@ -254,18 +295,27 @@ def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
                 raise LaunchError(f"limit {name} = {value}: {reason_of(error)}") from None
             before.append((kind, old))
         if reports is not None:
-            outputs.append(start_sieve(outputs[-1], *reports))
+            source, pipe = os.pipe()
+            outputs += [source, pipe]
         spawn = os.posix_spawn
         if b"/" not in argv[0]:
             spawn = os.posix_spawnp
             os.environb[b"PATH"] = env.get(b"PATH", os.defpath.encode())
         try:
             # A process group of its own: `kill 0` in a job script must not reach the supervisor.
-            return spawn(argv[0], argv, env, setpgroup=0, setsigmask=(), setsigdef=_DEFAULTED,
-                         file_actions=[(os.POSIX_SPAWN_DUP2, outputs[0], 1),
-                                       (os.POSIX_SPAWN_DUP2, outputs[-1], 2)])
+            pid = spawn(argv[0], argv, env, setpgroup=0, setsigmask=(), setsigdef=_DEFAULTED,
+                        file_actions=[(os.POSIX_SPAWN_DUP2, outputs[0], 1),
+                                      (os.POSIX_SPAWN_DUP2, outputs[-1], 2)])
         except (OSError, ValueError) as error:
             raise LaunchError(refusal(argv[0], error)) from None
+        if reports is not None:  # now, since the program need not wait for that
+            try:
+                start_sieve(source, outputs[-3], *reports)
+            except LaunchError:
+                os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                raise
+        return pid
     finally:
         for kind, old in before:
             resource.setrlimit(kind, old)
@@ -276,11 +326,10 @@ def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
         os.chdir("/")
 
 
-def start_sieve(errors: int, path: bytes, ranks: int, marks: tuple) -> int:
-    """Fork a process that copies what comes to the file `errors`, without the launcher's reports:
-    what begins with the first text of a mark, has the two others behind it, and goes to the line's
-    end. The first `ranks` of these go to the file `path`. Returns the pipe that leads there; raises
-    LaunchError.
+def start_sieve(source: int, errors: int, path: bytes, ranks: int, marks: tuple) -> None:
+    """Fork a process that copies what comes from the pipe `source` to the file `errors`, without
+    the launcher's reports: what begins with the first text of a mark, has the two others behind it,
+    and goes to the line's end. The first `ranks` of these go to the file `path`. Raises LaunchError.
 
     It ends when nobody has the pipe any more. A process of its own, and no thread of the
     supervisor: what the program prints must not wait for the record of its end, nor that for it.
@@ -289,19 +338,16 @@ def start_sieve(errors: int, path: bytes, ranks: int, marks: tuple) -> int:
         found = open_output(path)
     except (OSError, ValueError) as error:
         raise LaunchError(described("file of bindings", path, error)) from None
-    source, pipe = os.pipe()
     failure = None
     try:
         pid = os.fork()
     except OSError as error:
         pid, failure = -1, error
     if pid:
-        os.close(source)
         os.close(found)
         if failure is not None:
-            os.close(pipe)
             raise LaunchError(f"no process for its output: {reason_of(failure)}")
-        return pipe
+        return
     try:
         # Nothing else stays open: the manager's lock would never be free.
         for target, descriptor in enumerate([os.dup(each) for each in (source, errors, found)]):
@@ -362,6 +408,7 @@ def put(descriptor: int, data: bytes) -> None:
 def open_output(path: bytes) -> int:
     """Open an output file and empty it; raises OSError for links and pipes, and for the files of
     others: somebody may have put them there, or would read what the program prints."""
+    PREPARED.give(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NOFOLLOW
                          | os.O_NONBLOCK, 0o666)
     try:
@@ -369,7 +416,8 @@ def open_output(path: bytes) -> int:
         if stat.S_ISREG(about.st_mode):
             if about.st_uid not in (os.geteuid(), 0, os.stat("/").st_uid):
                 raise OSError(errno.EPERM, "belongs to another user; remove it")
-            os.truncate(descriptor, 0)
+            if about.st_size:
+                os.truncate(descriptor, 0)
         elif not stat.S_ISCHR(about.st_mode):  # /dev/null is all right
             raise OSError(errno.EPERM, "is a pipe or socket; remove it")
         os.set_blocking(descriptor, True)
@@ -503,6 +551,7 @@ def run_supervisor(link: Link, facts: Facts) -> None:
     except Gone:
         result = 0
     finally:
+        PREPARED.remove()
         os._exit(result)
 
 
@@ -550,7 +599,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
         message = str(error)
     release(files)
     if pid:
-        raw, usage = wait_for(pid, link)
+        raw, usage = wait_for(pid, link, b"" if host else os.path.dirname(order[3]))
         if order[-1] is not None:
             wait_for_sieve()
         duration, end = time.monotonic() - tick, time.time()
@@ -586,8 +635,9 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     return False
 
 
-def wait_for(pid: int, link: Link) -> tuple:
-    """Wait for a program, telling of its start if that takes long; its status and what it has used.
+def wait_for(pid: int, link: Link, folder: bytes) -> tuple:
+    """Wait for a program; its status and what it has used. If that takes long, its start is told,
+    and files for the outputs of the next job are made in the `folder`, if there is one.
 
     Other children are descendants that it has left; they are collected on the way.
     """
@@ -596,7 +646,8 @@ def wait_for(pid: int, link: Link) -> tuple:
     while True:
         if untold and signal.sigtimedwait((signal.SIGCHLD,),
                                           max(0.0, due - time.monotonic())) is None:
-            link.tell((STARTED, pid))
+            if link.tell((STARTED, pid)) and folder:
+                PREPARED.make(folder)
             untold = False
         child, raw, usage = os.wait4(-1, os.WNOHANG if untold else 0)
         if child == pid:
