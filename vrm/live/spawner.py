@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
@@ -49,6 +50,9 @@ ATTEMPTS = 3
 
 LARGEST = 1 << 20
 """Bytes of the longest marker or status that is read."""
+
+DYING = 1.0
+"""Seconds at most between the end of a supervisor's socket and its death."""
 
 GONE_WITHIN = 5.0
 """Seconds in which a spawner that was told to end must have ended."""
@@ -352,6 +356,12 @@ class _Supervisor:
             events.append(marshal.loads(self.unread[4:end]))
             self.unread = self.unread[end:]
         return events, ended
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process, and no zombie."""
+    stat = read_stat(pid)
+    return stat is not None and not stat.dead
 
 
 class Spawner:
@@ -682,6 +692,9 @@ class Spawner:
         begun goes to another."""
         request = launch.request
         event: Event = SupervisorLost(request.id, each.pid)
+        limit = time.monotonic() + DYING
+        while alive(each.pid) and time.monotonic() < limit:
+            time.sleep(0.001)  # its files are closed a moment before it is dead
         try:
             if (launch.attempts < ATTEMPTS and Marker.read(request.marker) is None
                     and not os.path.exists(request.status)):
