@@ -1,0 +1,230 @@
+"""README and docs: every command in them is run here, or is in a list with the reason why not; their
+links lead somewhere; the README is short; the words are plain.
+
+The commands of a page run in their order, in one shell, in a copy of the tree. Programs are stand-ins
+that end at once.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Dict, Iterator, List, Tuple
+
+import pytest
+
+from conftest import mpirun_environment
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "npb/README.md", "experiments/README.md",
+         *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
+
+NOT_RUN: List[Tuple[str, str]] = [
+    (r"python3 tasks\.py ", "the whole installation, demonstration and tests: .ci/run does it"),
+    (r"git clone URL", "URL stands for the place of the user's choice"),
+    (r"git -C ~/vrm pull", "needs a remote repository"),
+    (r"python3 -m venv ", "an installation: .ci/run and tests/test_install.py make one"),
+    (r"\S*pip (install|wheel) ", "an installation: .ci/run and tests/test_install.py make one"),
+    (r"conda ", "there is no conda where the tests run"),
+    (r"module load ", "modules are a cluster's"),
+    (r"tail -f ", "never ends"),
+    (r"vrm top$", "fills the screen: tests/test_top.py"),
+    (r"vrm submit ", "needs a running manager: tests/test_manager.py"),
+    (r"vrm stop", "needs a running manager: tests/test_manager.py"),
+    (r"vrm$", "continues a run of before: tests/test_old_files.py"),
+    (r"vrm npb build( --classes S,W --out npb/bin)?$", "minutes of compiling: tests/test_npb.py, "
+     "tests/test_npb_build.py and tests/test_install.py build"),
+    (r"vrm npb build --source", "needs the official archive: tests/test_npb_build.py has a small one"),
+    (r"python3 npb/build\.py", "minutes of compiling: tests/test_npb.py"),
+    (r"mpirun -np 4 npb/bin/ep", "the program is not built here: tests/test_npb.py"),
+    (r"python tests/benchmarks/", "a benchmark, minutes on an idle machine"),
+    (r"vrm experiment experiments/founding-live.yaml$", "ten minutes: tests/test_experiment.py"),
+    (r"vrm report runs/founding-live ", "reports that experiment: tests/test_report.py"),
+    (r"python studies/founding/", "needs recorded queues that are not part of vrm: "
+     "tests/test_founding.py has made-up ones"),
+    (r"vrm simulate QUEUE ", "QUEUE is one of those queues"),
+    (r"python studies/validation/run\.py", "minutes: tests/test_validate.py has a short one"),
+    (r"vrm heatmap measure ", "minutes, on cores that do nothing else: tests/test_heatmap.py"),
+    (r"vrm completion ", "changes the user's shell: tests/test_completion.py"),
+]
+"""The commands that are not run, and why."""
+
+DEMONSTRATION = "vrm -c config/strip.yaml --once >/dev/null"
+INSTEAD = {r"vrm npb build$": "mkdir -p bin && cp \"$TREE\"/npb/bin/*.x bin/",
+           # The cluster's jobs are too large here: they are refused, and there is a run to look at.
+           r"tail -f ": "vrm --once >/dev/null; [ $? = 1 ]"}
+"""What stands in for a command that is not run, where later ones need what it makes."""
+
+BEFORE: Dict[str, str] = {
+    "README.md": DEMONSTRATION, "docs/results.md": DEMONSTRATION,
+    "docs/heatmap.md": "cp docs/heatmap.csv .",
+    "docs/nodes.md": "mkdir tasks && cp npb/bin/is.S.x tasks/solve && seq() { command seq 3; }\n"
+                     "printf '%s\\n' 'Applications: {Path: tasks, Queue: queue}' "
+                     "'Allocation: {Policy: pack}' 'Launcher: {Kind: direct}' > ensemble.yaml",
+}
+"""What the reader of a page has done before."""
+
+
+def blocks(page: str) -> Iterator[str]:
+    """The shell commands of a page, as they are fenced."""
+    for found in re.finditer(r"^```sh\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S):
+        yield found[1]
+
+
+def commands(block: str) -> Iterator[str]:
+    """Each whole command: a line, or the lines of a loop or with a document in them."""
+    lines: List[str] = []
+    for line in block.splitlines():
+        lines.append(line)
+        text = "\n".join(lines)
+        checked = subprocess.run(["bash", "-n", "-c", text], stdin=subprocess.DEVNULL, text=True,
+                                 stderr=subprocess.PIPE, check=False)
+        if checked.returncode == 0 and "here-document" not in checked.stderr:
+            if text.strip():
+                yield text
+            lines = []
+    assert not lines, f"not whole: {lines}"
+
+
+def bare(command: str) -> str:
+    """A command of one line without its comment."""
+    return re.sub(r"\s+# .*", "", command).strip() if "\n" not in command else command
+
+
+def reason(command: str) -> str:
+    """Why a command is not run, "" if it is."""
+    return next((why for pattern, why in NOT_RUN if re.match(pattern, bare(command))), "")
+
+
+def lublin_made_smaller(command: str) -> str:
+    """5000 jobs in half a minute become 200 at once; nothing else is changed."""
+    return command.replace("lublin:256:5000", "lublin:256:200")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of what a user has, with stand-ins for programs."""
+    tree = tmp_path / "vrm"
+    tree.mkdir(mode=0o755)
+    for name in ("config", "queues", "docs", "experiments", "jobs"):
+        shutil.copytree(ROOT / name, tree / name)
+    for path in [tree, *tree.rglob("*")]:  # a umask of 002 would have made them others' too
+        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)
+    (tree / "npb/bin").mkdir(parents=True, mode=0o755)
+    for app in ("bt", "cg", "ep", "ft", "is", "lu", "mg", "sp"):
+        for problem_class in "SWA":
+            program = tree / f"npb/bin/{app}.{problem_class}.x"
+            program.write_text("#!/bin/sh\necho ' Time in seconds = 0.05'\n"
+                               "echo ' Verification = SUCCESSFUL'\n")
+            program.chmod(0o755)
+    with gzip.open(tree / "trace.swf.gz", "wt") as trace:
+        trace.write("; MaxProcs: 8\n" + "".join(
+            f"{number} {number * 5} -1 30 {1 + number % 8} -1 -1 {1 + number % 8} 60 -1 1 1 1 1 1 "
+            "-1 -1 -1\n" for number in range(1, 40)))
+    return tree
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if list(blocks(page))])
+def test_the_commands_of_a_page_run(page: str, tree: Path) -> None:
+    script = "set -u\n" + BEFORE.get(page, "") + "\n"
+    chosen = [command for block in blocks(page) for command in commands(block)]
+    for command in chosen:
+        command = next((other for pattern, other in INSTEAD.items()
+                        if re.match(pattern, bare(command))), command)
+        if not reason(command):
+            script += f"{lublin_made_smaller(command)}\nstatus=$?; [ $status = 0 ] || " \
+                      f"{{ echo \"FAILED with $status\"; exit 1; }}\n"
+    scratch = tree.parent / "home"  # so is /opt/vrm
+    scratch.mkdir()
+    env = {**mpirun_environment(), "HOME": str(scratch), "MPLBACKEND": "agg",
+           "TREE": str(tree), "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))}
+    done = subprocess.run(["bash", "-c", script.replace("/opt/vrm", str(scratch))], cwd=tree,
+                          env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_the_readmes_batch_scripts_are_written(tmp_path: Path) -> None:
+    lines = re.findall(r"`(vrm script --\w+ -N [^`]*)`", (ROOT / "README.md").read_text())
+    assert len(lines) == 2
+    (tmp_path / "bin").mkdir(mode=0o755)
+    (tmp_path / "queue").write_text("")
+    (tmp_path / "vrm.yaml").write_text("Applications: {Path: bin, Queue: queue}\nLog: log\n")
+    for line in lines:
+        done = subprocess.run([sys.executable, "-m", "vrm.cli", *line.split()[1:]], cwd=tmp_path,
+                              env=mpirun_environment(), stdin=subprocess.DEVNULL, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        assert done.returncode == 0, done.stdout
+    assert "#SBATCH" in (tmp_path / "vrm.slurm").read_text()
+    assert "#PBS" in (tmp_path / "vrm.pbs").read_text()
+
+
+def test_every_reason_is_wanted() -> None:
+    """What no page has any more goes from the list."""
+    all_commands = [bare(command) for page in PAGES for block in blocks(page)
+                    for command in commands(block)]
+    for pattern, _ in NOT_RUN:
+        assert any(re.match(pattern, command) for command in all_commands) or (
+            "completion" in pattern), pattern
+
+
+def test_options_and_commands_that_are_named_exist() -> None:
+    """Of `vrm COMMAND --option` in the text: the command, and the option in its help."""
+    def help_of(*words: str) -> str:
+        return subprocess.run([sys.executable, "-m", "vrm.cli", *words, "--help"], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False).stdout
+
+    general = help_of()
+    groups = {"npb", "heatmap"}
+    seen: Dict[str, str] = {}
+    for page in PAGES:
+        if page == "CHANGELOG.md":
+            continue  # also of commands that are gone
+        for found in re.finditer(r"`vrm ([a-z][^`\n]*)`", (ROOT / page).read_text()):
+            words = found[1].replace("\\|", " ").split()
+            name = words[0].rstrip(",")
+            assert re.search(rf"^  {name} ", general, re.M), f"{page}: vrm {found[1]}"
+            key = " ".join(words[:2]) if name in groups and len(words) > 1 else name
+            if key not in seen:
+                seen[key] = help_of(*key.split())
+            for option in re.findall(r"(?<![\w=-])--[a-z][a-z-]+", found[1].partition(" -- ")[0]):
+                assert option in seen[key], f"{page}: vrm {found[1]}: no {option}"
+
+
+def anchor(heading: str) -> str:
+    """The anchor that a heading gets."""
+    plain = re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", heading.strip().lower())
+    return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, fragment = target.partition("#")
+        goal = (path.parent / name).resolve() if name else path
+        assert goal.exists(), f"{page}: {target}"
+        if fragment and goal.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", goal.read_text(), re.M)
+            assert fragment in map(anchor, headings), f"{page}: {target}"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 1900
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_words_are_plain(page: str) -> None:
+    text = re.sub(r"`[^`]*`|```.*?```", "", (ROOT / page).read_text(), flags=re.S)
+    found = re.findall(r"\b(?:mends?|mended|anew|beside|told|tells)\b", text)
+    assert not found, f"{page}: {found}"
