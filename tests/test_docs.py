@@ -64,6 +64,10 @@ INSTEAD = {r"vrm npb build$": "mkdir -p bin && cp \"$TREE\"/npb/bin/*.x bin/",
 BEFORE: Dict[str, str] = {
     "README.md": DEMONSTRATION, "docs/results.md": DEMONSTRATION,
     "docs/heatmap.md": "cp docs/heatmap.csv .",
+    "docs/simulation.md": "gzip -dc trace.swf.gz > trace.swf; cp docs/heatmap.csv .\n"
+                          "cp queues/mix-poisson queue\n"
+                          "echo '{\"nodes\": [{\"count\": 99, \"sockets\": 2, \"cores\": 8}]}'"
+                          " > machine.json",
     "docs/nodes.md": "mkdir tasks && cp npb/bin/is.S.x tasks/solve && seq() { command seq 3; }\n"
                      "printf '%s\\n' 'Applications: {Path: tasks, Queue: queue}' "
                      "'Allocation: {Policy: pack}' 'Launcher: {Kind: direct}' > ensemble.yaml",
@@ -73,7 +77,7 @@ BEFORE: Dict[str, str] = {
 
 def blocks(page: str) -> Iterator[str]:
     """The shell commands of a page, as they are fenced."""
-    for found in re.finditer(r"^```sh\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S):
+    for found in re.finditer(r"^```(?:sh|bash)\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S):
         yield found[1]
 
 
