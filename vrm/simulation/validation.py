@@ -98,8 +98,11 @@ def validate(rows: Sequence[JobRow], rules: Rules, estimates: Optional[Table] = 
         run = row.end - row.start
         if estimates is not None and row.status == JobState.COMPLETED.value:
             run = estimates[row.app, row.procs].mean
-        job = Job(row.id, row.app, row.procs, row.walltime, row.submit - begin, row.exclusive,
-                  _width(row))
+        try:
+            job = Job(row.id, row.app, row.procs, row.walltime, row.submit - begin, row.exclusive,
+                      _width(row))
+        except ValueError as error:
+            raise ValidationError(f"job {row.id} of the run: {error}") from error
         submissions.append(Submission(job, run))
     replayed = {row.id: row for row in simulate(
         submissions, **{**vars(rules), "nodes": list(rules.nodes)}, heatmap=heatmap,
