@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -324,3 +325,16 @@ def test_own_policies_are_loaded_from_nowhere_else(place: Place) -> None:
     (folder / "__pycache__").rmdir()
     status, said = place.run(ALICE, *command)
     assert status == 0 and place.ran(), said
+
+
+def test_each_promise_has_its_test() -> None:
+    """The page names tests that there are, and each test here stands on it."""
+    tests = Path(__file__).parent
+    page = (tests.parent / "docs" / "security.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", page))
+    known = {name for path in tests.glob("test_*.py")
+             for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)}
+    assert named and named <= known
+    here = set(re.findall(r"^def (test_\w+)\(place", Path(__file__).read_text(), re.MULTILINE))
+    assert here <= named
+    assert all((tests.parent / path).exists() for path in re.findall(r"`(tests/\w+\.py)`", page))
