@@ -443,12 +443,12 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
             "Emulate: maybe",
             '1: Emulate: found "maybe", wanted true or false; for example Emulate: true',
         ),
-        ("Grace: -1", '1: Grace: found "-1", wanted seconds, 0 or more; for example Grace: 10'),
-        ("Grace: 1:30", '1: Grace: found "1:30", wanted seconds, 0 or more; for example Grace: 10'),
-        ("Grace: nan", '1: Grace: found "nan", wanted seconds, 0 or more; for example Grace: 10'),
+        ("Grace: -1", '1: Grace: found "-1", wanted seconds, 0 or more, or a time as 90m or 1:30:00; for example Grace: 10'),
+        ("Grace: 1:30", '1: Grace: found "1:30", wanted seconds, 0 or more, or a time as 90m or 1:30:00; for example Grace: 10'),
+        ("Grace: nan", '1: Grace: found "nan", wanted seconds, 0 or more, or a time as 90m or 1:30:00; for example Grace: 10'),
         (
             "Grace: 1e999",
-            '1: Grace: found "1e999", wanted seconds, 0 or more; for example Grace: 10',
+            '1: Grace: found "1e999", wanted seconds, 0 or more, or a time as 90m or 1:30:00; for example Grace: 10',
         ),
         (
             "Replay: {Speed: 0}",
@@ -467,10 +467,10 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
             "Walltime: wrn",
             '1: Walltime: found "wrn", wanted warn, kill or ignore; for example Walltime: warn',
         ),
-        ("End: {At: 1:99}", '1: End.At: found "1:99", wanted auto, never, or seconds or HH:MM:SS '
-         "from the start; for example At: 02:00:00"),
-        ("End: {At: 0}", '1: End.At: found "0", wanted auto, never, or seconds or HH:MM:SS from '
-         "the start; for example At: 02:00:00"),
+        ("End: {At: 1:99}", '1: End.At: found "1:99", wanted auto, never, or a time from the '
+         "start: seconds, 90m, 2h or 1:30:00; for example At: 02:00:00"),
+        ("End: {At: 0}", '1: End.At: found "0", wanted auto, never, or a time from the '
+         "start: seconds, 90m, 2h or 1:30:00; for example At: 02:00:00"),
         ("Retries: -1", '1: Retries: found "-1", wanted a whole number, 0 or more; for example '
          "Retries: 1"),
         ("Trust: all", '1: Trust: found "all", wanted own, group or any; for example Trust: own'),

@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from vrm.model import Dependency
 from vrm.model.job import resolved
+from vrm.model.times import seconds_of
 from vrm.workload.queue_file import (
     LONGEST, Line, LineError, Position, QueueFollower, QueueLine, Replay, WriterMarker, marker_path,
     fold, numbers, parse_line, replay, writer_of)
@@ -62,9 +63,8 @@ def test_lines_that_are_right(text, wanted):
 @pytest.mark.parametrize("text, parts", [
     ("", ["no job", "ft.B.x 8 60 0"]),
     ("# only this", ["no job"]),
-    ("ft.B.x", ["procs, seconds, exclusive missing", "ft.B.x 8 60 0"]),
-    ("ft.B.x 8 60", ["exclusive missing", "ft.B.x 8 60 0"]),
-    ("ft.B.x 8 60 name=x", ["exclusive missing"]),
+    ("ft.B.x", ["procs missing", "ft.B.x 8 60 0"]),
+    ("ft.B.x name=x", ["procs missing"]),
     ("ft.B.x eight 60 0", ["procs", "`eight`", "whole number", "ft.B.x 8 60 0"]),
     ("ft.B.x 0 60 0", ["procs", "`0`", "1 or more"]),
     ("ft.B.x -8 60 0", ["procs", "`-8`"]),
@@ -72,7 +72,7 @@ def test_lines_that_are_right(text, wanted):
     ("ft.B.x 1_0 60 0", ["procs", "`1_0`"]),
     ("ft.B.x \u0663 60 0", ["procs", "`\u0663`"]),
     (f"ft.B.x {'9' * 5000} 60 0", ["procs", "..."]),
-    ("ft.B.x 8 1m 0", ["seconds", "`1m`", "above 0", "ft.B.x 8 60 0"]),
+    ("ft.B.x 8 1x 0", ["seconds", "`1x`", "above 0", "ft.B.x 8 60 0"]),
     ("ft.B.x 8 0 0", ["seconds", "`0`", "above 0"]),
     ("ft.B.x 8 -1 0", ["seconds", "`-1`"]),
     ("ft.B.x 8 nan 0", ["seconds", "`nan`"]),
@@ -830,3 +830,33 @@ def test_names_stand_for_the_jobs_that_have_them_so_far():
         Dependency(range(3, 6)), Dependency.on(9), Dependency.on(0, True), Dependency.on(7, True))
     with pytest.raises(ValueError, match="no job before it has the name `prep`"):
         resolved(after, {"my run": [7]})
+
+
+# ------------------------------------------------------------------------------------- times
+
+
+@pytest.mark.parametrize("text, seconds", [
+    ("90", 90.0), ("1.5", 1.5), ("1e2", 100.0), ("90m", 5400.0), ("2h", 7200.0), ("1d", 86400.0),
+    ("45s", 45.0), ("1h30m", 5400.0), ("1.5h", 5400.0), ("1:30:00", 5400.0), ("00:10:00", 600.0),
+    ("1-12:00:00", 129600.0), ("100:00:00", 360000.0)])
+def test_times_as_people_write_them(text, seconds):
+    assert seconds_of(text) == seconds
+    line = parse_line(f"a 2 {text} 1 2 name=x")
+    assert line.seconds == seconds and line.exclusive and line.delay == 2
+    assert parse_line(str(line)) == line
+
+
+@pytest.mark.parametrize("text", ["", "1:30", "1m2h", "m", "1:60:00", "-1", "nan", "1e999", "1 h",
+                                  "1-2", "inf", "1h1h"])
+def test_what_is_no_time(text):
+    with pytest.raises(ValueError):
+        seconds_of(text)
+
+
+@pytest.mark.parametrize("text, wanted", [
+    ("a 8", QueueLine("a", 8, 3600.0)), ("a 8 cores=2", QueueLine("a", 8, 3600.0, fields={"cores": 2})),
+    ("a 8 2h", QueueLine("a", 8, 7200.0)), ("a 8 60 name=x", QueueLine("a", 8, 60.0, fields={"name": "x"})),
+])
+def test_estimate_and_exclusive_may_be_left_out(text, wanted):
+    line = parse_line(text)
+    assert line == wanted and line.assumed == (len(text.split("=")[0].split()) < 3 or "cores" in text)

@@ -48,6 +48,7 @@ from pydantic import (
 from pydantic.alias_generators import to_pascal
 from pydantic_core import PydanticCustomError
 
+from vrm.model.times import seconds_of
 from vrm.problems import ConfigError, Problem
 
 # The keys that lead to a value: ("Scheduling", "Algorithm"); entries of a list count from 0.
@@ -142,14 +143,13 @@ def _backfilling(value: Any) -> Any:
     return text
 
 
-def _moment(value: Any) -> Any:
-    """Seconds of a time such as 1:30:00; other texts in lower case."""
+def _time(value: Any) -> Any:
+    """Seconds of a time such as 90m or 1:30:00; other texts in lower case."""
     text = str(value).strip().lower()
-    found = re.fullmatch(r"(\d{1,6}):([0-5]\d):([0-5]\d)", text)
-    if not found:
+    try:
+        return seconds_of(text)
+    except ValueError:
         return text
-    hours, minutes, seconds = map(int, found.groups())
-    return 3600.0 * hours + 60.0 * minutes + seconds
 
 
 _VARIABLE = re.compile(r"\$(?:(\$)|(\w+)|\{([^}]*)\})")
@@ -221,7 +221,18 @@ Text = Annotated[str, Field(min_length=1), BeforeValidator(_strip)]
 FilePath = Annotated[Path, PlainValidator(_path), _as_text]
 Program = Annotated[str, PlainValidator(_program), _as_text]
 Switch = Annotated[bool, _kind("true or false", "true")]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), _kind("seconds, 0 or more", "10")]
+Seconds = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=False),
+    BeforeValidator(_time),
+    _kind("seconds, 0 or more, or a time as 90m or 1:30:00", "10"),
+]
+Duration = Annotated[
+    float,
+    Field(gt=0, allow_inf_nan=False),
+    BeforeValidator(_time),
+    _kind("seconds above 0, or a time as 90m or 1:30:00", "10"),
+]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False), _kind("a number, 0 or more", "1")]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False), _kind("a number above 0", "2.5")]
 Size = Annotated[
@@ -257,8 +268,8 @@ Trust = Annotated[
 ]
 At = Annotated[
     Union[Literal["auto", "never"], Annotated[float, Field(gt=0, allow_inf_nan=False)]],
-    BeforeValidator(_moment),
-    _kind("auto, never, or seconds or HH:MM:SS from the start", "02:00:00"),
+    BeforeValidator(_time),
+    _kind("auto, never, or a time from the start: seconds, 90m, 2h or 1:30:00", "02:00:00"),
 ]
 OnStop = Annotated[
     Literal["kill", "wait", "requeue"],
@@ -328,7 +339,7 @@ class Hosts(BaseModel):
     model_config = _STRICT
     file: Optional[FilePath] = None  # the nodes; None = those of the batch job, or this machine
     reach: Reach = "auto"  # auto = srun inside Slurm, else ssh; a list stands in the place of ssh
-    timeout: Factor = 10.0  # seconds in which a node must answer
+    timeout: Duration = 10.0  # seconds in which a node must answer
 
 
 class Scheduling(BaseModel):

@@ -9,6 +9,7 @@ import sys
 from typing import Any, Dict, Tuple
 
 from vrm.commands.parsing import command
+from vrm.workload.queue_file import UNKNOWN_TIME
 from vrm.commands.shared import CannotRun, job_ids, programs, settings_of
 
 REPLY_SECONDS = 10.0
@@ -29,9 +30,6 @@ OPTIONS: Tuple[Tuple[str, str, str], ...] = (
     ("--array", "0-9:2", "one job for each index, which it finds in VRM_ARRAY_INDEX; %%i in the "
                          "arguments is the index"))
 
-UNKNOWN_TIME = 3600.0
-"""Seconds that a job may run by its estimate when `vrm submit` gives none."""
-
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the commands."""
@@ -46,8 +44,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         ).completer = programs  # type: ignore[attr-defined]
     add("procs", metavar="RANKS", help="MPI ranks")
     add("seconds", metavar="TIME", nargs="?",
-        help="how long it runs at most, by your estimate, in seconds (default: "
-             f"{UNKNOWN_TIME:g}; a better one lets the job start sooner)")
+        help="how long it runs at most, by your estimate, in seconds or as 90m, 2h, 1:30:00 "
+             f"(default: {UNKNOWN_TIME / 3600:g}h; a better one lets the job start sooner)")
     add("--exclusive", action="store_true", help="share no node with other jobs")
     for option, what, text in OPTIONS:
         add(option, metavar=what, help=text)
@@ -74,8 +72,9 @@ def submit(arguments: argparse.Namespace) -> int:
         raise CannotRun("arguments are given twice: by --args and after `--`; choose one")
     if arguments.arguments:
         arguments.args = shlex.join(arguments.arguments)
-    time = f"{UNKNOWN_TIME:g}" if arguments.seconds is None else arguments.seconds
-    columns = [arguments.app, arguments.procs, time, str(int(arguments.exclusive))]
+    columns = [arguments.app, arguments.procs]
+    if arguments.seconds is not None or arguments.exclusive:
+        columns += [arguments.seconds or f"{UNKNOWN_TIME:g}", str(int(arguments.exclusive))]
     fields = [(option[2:], getattr(arguments, option[2:])) for option, _, _ in OPTIONS]
     fields += [("env", text) for text in arguments.env]
     if arguments.dir is not None:

@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Optional, Sequence, Tuple
 
+from vrm.model.times import seconds_of
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, count, default_config, tell
 
@@ -155,17 +156,14 @@ def modules(wanted: Sequence[str], loaded: str) -> Tuple[str, ...]:
 
 def duration(text: str) -> int:
     """`2:00:00`, `1-12:00:00`, `90m`, `2h` or `1d` in seconds."""
-    short = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
-    if short:
-        seconds = int(short[1]) * {"m": 60, "h": 3600, "d": 86400}[short[2]]
-    else:
-        full = re.fullmatch(r"(?:([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])", text)
-        if not full:
-            raise argparse.ArgumentTypeError(
-                f"`{text}` is no time as 2:00:00, 1-12:00:00, 90m or 2h (a bare number is minutes "
-                "to Slurm and seconds to PBS)")
-        days, hours, minutes, rest = (int(part or 0) for part in full.groups())
-        seconds = ((days * 24 + hours) * 60 + minutes) * 60 + rest
+    try:
+        seconds = int(seconds_of(text))
+        if text.replace(".", "").isdigit():
+            raise ValueError(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is no time as 2:00:00, 1-12:00:00, 90m or 2h (a bare number is minutes "
+            "to Slurm and seconds to PBS)") from None
     if seconds < 1:
         raise argparse.ArgumentTypeError(f"`{text}` is no time at all")
     return seconds

@@ -12,6 +12,8 @@ BOUND = 10.0
 """Seconds below which run times do not count in the bounded slowdown, unless the user says otherwise:
 `vrm.report.metrics.THRESHOLD`, whose import takes half of the time in which a command starts."""
 
+from vrm.model.times import FORMS, seconds_of
+
 
 class CannotRun(Exception):
     """A command that cannot be carried out; the text says why and what to do."""
@@ -65,23 +67,22 @@ def count(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A number of seconds above 0."""
-    return _number(text, "seconds above 0")
+    """A time above 0 in seconds."""
+    try:
+        found = seconds_of(text)
+    except ValueError:
+        found = 0.0
+    if not found > 0:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a time above 0: {FORMS}")
+    return found
 
 
 def moment(text: str) -> float:
-    """A time from 0 on: a number of seconds, or with a unit as 90m, 36h or 5d."""
-    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
+    """A time from 0 on in seconds."""
     try:
-        time = float(number) * _UNITS[unit]
+        return seconds_of(text)
     except ValueError:
-        time = -1.0
-    if not 0 <= time < float("inf"):
-        raise argparse.ArgumentTypeError(f"`{text}` is no time as 3600, 90m, 36h or 5d")
-    return time
-
-
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+        raise argparse.ArgumentTypeError(f"`{text}` is no time as 3600, 90m, 36h or 5d") from None
 
 
 def factor(text: str) -> float:

@@ -41,7 +41,7 @@ from vrm.model.job import resolved
 from vrm.scheduling import Start
 from vrm.scheduling.book import Details, Dropped, JobBook, LifeError
 from vrm.system.files import write_new
-from vrm.workload.queue_file import (Line, LineError, Position, QueueFollower, QueueLine, Replay,
+from vrm.workload.queue_file import (UNKNOWN_TIME, Line, LineError, Position, QueueFollower, QueueLine, Replay,
                                      fold, show, writer_of)
 
 POLL = 0.2
@@ -660,6 +660,9 @@ class Manager:
             self._named.setdefault(name, []).extend(ids)
         if not reason:
             self._tell_unknown(jobs[0])
+            if wanted.assumed:
+                self.tell("note", f"#{fold(ids)} {wanted.app}: without an estimate "
+                                  f"{UNKNOWN_TIME / 3600:g} h is assumed")
             self._tell_lacking([job_id for job_id in ids if self.book.entries[job_id].lacks])
         self._dirty = True
         return list(ids), reason

@@ -4,6 +4,8 @@ replayed, and how to tell that its writer has ended.
 One line per job, blanks between the columns:
 
     ft.B.x 8 60 0                  app, ranks, estimated seconds, exclusive (0 or 1)
+    ft.B.x 8 1:30:00               times also as 90m, 2h, 1-12:00:00; exclusive is 0 unless given
+    ft.B.x 8                       without an estimate an hour is assumed
     is.B.x 32 10 0 4               a recorded line: 4 seconds pass before the next one
     lu.B.x 8 90.5 1 cores=2        after the columns, key=value fields (see FIELDS)
     cg.B.x 4 30 0 name='run 1'     words are quoted as in a shell
@@ -46,12 +48,16 @@ from typing import (Any, BinaryIO, Callable, Deque, Dict, Iterable, Iterator, Li
 
 from vrm.model.job import Dependency
 from vrm.model.ranges import MOST_JOBS, fold, member_range, numbers
+from vrm.model.times import seconds_of
 from vrm.system.files import read_own, write_atomically
 from vrm.system.text import printable
 
 EXAMPLE = "ft.B.x 8 60 0"
 LONGEST = 16384
 """Bytes of the longest line that is read."""
+
+UNKNOWN_TIME = 3600.0
+"""Seconds that a job without an estimate is taken to run at most."""
 
 LONGEST_TIME = 1_000_000_000
 """Seconds that an estimate or a delay may say: more than 31 years, and a table can show it."""
@@ -73,7 +79,8 @@ class LineError(ValueError):
 
 @dataclass(frozen=True)
 class QueueLine:
-    """The job that a line asks for. `seconds` is the estimate, `delay` the seconds until the next
+    """The job that a line asks for. `seconds` is the estimate (UNKNOWN_TIME is `assumed` where the
+    line has none), `delay` the seconds until the next
     line in a recorded queue (None where the column is missing), `fields` the values of the
     `key=value` fields as FIELDS reads them.
     """
@@ -84,6 +91,7 @@ class QueueLine:
     exclusive: bool = False
     delay: Optional[float] = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    assumed: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         """The line of a queue file that says this."""
@@ -126,10 +134,10 @@ def _number(text: str) -> float:
     return float(text)
 
 
-def _positive(text: str) -> float:
-    if not _number(text) > 0:
+def _time(text: str) -> float:
+    if not 0 < seconds_of(text) <= LONGEST_TIME:
         raise ValueError(text)
-    return _number(text)
+    return seconds_of(text)
 
 
 def _flag(text: str) -> bool:
@@ -223,8 +231,8 @@ def check_app(app: str) -> str:
 COLUMNS: Dict[str, _Entry] = {
     "app": _Entry(check_app, "the name of a program"),
     "procs": _Entry(_whole, "a whole number of ranks, 1 or more"),
-    "seconds": _Entry(_positive, "the estimated run time, a number of seconds above 0 "
-                      f"and at most {LONGEST_TIME}"),
+    "seconds": _Entry(_time, "the estimated run time above 0, a number of seconds (at most "
+                      f"{LONGEST_TIME}) or as 90m, 2h, 1:30:00 or 1-12:00:00"),
     "exclusive": _Entry(_flag, "0 (may share its nodes) or 1 (may not)"),
     "delay": _Entry(_number, "the seconds until the next line, 0 or more and at most "
                     f"{LONGEST_TIME}"),
@@ -278,7 +286,7 @@ def _understood(words: List[str]) -> QueueLine:
     for index, word in enumerate(words):
         key, is_field, value = word.partition("=")
         if index > 0 and (is_field or fields):
-            if index < 4:
+            if index < 2:
                 break
             if not is_field:
                 raise LineError(f"`{show(word)}` is after the key=value fields and is none; "
@@ -301,11 +309,12 @@ def _understood(words: List[str]) -> QueueLine:
         else:
             column, entry = entries[index]
             values[column] = _read(column, word, entry)
-    if len(values) < 5:
-        missing = [column for column in list(COLUMNS)[:4] if column not in values]
+    if "procs" not in values:
+        missing = [column for column in list(COLUMNS)[:2] if column not in values]
         raise LineError(f"{', '.join(missing)} missing; the columns are {_names()}, for example "
                         f"`{EXAMPLE}`")
-    return QueueLine(fields=fields, **values)
+    assumed = "seconds" not in values
+    return QueueLine(fields=fields, assumed=assumed, **{"seconds": UNKNOWN_TIME, **values})
 
 
 def _read(name: str, text: str, entry: _Entry) -> Any:
@@ -326,7 +335,7 @@ def _refuse_field(key: str) -> NoReturn:
 
 
 def _names() -> str:
-    return "app, procs, seconds, exclusive and, if recorded, delay"
+    return "app, procs and, if given, seconds, exclusive and delay"
 
 
 # Blanks, a comment at the start of a word, a word; a lone quote or backslash is left to shlex.
