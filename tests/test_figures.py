@@ -11,13 +11,14 @@ from typing import Any, Dict, List, Tuple
 import pytest
 
 from vrm.commands import simulate as command
-from vrm.model import Job
+from vrm.model import Cluster, Job
 from vrm.model.job import application_kind
 from vrm.model.speedups import Speedups
 from vrm.report import metrics
 from vrm.report.compare import read_runs
 from vrm.report.jobs import JobRow, read_jobs
 from vrm.report.study import read_study
+from vrm.scheduling import make_policy
 from vrm.simulation import Submission, simulate
 
 
@@ -121,6 +122,27 @@ def test_what_was_not_measured_is_judged_by_its_class_and_then_its_application()
     assert together.of("x.C.x", 2, "y.A.x", 4) == pytest.approx((0.8 + 1.0 + 2.0) / 3)
     assert together.of("x.A.x", 4, "z.A.x", 4) is None
     assert ends(SIZES, ("x.A.x", 2), ("y.A.x", 8)) == [100, 200]
+
+
+def test_a_pool_without_spare_times_is_judged_against_compact(tmp_path: Path) -> None:
+    """The default refuses nothing there; 2 asks for as much as compact side by side."""
+    from vrm.workload.heatmap_files import read
+    pool = tmp_path / "pool.json"
+    pool.write_text(json.dumps({"machine": "m", "suite": "s", "loads": [json.dumps({
+        "load_name": name, "num_of_processes": 4, "compact_timelogs": [100.0],
+        "coscheduled_timelogs": {"x.A.4": [[110.0]], "y.A.4": [[105.0]]}})
+        for name in ("x.A.4", "y.A.4")]}))
+    assert not read(pool, least=1.0).heatmap.refused
+    assert len(read(pool, least=2.0).heatmap.refused) == 4
+
+
+def test_the_nodes_of_a_live_table_are_as_full_as_they_are() -> None:
+    cluster = Cluster.regular(1, 2, 4)
+    job = Job(0, "a", 3, 10.0, cores=2)
+    placement = make_policy("pack", cluster).place(job, cluster)
+    cluster.book(job, placement, 0.0)
+    taken = [core for socket in cluster.view()[0] for core in socket.slots]
+    assert taken.count(0) == 6 == cluster.taken_cores and taken.count(None) == 2
 
 
 def test_names_of_numbered_suites_are_kept(tmp_path: Path, capsys: Any) -> None:

@@ -81,6 +81,8 @@ def test_each_queue_is_ranked_by_itself_and_machines_are_not_averaged(tmp_path: 
     assert "On kth, jobs were back, on average, after: SJF 20.0 s, FCFS 16.8 min" in text
     assert "On lublin, jobs were back" in text
     names = [table.name for table in tables(found)]
+    from vrm.report.study import pooled
+    assert pooled(found, "SJF", lambda row: row.start, "kth") == [10]
     assert "averages-kth" in names and "averages" not in names and "machine-lublin" in names
     # On machines of one size, the average over the queues is still there.
     make(tmp_path / "same", "a", [[1], [2]])

@@ -52,12 +52,16 @@ class Table:
 
     @cached_property
     def units(self) -> Dict[str, Unit]:
-        """The unit of each figure that is in seconds."""
+        """The unit of each figure that is in seconds: one for all, where all can be read in it."""
         times: Dict[str, List[float]] = {}
         for column, values in zip(self.columns, zip(*self.rows)):
             if column.figure:
                 times.setdefault(column.figure, []).extend(_numbers(values))
-        return {figure: unit_of(values) for figure, values in times.items()}
+        largest = {figure: max(map(abs, values), default=0.0) for figure, values in times.items()}
+        common = unit_of(largest.values())
+        together = all(most >= 0.05 * common.seconds for most in largest.values() if most)
+        return {figure: common if together else unit_of([most])
+                for figure, most in largest.items()}
 
     @cached_property
     def heads(self) -> List[str]:

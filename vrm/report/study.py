@@ -705,7 +705,7 @@ def _said_of_pairs(study: Study) -> Iterator[str]:
 Value = Callable[[RanJob], float]
 
 
-def pooled(study: Study, scenario: str, value: Value) -> List[float]:
-    """The values of all jobs of a scenario that ran, on all queues and in all repetitions,
+def pooled(study: Study, scenario: str, value: Value, queue: Optional[str] = None) -> List[float]:
+    """The values of all jobs of a scenario that ran, on one queue or on all, in all repetitions,
     lowest first."""
-    return sorted(value(row) for run in study.of(scenario) for row in run.jobs)
+    return sorted(value(row) for run in study.of(scenario, queue) for row in run.jobs)

@@ -248,20 +248,23 @@ def distributions(study: Study) -> Iterator[Picture]:
     if len(study.scenarios) > CURVES and len(study.series) > 1:
         parts = {series: [one for one in study.scenarios if one.series == series]
                  for series in study.series}
-    for series, scenarios in parts.items():
-        yield _distribution(study, scenarios, series, "waiting", "waiting time [s]", 0.0)
-        yield _distribution(study, scenarios, series, "slowdown",
-                            f"bounded slowdown ({study.runs[0].threshold:g} s)", 1.0)
+    for queue in study.averaged:
+        for series, scenarios in parts.items():
+            here = [one for one in scenarios if study.of(one.name, queue)]
+            if here:
+                yield _distribution(study, here, series, queue, "waiting", "waiting time [s]", 0.0)
+                yield _distribution(study, here, series, queue, "slowdown",
+                                    f"bounded slowdown ({study.runs[0].threshold:g} s)", 1.0)
 
 
-def _distribution(study: Study, scenarios: Sequence[Scenario], series: str, name: str, label: str,
-                  least: float) -> Picture:
+def _distribution(study: Study, scenarios: Sequence[Scenario], series: str, queue: Optional[str],
+                  name: str, label: str, least: float) -> Picture:
     value = waiting if name == "waiting" else partial(bounded_slowdown,
                                                       threshold=study.runs[0].threshold)
     with _style() as plots:
         rows = math.ceil(len(scenarios) / 2)
         figure, axes = plots.subplots(figsize=(4.6, 2.9 + 0.16 * rows), layout="constrained")
-        curves = [(one, pooled(study, one.name, value)) for one in scenarios]
+        curves = [(one, pooled(study, one.name, value, queue)) for one in scenarios]
         most = max(values[-1] for _, values in curves)
         # Most waits are short and a few long: logarithmic where a linear axis would hide them.
         spread = sorted(number for _, values in curves for number in values)
@@ -299,8 +302,10 @@ def _distribution(study: Study, scenarios: Sequence[Scenario], series: str, name
     text = "; ".join(f"{one.label or one.name}: half of the jobs at most "
                      f"{short(values[(len(values) - 1) // 2])}, the largest {short(values[-1])}"
                      for one, values in curves)
-    return Picture(f"distribution-{name}{f'-{_word(series)}' if series else ''}",
-                   f"{title}, all jobs{f' under {series}' if series else ''}", text, figure)
+    which = "".join(f"-{_word(word)}" for word in (series, queue) if word)
+    return Picture(f"distribution-{name}{which}",
+                   f"{title}, all jobs{f' under {series}' if series else ''}"
+                   f"{f' on {queue}' if queue else ''}", text, figure)
 
 
 # ------------------------------------------------------------------------------------ over time
