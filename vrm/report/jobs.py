@@ -501,7 +501,8 @@ def _status(text: str) -> str:
     return _STATUSES[text]
 
 
-def _time(text: str) -> float:
+def seconds_of(text: str) -> float:
+    """The time that `seconds_text` has written; ValueError for none that a clock could show."""
     value = float(text)
     if not abs(value) < 1e15:
         raise ValueError(f"`{printable(text)}` is no number of seconds")
@@ -522,9 +523,9 @@ def _ranks(text: str) -> int:
 
 
 _PARSERS: Dict[str, Callable[[str], Any]] = {
-    "id": _whole, "app": _plain, "procs": _ranks, "submit": _time, "start": _maybe(_time),
-    "end": _maybe(_time), "walltime": _time, "status": _status, "exit_code": _maybe(_whole),
-    "app_time": _maybe(_time), "exclusive": _flag, "backfilled": _flag, "nodes": _plain,
+    "id": _whole, "app": _plain, "procs": _ranks, "submit": seconds_of, "start": _maybe(seconds_of),
+    "end": _maybe(seconds_of), "walltime": seconds_of, "status": _status, "exit_code": _maybe(_whole),
+    "app_time": _maybe(seconds_of), "exclusive": _flag, "backfilled": _flag, "nodes": _plain,
     "cores": _plain, "binding": _plain, "reason": _plain, "name": _plain, "args": _plain,
     "dir": _plain, "index": _maybe(_whole),
 }

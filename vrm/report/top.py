@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from vrm.report.jobs import fold_nodes
+from vrm.report.jobs import fold_nodes, seconds_of
 from vrm.report.state import Snapshot, current, label
 from vrm.report.tables import (STALE_AFTER, ago, clock, duration, follows, geometry, remaining,
                                shown)
@@ -177,7 +177,7 @@ def read_ends(path: Union[str, "os.PathLike[str]"], count: int = 100) -> List[En
 def _end(names: Sequence[str], line: str) -> Optional[End]:
     try:
         row = dict(zip(names, next(csv.reader([line]))))
-        start, end = (float(row[key]) if row[key] else None for key in ("start", "end"))
+        start, end = (seconds_of(row[key]) if row[key] else None for key in ("start", "end"))
         took = None if start is None or end is None else end - start
         facts = {**row, "name": row.get("name", ""), "index": row.get("index") or None,
                  "args": row.get("args", "")}
