@@ -572,3 +572,14 @@ def test_long_names_and_reasons_are_cut_to_the_terminal(width):
     job = {**ARRAY, "args": "-x " * 60, "why": "needs 12 empty nodes, 3 empty; next 14:02:10"}
     for line in queue_table(snapshot(NODES, [JOBS[0], job], format=2), NOW, width=width).splitlines():
         assert len(line) <= width
+
+
+@pytest.mark.parametrize("width", [40, 50, 80])
+def test_a_queue_fits_on_narrow_screens(width: int) -> None:
+    """Columns are left out where cutting them is not enough; ids and states stay."""
+    jobs = [running(0, "cg.A.x", 4, NOW, 60.0), queued(1, "ft.A.x", 4, 60.0)]
+    for job in jobs:
+        job.update(name="a name", args="-n 100", why="needs 1 empty node, 0 empty")
+    rows = [line for line in queue_table(snapshot(jobs=jobs), NOW, width=width).splitlines()
+            if line.startswith(("|", "+"))]
+    assert max(map(len, rows)) <= width and "| Id | App" in rows[1] and "Status" in rows[1]

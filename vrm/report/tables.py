@@ -200,10 +200,12 @@ def drop_empty(names: List[str], rows: List[List[str]], columns: Sequence[str]) 
 
 _SHRINK = (("Args", 4), ("Why", 12), ("Name", 6), ("App", 8), ("Why", 4))
 """Columns that are cut where the table is too wide, in this order, and the least that is left."""
+_SPARED = ("Args", "Why", "Started", "Name", "Procs")
+"""Columns that are left out, in this order, where the table is still too wide."""
 
 
 def narrow(names: List[str], rows: List[List[str]], width: int) -> None:
-    """Cut the long texts of a table until it fits, if it can; at last leave the arguments out."""
+    """Cut the long texts of a table until it fits; if that is not enough, leave columns out."""
     for name, least in _SHRINK:
         over = width_of(names, rows) - width
         if over > 0 and name in names:
@@ -211,9 +213,11 @@ def narrow(names: List[str], rows: List[List[str]], width: int) -> None:
             longest = max([len(row[column]) for row in rows], default=0)
             for row in rows:
                 row[column] = cut(row[column], max(least, longest - over))
-    if "Args" in names and width_of(names, rows) > width:
-        for cells in (names, *rows):
-            del cells[3]
+    for name in _SPARED:
+        if name in names and width_of(names, rows) > width:
+            column = names.index(name)
+            for cells in (names, *rows):
+                del cells[column]
 
 
 def state_table(snapshot: Snapshot, now: Optional[float] = None,
