@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -10,11 +11,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List, Tuple
 
 import pytest
 
 from conftest import Site, wait_until
+import vrm as vrm_package
 from vrm import cli
 from vrm.cli import main
 from vrm.commands.guide import GROUPS, manual
@@ -513,3 +515,23 @@ def test_after_a_failure_the_next_step_is_its_log(site: Site) -> None:
     typed = re.search(r"next: `vrm -c \S+ (log 0 --err)` shows what job 0 complained of", said)
     assert typed and site.run(*typed[1].split()).stdout == "bad news\n"
     assert said.splitlines()[-1] == "FCFS(0): no job completed"
+
+
+# ------------------------------------------------------------------------------------ plain words
+
+
+def texts(path: Path) -> Iterator[Tuple[int, str]]:
+    """The texts of a module that are no docstrings, with their lines; single words are names."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare:
+            if " " in node.value:
+                yield node.lineno, node.value
+
+
+def test_messages_are_in_words_that_everybody_knows() -> None:
+    """No message, help or comment of a written file has one of the words that were replaced."""
+    found = [f"{path.name}:{line}: {text}" for path in Path(vrm_package.__file__).parent.rglob("*.py")
+             for line, text in texts(path) if REPLACED.search(text)]
+    assert not found, "\n".join(found)

@@ -45,7 +45,7 @@ def _add_measure(actions: Any, shared: argparse.ArgumentParser) -> None:
     add("--apps", metavar="LIST", type=words, default=(),
         help="programs in Applications.Path; * and ? match (default: all), as '*.W.x'")
     add("--ranks", metavar="N", type=count,
-        help="at most so many (default: half the cores); rounded down to what a program allows")
+        help="at most N (default: half the cores); rounded down to what a program allows")
     add("--runs", metavar="N", type=count, default=3,
         help="complete runs of each program in a co-run, at least (default: 3)")
     add("--steady", metavar="PART", type=factor, default=0.05,

@@ -52,7 +52,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
              "share no node (1, the default: that of running them one after the other; 0: all may)")
     add("--kill", action="store_true", help="end jobs at their requested time (implies --keep-estimates)")
     add("--interval", metavar="SECONDS", type=factor,
-        help="decide only every so many seconds (default: at every event)")
+        help="decide only every SECONDS (default: at every event)")
     add("--starts-per-interval", metavar="N", type=count,
         help="with --interval: start at most N heads of the queue each time")
     machine = parser.add_argument_group("machine")
@@ -63,11 +63,11 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
                          help="a system description (JSON), for nodes that differ")
     workload = parser.add_argument_group("workload")
     add = workload.add_argument
-    add("--first", metavar="ID", type=int, help="the first job number taken")
-    add("--last", metavar="ID", type=int, help="the last job number taken")
+    add("--first", metavar="ID", type=int, help="take jobs from this number on")
+    add("--last", metavar="ID", type=int, help="take jobs up to this number")
     add("--begin", metavar="SECONDS", type=float, help="submissions from this time on")
     add("--end", metavar="SECONDS", type=float, help="submissions before this time")
-    add("--jobs", metavar="N", type=count, help="at most so many jobs")
+    add("--jobs", metavar="N", type=count, help="at most N jobs")
     add("--load", metavar="FACTOR", type=factor, default=1.0,
         help="divide the times between submissions (2: twice the load)")
     add("--clean", action="store_true",
