@@ -9,7 +9,6 @@ import sys
 from typing import Any, Dict, Tuple
 
 from vrm.commands.parsing import command
-from vrm.workload.queue_file import UNKNOWN_TIME
 from vrm.commands.shared import CannotRun, job_ids, programs, settings_of
 
 REPLY_SECONDS = 10.0
@@ -35,7 +34,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the commands."""
     parser = command(
         commands, "submit", submit, "give a running manager a job", [shared],
-        "vrm submit cg.A.x 4 90\n"
+        "vrm submit cg.A.x 4 90m\n"
         "vrm submit solver 8 3600 --after 0 -- --input mesh.dat --steps 100",
         "Prints the id of the job. What follows `--` goes to the program as it is typed.",
         usage="%(prog)s APP RANKS [TIME] [options] [-- ARGUMENTS]", rest="arguments")
@@ -45,7 +44,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("procs", metavar="RANKS", help="MPI ranks")
     add("seconds", metavar="TIME", nargs="?",
         help="how long it runs at most, by your estimate, in seconds or as 90m, 2h, 1:30:00 "
-             f"(default: {UNKNOWN_TIME / 3600:g}h; a better one lets the job start sooner)")
+             "(default: 1h; a better one lets the job start sooner)")
     add("--exclusive", action="store_true", help="share no node with other jobs")
     for option, what, text in OPTIONS:
         add(option, metavar=what, help=text)
@@ -74,7 +73,7 @@ def submit(arguments: argparse.Namespace) -> int:
         arguments.args = shlex.join(arguments.arguments)
     columns = [arguments.app, arguments.procs]
     if arguments.seconds is not None or arguments.exclusive:
-        columns += [arguments.seconds or f"{UNKNOWN_TIME:g}", str(int(arguments.exclusive))]
+        columns += [arguments.seconds or "1h", str(int(arguments.exclusive))]
     fields = [(option[2:], getattr(arguments, option[2:])) for option, _, _ in OPTIONS]
     fields += [("env", text) for text in arguments.env]
     if arguments.dir is not None:

@@ -10,7 +10,6 @@ import zlib
 from pathlib import Path
 from typing import Any, Optional, Sequence, Tuple
 
-from vrm.model.times import seconds_of
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, count, default_config, tell
 
@@ -156,6 +155,7 @@ def modules(wanted: Sequence[str], loaded: str) -> Tuple[str, ...]:
 
 def duration(text: str) -> int:
     """`2:00:00`, `1-12:00:00`, `90m`, `2h` or `1d` in seconds."""
+    from vrm.model.times import seconds_of
     try:
         seconds = int(seconds_of(text))
         if text.replace(".", "").isdigit():

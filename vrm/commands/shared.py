@@ -12,8 +12,6 @@ BOUND = 10.0
 """Seconds below which run times do not count in the bounded slowdown, unless the user says otherwise:
 `vrm.report.metrics.THRESHOLD`, whose import takes half of the time in which a command starts."""
 
-from vrm.model.times import FORMS, seconds_of
-
 
 class CannotRun(Exception):
     """A command that cannot be carried out; the text says why and what to do."""
@@ -68,6 +66,7 @@ def count(text: str) -> int:
 
 def seconds(text: str) -> float:
     """A time above 0 in seconds."""
+    from vrm.model.times import FORMS, seconds_of
     try:
         found = seconds_of(text)
     except ValueError:
@@ -79,6 +78,7 @@ def seconds(text: str) -> float:
 
 def moment(text: str) -> float:
     """A time from 0 on in seconds."""
+    from vrm.model.times import seconds_of
     try:
         return seconds_of(text)
     except ValueError:
