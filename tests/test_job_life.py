@@ -344,10 +344,10 @@ def test_a_bad_line_keeps_its_ids(site: Site) -> None:
     assert site.statuses() == {0: "completed", 1: "refused", 2: "refused", 3: "refused",
                                4: "completed", 5: "cancelled", 6: "completed"}
     rows = site.rows()
-    assert rows[2].app == "ok.x" and rows[2].reason.startswith(f"{site.queue}:2: seconds: `9x`")
+    assert rows[2].app == "ok.x" and rows[2].reason.startswith(f"{site.queue}:2: seconds: found `9x`")
     assert rows[3].app == "?" and rows[3].reason.startswith(f"{site.queue}:3: a quote is not closed")
     assert rows[5].reason == "job 2, on which it depends, ended as refused"
-    assert f"#1-2 ok.x refused: {site.queue}:2: seconds: `9x`" in said
+    assert f"#1-2 ok.x refused: {site.queue}:2: seconds: found `9x`" in said
     assert log(site) == ["0 ", "4 ", "6 "]
 
 

@@ -80,7 +80,7 @@ class Reasons:
 
     @staticmethod
     def _kind(job: Job) -> Hashable:
-        return (job.kind, job.procs, job.cores, job.exclusive, job.features,
+        return (job.app, job.procs, job.cores, job.exclusive, job.features,
                 tuple(sorted(job.resources.items())))
 
     def _lacks(self, job: Job) -> str:
