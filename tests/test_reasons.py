@@ -101,4 +101,4 @@ def test_a_partner_that_the_heatmap_refuses_is_named_as_the_reason() -> None:
     heatmap = Heatmap({}, Throughput({("bt.D.4", "cg.D.4"): 0.8, ("cg.D.4", "bt.D.4"): 0.8}), 1.0)
     assert why(Cluster.regular(2, 2, 2), "strip", "none", [job(0, 4, app="bt.D.x")],
                [job(1, 4, app="cg.D.x")], heatmap) == {
-        1: "needs half of 2 nodes; on 2 with room the jobs there are no partners for it (heatmap)"}
+        1: "needs half of 2 nodes; on 2 with room the jobs there are no partners for it (heatmap); next T"}
