@@ -183,6 +183,9 @@ def test_commands_options_jobs_programs_and_files_are_completed(site: Site) -> N
     assert completed("vrm log ", site.root)[:3] == ["0", "1", "2"]
     assert completed("vrm requeue 0 ", site.root)[:2] == ["0", "1"]
     assert completed("vrm submit sa", site.root) == ["says.x"]
+    site.config(Launcher={"Kind": "direct"}, Applications={
+        "Path": str(site.bin), "Queue": str(site.queue), "Programs": {"saw": "/bin/true"}})
+    assert completed("vrm submit sa", site.root) == ["saw", "says.x"]
     assert completed("vrm check -c vrm.y", site.root) == ["vrm.yaml"]
     assert completed("vrm simulate que", site.root) == ["queue"]
 
@@ -352,6 +355,9 @@ def test_init_takes_programs_of_another_directory(empty: Path) -> None:
     assert vrm(empty / "run", "check").returncode == 0
     wrong = vrm(empty / "run", "init", "../code/nothing")
     assert wrong.returncode == 2 and "is no executable file" in wrong.stderr
+    executable(empty / "other" / "tool")
+    several = vrm(empty / "run", "init", "../code/solver", "../other/tool")
+    assert several.returncode == 2 and "Applications: {Programs: {NAME: PATH}}" in several.stderr
 
 
 def test_init_where_there_is_nothing(empty: Path) -> None:

@@ -138,8 +138,8 @@ def _programs(given: Sequence[str]) -> Tuple[Path, Tuple[str, ...]]:
     directories = {path.parent for path in paths}
     if len(directories) > 1:
         raise CannotRun("the programs are in several directories: "
-                        f"{', '.join(map(str, sorted(directories)))}; put them, or copies of them, "
-                        "into one")
+                        f"{', '.join(map(str, sorted(directories)))}; name those of one here, and "
+                        "the others in vrm.yaml: Applications: {Programs: {NAME: PATH}}")
     return Path(os.path.relpath(paths[0].parent)), tuple(path.name for path in paths)
 
 
