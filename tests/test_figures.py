@@ -63,6 +63,16 @@ def test_all_cores_of_a_rank_count(wide: Path, tmp_path: Path, capsys: Any) -> N
     assert read_study([str(out)]).runs[0].figures["utilisation"] == 100
 
 
+@pytest.mark.parametrize("places", ["none", "nodes"])
+@pytest.mark.parametrize("policy", ["pack", "compact"])
+def test_all_cores_count_whatever_of_the_places_is_written(wide: Path, tmp_path: Path, capsys: Any,
+                                                           places: str, policy: str) -> None:
+    out = tmp_path / "out"
+    assert run(wide, "--nodes", 1, "--cores", 8, "--policy", policy, "--json", "--out", out,
+               "--places", places) == 0
+    assert [row.processors for row in read_jobs(out / "jobs.csv")] == [8, 8]
+
+
 def test_cores_that_jobs_csv_does_not_tell_are_one_for_each_rank() -> None:
     assert JobRow(0, "a", 3, 0, 0, 1, 1, "completed").processors == 3
     placed = JobRow(0, "a", 3, 0, 0, 1, 1, "completed", cores="n-0-1:0/0-3+1/7;n-0-2:0/4-5")

@@ -80,12 +80,14 @@ class JobLines:
                 f"{nodes},{cores},unbound,\n")
 
     def _place(self, place: Tuple[Any, ...]) -> Tuple[str, str]:
-        """The columns `nodes` and `cores`, as far as they are wanted."""
-        if self._places == "none":
+        """The columns `nodes` and `cores`, as far as they are wanted. Where ranks have several
+        cores, the column says how many there are, and is always there."""
+        wide = place[2 if len(place) == 3 else 4] > 1
+        if self._places == "none" and not wide:
             return "", ""
         placement: AnyPlacement = (CorePlacement(self._layout, *place) if len(place) == 3
                                    else Placement(*place))
-        if self._places == "nodes":
+        if self._places == "nodes" and not wide:
             return self._text.nodes(placement), ""
         return self._text.columns(placement)
 
