@@ -320,6 +320,7 @@ def vrm(where: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[st
                           capture_output=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 def test_what_init_writes_runs(empty: Path) -> None:
     """Without another word: init, check, run."""
     executable(empty / "bin" / "first", "echo one\n")
@@ -348,6 +349,7 @@ def test_init_overwrites_nothing(empty: Path) -> None:
     assert said.stdout.count("kept ") == 3
 
 
+@pytest.mark.slow
 def test_init_takes_programs_of_another_directory(empty: Path) -> None:
     executable(empty / "code" / "solver")
     (empty / "run").mkdir()
@@ -368,6 +370,7 @@ def test_init_where_there_is_nothing(empty: Path) -> None:
 
 @pytest.mark.parametrize("system, sign", [("slurm", "#SBATCH --nodes=3"),
                                           ("pbs", "#PBS -l select=3")])
+@pytest.mark.slow
 def test_init_writes_the_batch_script(empty: Path, system: str, sign: str) -> None:
     executable(empty / "bin" / "a")
     said = vrm(empty, "init", f"--{system}", "-N", "3", "-t", "90m")

@@ -169,6 +169,7 @@ def test_a_threaded_job_has_all_its_cores(serial: Site, line: str) -> None:
     assert (words["threads"], words["places"]) == ("2", "cores")
 
 
+@pytest.mark.slow
 def test_a_failing_serial_job_is_told_and_a_hanging_one_ended(serial: Site) -> None:
     serial.config(Cores=2, Launcher={"Kind": "direct"}, Allocation={"Policy": "pack"},
                   Walltime="kill", Grace=1)
@@ -186,6 +187,7 @@ def test_a_failing_serial_job_is_told_and_a_hanging_one_ended(serial: Site) -> N
     serial.nothing_left()
 
 
+@pytest.mark.slow
 def test_a_job_that_would_span_nodes_fails_alone(serial: Site) -> None:
     serial.config(Nodes=2, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
     serial.program("ok", ASK)

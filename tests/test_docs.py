@@ -156,6 +156,7 @@ def test_the_commands_of_a_page_run(page: str, tree: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:]
 
 
+@pytest.mark.slow
 def test_the_readmes_batch_scripts_are_written(tmp_path: Path) -> None:
     lines = re.findall(r"`(vrm script --\w+ -N [^`]*)`", (ROOT / "README.md").read_text())
     assert len(lines) == 2
@@ -180,6 +181,7 @@ def test_every_reason_is_wanted() -> None:
             "completion" in pattern), pattern
 
 
+@pytest.mark.slow
 def test_options_and_commands_that_are_named_exist() -> None:
     """Of `vrm COMMAND --option` in the text: the command, and the option in its help."""
     def help_of(*words: str) -> str:

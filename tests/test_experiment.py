@@ -175,6 +175,7 @@ def test_simulated_runs_are_those_of_the_simulator(tmp_path: Path, queue: Path,
     assert (directory / "jobs.csv").read_text() == before
 
 
+@pytest.mark.slow
 def test_only_what_is_missing_is_run(tmp_path: Path, queue: Path, capsys: Any) -> None:
     path, out = simulated(tmp_path, queue), tmp_path / "out"
     assert run_all(path, out, "--dry-run") == 0

@@ -235,6 +235,7 @@ def test_which_jobs_measured_speeds_are_taken_for(queues: Path, tmp_path: Path, 
     assert speeds.spare == ({load: 2.0 for load in faster} if alone == "best" else {})
 
 
+@pytest.mark.slow
 def test_the_assumptions_about_strip_are_compared(queues: Path, tmp_path: Path) -> None:
     pool = tmp_path / "pool.json"
     pool.write_text(json.dumps(POOL))

@@ -252,6 +252,7 @@ def test_a_journal(run: RunDirectory) -> None:
 
 
 @pytest.mark.parametrize("source", ["0.1.0", "plain"])
+@pytest.mark.slow
 def test_a_journal_without_checksums(run: RunDirectory, source: str) -> None:
     """Of vrm 0.1.0: not each change can be found, but what is believed makes sense."""
     if source == "plain":
@@ -393,6 +394,7 @@ def each(few: int, file: Path, asks: Callable[[random.Random], List[str]], capsy
     file.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_states(left: Path, capsys: Any) -> None:
     config = str(left.parent / "vrm.yaml")
     ways = [["-c", config, "-i", "queue"], ["-c", config, "-i", "state"],
@@ -405,6 +407,7 @@ def test_states(left: Path, capsys: Any) -> None:
     each(250, left / "state", lambda choose: choose.choice(ways), capsys, is_json=True)
 
 
+@pytest.mark.slow
 def test_tables_of_jobs(left: Path, capsys: Any, run: RunDirectory) -> None:
     ways = [["compare", str(left)], ["compare", str(left), "--json"], ["report", str(left)],
             ["report", str(left), "--format", "csv"],
@@ -436,6 +439,7 @@ def test_tables_of_jobs(left: Path, capsys: Any, run: RunDirectory) -> None:
     each(250, jobs, ask, capsys)
 
 
+@pytest.mark.slow
 def test_configurations(left: Path, capsys: Any, monkeypatch: Any) -> None:
     config = left.parent / "vrm.yaml"
     for name in list(os.environ):

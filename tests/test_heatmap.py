@@ -423,6 +423,7 @@ def test_the_picture(tmp_path: Path, ending: str, magic: bytes, measured: bool) 
     assert path.read_bytes().startswith(magic) and path.stat().st_size > 2000
 
 
+@pytest.mark.slow
 def test_colours_are_centred_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The picture's numbers: white in the middle, the same distance to both ends."""
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")

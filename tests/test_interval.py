@@ -96,6 +96,7 @@ def test_the_loop_is_imitated(tasks: List[Task], nodes: Any, policy: str, orderi
 
 @settings(max_examples=60, deadline=None)
 @given(tasks=workloads(), interval=st.sampled_from([0.5, 3.0, 10.0]), moved=st.integers(0, 2 ** 31))
+@pytest.mark.slow
 def test_ticks_count_from_the_first_job_also_since_the_epoch(tasks: List[Task], interval: float,
                                                              moved: int) -> None:
     def run(offset: float) -> List[Tuple[int, float, float]]:
@@ -110,6 +111,7 @@ def test_ticks_count_from_the_first_job_also_since_the_epoch(tasks: List[Task], 
 @settings(max_examples=60, deadline=None)
 @given(tasks=workloads(), policy=POLICIES, interval=st.sampled_from([0.5, 3.0]),
        backfilling=st.sampled_from(["conservative", "conservative-recomputed", "3", "easy-kept"]))
+@pytest.mark.slow
 def test_plans_of_reservations_live_with_an_interval(tasks: List[Task], policy: str,
                                                      interval: float, backfilling: str) -> None:
     cluster = Cluster.regular(3, 2, 4)

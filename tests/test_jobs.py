@@ -192,6 +192,7 @@ def seconds_of(stages: int) -> float:
     return time.process_time() - begin
 
 
+@pytest.mark.slow
 def test_arrays_that_wait_for_arrays_cost_their_sum_and_not_their_product():
     """Sixteen times the jobs: some sixteen times the work, where the product would be 256 times."""
     few, many = (min(seconds_of(stages) for _ in range(3)) for stages in (250, 4000))

@@ -180,6 +180,7 @@ def test_the_examples_in_python_run(number: int, tmp_path: Path, monkeypatch: An
     assert capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_commands_run(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     import shlex
     monkeypatch.chdir(tmp_path)

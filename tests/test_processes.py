@@ -218,6 +218,7 @@ def test_signalling_without_process_handles(start: Start,
     assert process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_no_descriptor_stays_open(start: Start) -> None:
     process = start(family(3))
     before = len(os.listdir("/proc/self/fd"))

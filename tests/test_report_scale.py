@@ -91,6 +91,7 @@ def test_each_queue_is_ranked_by_itself_and_machines_are_not_averaged(tmp_path: 
     assert same.averaged == [None] and "averages" in [table.name for table in tables(same)]
 
 
+@pytest.mark.slow
 def test_whiskers_are_promised_only_where_some_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from vrm.report import study_pictures as pictures
@@ -188,6 +189,7 @@ def long_run(tmp_path_factory: Any) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_many_jobs_are_a_density_and_a_window_shows_them(long_run: Path) -> None:
     pytest.importorskip("matplotlib")
     from vrm.report import study_pictures as pictures
@@ -204,6 +206,7 @@ def test_many_jobs_are_a_density_and_a_window_shows_them(long_run: Path) -> None
         picture.close()
 
 
+@pytest.mark.slow
 def test_the_window_and_the_progress_of_the_command(long_run: Path, tmp_path: Path, capsys: Any,
                                                     monkeypatch: Any) -> None:
     pytest.importorskip("matplotlib")

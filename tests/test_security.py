@@ -150,6 +150,7 @@ def planted_journal(place: Place) -> str:
 # Other accounts on the node.
 
 
+@pytest.mark.slow
 def test_files_planted_where_a_run_is_to_be_are_not_obeyed(place: Place) -> None:
     """A sticky directory lets nobody replace a file of Alice's, but anybody add one under its name."""
     folder = place.shared
@@ -166,6 +167,7 @@ def test_files_planted_where_a_run_is_to_be_are_not_obeyed(place: Place) -> None
     assert not place.ran()
 
 
+@pytest.mark.slow
 def test_files_planted_before_a_directory_was_closed_are_not_obeyed(place: Place) -> None:
     folder = place.folder("alice/run", ALICE, 0o1777)
     planted = place.file("eve/journal", EVE, planted_journal(place), 0o666)
@@ -178,6 +180,7 @@ def test_files_planted_before_a_directory_was_closed_are_not_obeyed(place: Place
     place.unharmed()
 
 
+@pytest.mark.slow
 def test_links_planted_before_a_directory_was_closed_are_not_followed(place: Place) -> None:
     folder = place.folder("alice/run", ALICE, 0o1777)
     links = " ".join(["ok.x.0.o", "ok.x.0.e", *(f".state.{pid}" for pid in range(2000))])
@@ -207,6 +210,7 @@ def test_directories_planted_in_a_run_are_not_used(place: Place) -> None:
     assert status == 2 and "commands is not a directory of your own" in said
 
 
+@pytest.mark.slow
 def test_the_queue_of_another_account_is_not_obeyed(place: Place) -> None:
     """Nor is its word that the queue has ended."""
     queue = place.shared / "queue"
@@ -236,6 +240,7 @@ def test_a_configuration_that_lies_about_is_not_used(place: Place) -> None:
     place.unharmed()
 
 
+@pytest.mark.slow
 def test_nobody_else_rules_a_running_manager(place: Place) -> None:
     place.program("alice/bin/long.x", ALICE, 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n')
     place.file("alice/queue", ALICE, "long.x 1 60 0\n")
@@ -281,6 +286,7 @@ def test_a_directory_with_an_access_list_is_one_that_others_may_write(place: Pla
 # One's group.
 
 
+@pytest.mark.slow
 def test_a_group_is_obeyed_where_one_says_so(place: Place) -> None:
     os.chown(place.queue, ALICE, TEAM)
     place.queue.chmod(0o664)
@@ -297,6 +303,7 @@ def test_a_group_is_obeyed_where_one_says_so(place: Place) -> None:
     place.unharmed()
 
 
+@pytest.mark.slow
 def test_a_group_s_word_is_not_everybody_s(place: Place) -> None:
     place.config(Trust="group")
     place.queue.chmod(0o666)
@@ -308,6 +315,7 @@ def test_a_group_s_word_is_not_everybody_s(place: Place) -> None:
     assert place.vrm(groups=[TEAM])[0] == 0
 
 
+@pytest.mark.slow
 def test_own_policies_are_loaded_from_nowhere_else(place: Place) -> None:
     """Nor is a compiled file, which Python would take in the place of the source."""
     folder = place.folder("alice/policies", ALICE, 0o1777)
