@@ -75,7 +75,7 @@ def parser() -> Parser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="vrm",
                                   parser_class=Parser)
     command(commands, "run", run, "run the queue", [shared, running],
-            "vrm run --once\nvrm -c vrm.yaml",
+            "vrm run --once\nvrm run --failed\nvrm -c vrm.yaml",
             "`vrm -c FILE` is the same as `vrm run -c FILE`. The run continues where an earlier "
             "one was stopped. Ctrl-C ends it; the same command continues it.\n\n"
             "Exit status: 0 all jobs succeeded; 1 some did not, or a line of the queue was not "

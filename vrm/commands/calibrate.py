@@ -24,7 +24,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         help="programs in Applications.Path; * and ? match (default: all), as '*.W.x,cg.A.x'")
     add("--ranks", metavar="LIST", type=counts, default=(),
         help="rank counts (default: all that the programs allow and that fit)")
-    add("--repetitions", metavar="N", type=count, default=3, help="(default: 3)")
+    add("--repetitions", metavar="N", type=count, default=3,
+        help="runs of each program with each number of ranks (default: 3)")
     add("--limit", metavar="SECONDS", type=seconds, default=3600.0,
         help="end a run that takes longer, and continue with the next (default: 3600)")
     add("--out", metavar="FILE", default="estimates.csv",

@@ -37,7 +37,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--estimates", metavar="TABLE",
         help="estimates by program and ranks: a table of `vrm calibrate`, or class-b, a published "
              "one of class B on 2 to 128 ranks")
-    add("--estimate", metavar="SECONDS", type=seconds, help="one estimate for all, in place of a "
+    add("--estimate", metavar="SECONDS", type=seconds, help="one estimate for all, instead of a "
         "table; needs --apps and --ranks")
     add("--margin", metavar="FACTOR", type=factor, default=1.0,
         help="multiply the table's seconds, as careful users do (default: 1)")
