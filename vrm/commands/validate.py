@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vrm.report.jobs import JobFileError
     from vrm.report.validation import data, draw, table
     from vrm.scheduling.registry import PolicyError
+    from vrm.system.text import printable_lines
     from vrm.simulation.validation import ValidationError, read_rows, read_rules, validate
     from vrm.workload.estimates import EstimateError, read_estimates
 
@@ -68,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(data(found), indent=2))
         return 0
-    print(table(found))
+    print(printable_lines(table(found)))
     if rules.policy == "strip" and arguments.known == "calibrated" and speedups is None:
         print("no speed-ups given (--heatmap): jobs that share nodes are taken to run as fast as alone")
     for picture in arguments.out:
