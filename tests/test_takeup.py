@@ -208,3 +208,16 @@ def test_ends_without_a_journal_are_put_aside(site: Site) -> None:
     assert site.run().returncode == 0
     folder, = (site.log / "earlier").iterdir()
     assert (folder / "jobs.csv").read_text() == before and len(site.statuses()) == 3
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_directory_of_0_1_0_may_have_been_copied(tmp_path: Path, marked: bool) -> None:
+    """Its journal does not say which it is. A name of its own keeps it from a copy's processes,
+    unless jobs that bear the old name may be running here."""
+    run = RunDirectory(tmp_path, tmp_path, tmp_path / "state")
+    run.create()
+    run.journal.write_text(json.dumps({"event": "run", "run": "abc", "nodes": [["n0", [1]]]}) + "\n")
+    if marked:
+        run.marker(0).write_text("{}\n")
+    past = takeup.past_of(run, False, lambda kind, text: None)
+    assert (past.run == "abc") is marked and past.format == 1

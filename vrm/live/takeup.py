@@ -49,6 +49,8 @@ def past_of(run: RunDirectory, fresh: bool, tell: Tell, again: bool = False) -> 
         tell("note", f"the records of the run before are in {run.archive(outputs)}"
              + ("" if fresh else _repeated(past)))
         return Past()
+    if "home" not in past.runs[-1] and not markers(run):
+        past.run = uuid.uuid4().hex[:12]  # 0.1.0's may be that of a copy, too, whose jobs run
     return past
 
 
