@@ -44,7 +44,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 def test_watching_needs_a_time(empty: Path, capsys: Any, seconds: str) -> None:
     with pytest.raises(SystemExit):
         main(["-i", "queue", f"--watch={seconds}"])
-    assert f"`{seconds}` is not seconds above 0" in capsys.readouterr().err
+    assert f"`{seconds}` is not a time above 0: seconds, or as 90m" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"manager": 3}'])
