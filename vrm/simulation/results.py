@@ -104,8 +104,10 @@ class Results:
         self.starts.append(booking.start)
         self.ends.append(end)
         self.estimates.append(job.estimate)
-        self.users.append(_number(self._user_numbers, job.user))
-        self.apps.append(_number(self._app_numbers, job.app))
+        number = self._user_numbers.get(job.user)
+        self.users.append(_number(self._user_numbers, job.user) if number is None else number)
+        number = self._app_numbers.get(job.app)
+        self.apps.append(_number(self._app_numbers, job.app) if number is None else number)
         how = _NUMBERS[status]
         if start.backfilled:
             self.backfilled += 1
