@@ -423,20 +423,20 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
         # values
         (
             "Nodes: many",
-            '1: Nodes: found "many", wanted auto or a whole number from 1 up; for example Nodes: 8',
+            '1: Nodes: found "many", wanted auto or a whole number from 1 to 1000000; for example Nodes: 8',
         ),
         (
             "Cores: 0",
-            '1: Cores: found "0", wanted auto or a whole number from 1 up; for example Cores: 8',
+            '1: Cores: found "0", wanted auto or a whole number from 1 to 1000000; for example Cores: 8',
         ),
         (
             "Sockets: 1.5",
-            '1: Sockets: found "1.5", wanted auto or a whole number from 1 up;'
+            '1: Sockets: found "1.5", wanted auto or a whole number from 1 to 1000000;'
             " for example Sockets: 8",
         ),
         (
             "Nodes: " + 5000 * "9",
-            f'1: Nodes: found "{57 * "9"}...", wanted auto or a whole number from 1 up;'
+            f'1: Nodes: found "{57 * "9"}...", wanted auto or a whole number from 1 to 1000000;'
             " for example Nodes: 8",
         ),
         (

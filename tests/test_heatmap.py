@@ -340,7 +340,7 @@ def test_a_pool_becomes_figures(tmp_path: Path) -> None:
     assert (tmp_path / "ranks").read_text().splitlines() == [
         "# an application, then all from its best to its worst partner", "# from pool.json",
         "bt cg bt", "cg bt"]
-    assert "there already" in convert(out, tmp_path / "ranks").stderr
+    assert "exists; name another file" in convert(out, tmp_path / "ranks").stderr
     back = convert(tmp_path / "ranks", tmp_path / "r.CSV")
     assert back.returncode == 0 and "3 figure(s)" in back.stdout
     assert (tmp_path / "r.CSV").read_text().splitlines()[:2] == [
