@@ -148,7 +148,11 @@ class Trace:
         self.taken = 0
         self.dirt = Counter()
         with self._open() as lines:
-            in_order, repeated = _survey(lines)
+            in_order, rising = _survey(lines)
+        repeated = None
+        if not rising:
+            with self._open() as lines:
+                repeated = _repeated(lines)
         with self._open() as lines:
             rows = self._rows(lines, repeated)
             if not in_order:
@@ -267,18 +271,16 @@ def _header_number(text: str) -> Optional[int]:
     return int(words[0]) if words and words[0].isdigit() else None
 
 
-def _survey(lines: Iterable[bytes]) -> Tuple[bool, Optional[int]]:
-    """Whether rows come by submission time; and the largest job number if one repeats."""
+def _survey(lines: Iterable[bytes]) -> Tuple[bool, bool]:
+    """Whether rows come by submission time, and whether job numbers rise."""
     latest, last = float("-inf"), -2
     in_order = rising = True
-    numbers = array("q")
     for line in lines:
         words = line.split(None, 2)
         if len(words) < 2 or words[0].startswith(_REMARK):
             continue
         try:
             submit, number = float(words[1]), int(words[0])
-            numbers.append(number)
         except (ValueError, OverflowError):
             continue  # the reader complains
         if submit < latest:
@@ -288,10 +290,20 @@ def _survey(lines: Iterable[bytes]) -> Tuple[bool, Optional[int]]:
         if number <= last:
             rising = False
         last = number
-    if rising or not numbers:
-        return in_order, None
-    largest = max(numbers)
-    return in_order, largest if len(set(numbers)) < len(numbers) else None
+    return in_order, rising
+
+
+def _repeated(lines: Iterable[bytes]) -> Optional[int]:
+    """The largest job number if one repeats."""
+    numbers = array("q")
+    for line in lines:
+        words = line.split(None, 1)
+        if words and not words[0].startswith(_REMARK):
+            try:
+                numbers.append(int(words[0]))
+            except (ValueError, OverflowError):
+                continue  # the reader complains
+    return max(numbers) if len(set(numbers)) < len(numbers) else None
 
 
 def _short(error: Exception) -> str:
