@@ -222,12 +222,12 @@ def test_a_configuration_that_asks_for_too_much(site: Site, keys: Dict[str, Any]
 
 
 @pytest.mark.parametrize("command", [["compare"], ["report"], ["validate", "--known", "actual"]])
-@pytest.mark.parametrize("cell", ["inf", "\x1b[31mred", "n0:0/9-1"])
+@pytest.mark.parametrize("cell", ["inf", "-1", "\x1b[31mred", "n0:0/9-1"])
 def test_odd_cells_of_jobs_csv(tmp_path: Path, command: List[str], cell: str,
                                capsys: pytest.CaptureFixture[str]) -> None:
     """No traceback, and nothing that a terminal would obey."""
     line = f"1,a.x,2,1,2,3,9,completed,0,,0,0,n0,n0:0/0-1,{cell},{cell}\n"
-    for column in ("cores", "procs", "end", "status", "app"):
+    for column in ("id", "cores", "procs", "end", "status", "app"):
         cells = line.split(",")
         cells[COLUMNS.index(column)] = cell
         (tmp_path / "jobs.csv").write_text(",".join(COLUMNS[:16]) + "\n" + ",".join(cells))

@@ -516,6 +516,12 @@ def _whole(text: str) -> int:
     return value
 
 
+def _id(text: str) -> int:
+    if _whole(text) < 0:
+        raise ValueError(f"`{printable(text)}` is no job's id")
+    return _whole(text)
+
+
 def _ranks(text: str) -> int:
     if _whole(text) < 1:
         raise ValueError(f"`{printable(text)}` is no number of ranks")
@@ -523,7 +529,7 @@ def _ranks(text: str) -> int:
 
 
 _PARSERS: Dict[str, Callable[[str], Any]] = {
-    "id": _whole, "app": _plain, "procs": _ranks, "submit": seconds_of, "start": _maybe(seconds_of),
+    "id": _id, "app": _plain, "procs": _ranks, "submit": seconds_of, "start": _maybe(seconds_of),
     "end": _maybe(seconds_of), "walltime": seconds_of, "status": _status, "exit_code": _maybe(_whole),
     "app_time": _maybe(seconds_of), "exclusive": _flag, "backfilled": _flag, "nodes": _plain,
     "cores": _plain, "binding": _plain, "reason": _plain, "name": _plain, "args": _plain,
