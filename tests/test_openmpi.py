@@ -350,7 +350,7 @@ def test_root(env: Mapping[str, str], configured: bool, user: int, allowed: bool
         check_root(env, configured, user)
     else:
         with pytest.raises(LaunchError, match="set OMPI_ALLOW_RUN_AS_ROOT=1 and "
-                           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, or Launcher: .AllowRoot: true."):
+                           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, or write Launcher: .AllowRoot: true."):
             check_root(env, configured, user)
 
 
