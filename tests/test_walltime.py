@@ -204,7 +204,8 @@ def test_sigterm_after_the_warning_is_the_end_of_the_allocation(site: Site) -> N
     manager = site.start()
     wait_until(lambda: started(site) == [0], "the job runs")
     manager.send_signal(signal.SIGUSR1)
-    wait_until(lambda: "warning" in site.said(manager), "the warning is taken")
+    wait_until(lambda: "the batch system's warning" in site.said(manager),
+               "the warning is taken")
     manager.send_signal(signal.SIGTERM)
     said = site.finish(manager)
     assert "waits again: interrupted" in said and site.statuses() == {}
