@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.cli import main
+from vrm.report.job_table import JobTable
 from vrm.report.formats import Column, Table, latex
 from vrm.report.jobs import JobRow, JobWriter, fold_nodes, unfold_nodes
 from vrm.report.statistics import interval, t_quantile
@@ -199,7 +200,7 @@ def test_companions_against_a_count_of_seconds(jobs: List[Tuple[int, int, int, i
     rows = [JobRow(number, f"app{number}.x", 1, 0, begin, begin + length, 9, "completed",
                    cores=";".join(f"n{node}:0/0" for node in {one, other}))
             for number, (begin, length, one, other) in enumerate(jobs)]
-    run = Run(Path("x"), "x", "", 1, tuple(rows), (None, None, None), None)
+    run = Run(Path("x"), "x", "", 1, JobTable.of(rows), (None, None, None), None)
     for row, (begin, length, *nodes) in zip(rows, jobs):
         wanted: Counter = Counter()
         together = 0

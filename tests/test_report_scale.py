@@ -7,15 +7,15 @@ import json
 import random
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, List, Sequence, Tuple
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrm.cli import main
-from vrm.report.density import COLUMNS, ROWS, density
+from vrm.report.density import COLUMNS, ROWS, Places, density
 from vrm.report.formats import Column, Table, comma_separated
 from vrm.report.formats import text as as_text
 from vrm.report.jobs import JobRow, JobWriter
@@ -82,7 +82,7 @@ def test_each_queue_is_ranked_by_itself_and_machines_are_not_averaged(tmp_path: 
     assert "On lublin, jobs were back" in text
     names = [table.name for table in tables(found)]
     from vrm.report.study import pooled
-    assert pooled(found, "SJF", lambda row: row.start, "kth") == [10]
+    assert pooled(found, "SJF", lambda jobs: jobs.start, "kth") == [10]
     assert "averages-kth" in names and "averages" not in names and "machine-lublin" in names
     # On machines of one size, the average over the queues is still there.
     make(tmp_path / "same", "a", [[1], [2]])
@@ -147,8 +147,10 @@ def test_times_have_units_that_can_be_read() -> None:
 
 
 def jobs_on(nodes: int, cores: int, rows: Sequence[Tuple[int, int, float, float]]) -> List[Any]:
-    return [SimpleNamespace(cores=f"n{node}:0/0-{held - 1}" if held > 1 else f"n{node}:0/0",
-                            start=start, end=start + run) for node, held, start, run in rows]
+    starts = np.array([start for *_, start, _ in rows], float)
+    return [Places.read([f"n{node}:0/0-{held - 1}" if held > 1 else f"n{node}:0/0"
+                         for node, held, *_ in rows]),
+            starts, starts + np.array([run for *_, run in rows], float)]
 
 
 @settings(max_examples=40, deadline=None)
@@ -158,7 +160,7 @@ def jobs_on(nodes: int, cores: int, rows: Sequence[Tuple[int, int, float, float]
 def test_the_density_is_the_share_of_the_cores_in_use(rows: Any, first: float,
                                                       length: float) -> None:
     jobs = jobs_on(5, 3, rows)
-    found = density(jobs, None, first, length)
+    found = density(*jobs, None, first, length)
     assert found is not None and found.shares.shape == (found.lines, COLUMNS)
     nodes = sorted({node for node, *_ in rows})
     size = max(held for _, held, *_ in rows)
@@ -175,7 +177,7 @@ def test_the_density_is_the_share_of_the_cores_in_use(rows: Any, first: float,
 
 def test_many_nodes_share_lines() -> None:
     jobs = jobs_on(1000, 1, [(node, 1, 0.0, 10.0) for node in range(0, 1000, 2)])
-    found = density(jobs, 1000, 0.0, 10.0)
+    found = density(*jobs, 1000, 0.0, 10.0)
     assert found is not None and found.lines <= ROWS and found.nodes == 500
     assert found.shares.max() <= 1
 

@@ -7,10 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from vrm.report.study import RanJob
-
 COLUMNS = 600  # stretches of time
 ROWS = 128  # lines, of a node or of several
+MOST = 10 ** 9  # cores of a node
 
 _ranges = re.compile(r"(\d+)/(\d+)(?:-(\d+))?").findall
 
@@ -26,25 +25,45 @@ class Density:
     nodes: int
 
 
-def density(jobs: Sequence[RanJob], processors: Optional[int], first: float,
+@dataclass(frozen=True)
+class Places:
+    """The nodes of many jobs with the cores on each: `names` are the different parts of the
+    column `cores`, one node each; `part` and `job` (arrays) are, for each node of each job, the
+    place of its part in `names` and that of the job."""
+
+    names: Sequence[str]
+    part: Any
+    job: Any
+
+    @classmethod
+    def read(cls, cores: Sequence[str]) -> "Places":
+        """From the column of all jobs."""
+        import numpy as np
+        counts = np.array([text.count(";") + 1 if text else 0 for text in cores], np.int64)
+        parts = ";".join(filter(None, cores)).split(";") if counts.any() else []
+        numbers = {part: number for number, part in enumerate(dict.fromkeys(parts))}
+        return cls(list(numbers), np.fromiter(map(numbers.__getitem__, parts), np.int64,
+                                              len(parts)), np.repeat(np.arange(len(cores)), counts))
+
+    def of(self, chosen: Any) -> "Places":
+        """Those of some jobs only, by an array that says of each whether it is one of them."""
+        import numpy as np
+        kept = chosen[self.job]
+        used, part = np.unique(self.part[kept], return_inverse=True)
+        return Places([self.names[at] for at in used.tolist()], part, self.job[kept])
+
+
+def density(places: Places, starts: Any, ends: Any, processors: Optional[int], first: float,
             length: float) -> Optional[Density]:
-    """The density of jobs over `length` seconds from `first` on; None where jobs.csv does not say
-    which cores they had. A node that no job used is not known, and not shown."""
+    """The density of jobs that started and ended then (arrays; s) over `length` seconds from
+    `first` on; None where jobs.csv does not say which cores they had. A node that no job used is
+    not known, and not shown."""
     import numpy as np
     numbers: Dict[str, int] = {}
     sizes: List[int] = []
-    parts: Dict[str, Tuple[int, int]] = {}
-    node, cores, owner = [], [], []
-    for at, job in enumerate(jobs):
-        for part in job.cores.split(";") if job.cores else ():
-            known = parts.get(part)
-            if known is None:
-                known = parts[part] = _part(part, numbers, sizes)
-            node.append(known[0])
-            cores.append(known[1])
-            owner.append(at)
-    if not node or length <= 0:
+    if not places.names or length <= 0:
         return None
+    known = np.array([_part(part, numbers, sizes) for part in places.names], np.int64)
     names = sorted(numbers, key=natural)
     line = np.empty(len(names), np.int64)
     group = -(-len(names) // ROWS)  # nodes of a line
@@ -55,9 +74,8 @@ def density(jobs: Sequence[RanJob], processors: Optional[int], first: float,
     if processors and processors % len(names) == 0:
         largest = max(largest, processors // len(names))
     capacity = np.bincount(line, minlength=lines) * largest
-    rows, weights = line[np.array(node)], np.array(cores, float)
-    starts, ends = (np.array(times, float)[np.array(owner)] - first for times in (
-        [job.start for job in jobs], [job.end for job in jobs]))
+    rows, weights = line[known[:, 0]][places.part], known[:, 1].astype(float)[places.part]
+    starts, ends = (times[places.job] - first for times in (starts, ends))
     width = length / COLUMNS
     busy = _begun(rows, weights, starts, width, lines) - _begun(rows, weights, ends, width, lines)
     step = -(-lines // 16)
@@ -86,8 +104,8 @@ def _part(part: str, numbers: Dict[str, int], sizes: List[int]) -> Tuple[int, in
     if number == len(sizes):
         sizes.append(0)
     ranges = [(int(socket), int(low), int(high or low)) for socket, low, high in _ranges(places)]
-    held = sum(high - low + 1 for _, low, high in ranges)
-    sizes[number] = max(sizes[number], held, *(high + 1 for _, _, high in ranges))
+    held = min(MOST, sum(high - low + 1 for _, low, high in ranges))
+    sizes[number] = max(sizes[number], held, *(min(MOST, high + 1) for _, _, high in ranges))
     return number, held
 
 

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Sequence,
                     Tuple, cast)
 
-from vrm.model.job import JobState, application_kind
+from vrm.model.job import JobState
 from vrm.report.compare import Choices, CompareError, circumstances
-from vrm.report.jobs import JobFileError, JobRow, read_jobs
-from vrm.report.metrics import (THRESHOLD, application_time, bounded_slowdown, makespan, ran,
-                                running, utilisation, waiting)
+from vrm.report.job_table import JobTable
+from vrm.report.jobs import JobFileError, JobRow
+from vrm.report.metrics import THRESHOLD, application_time, running
 from vrm.report.names import policy_name, time_text
 from vrm.report.statistics import Interval, interval
+from vrm.report.summary import Columns
 
 POLICY = "Allocation.Policy"
 ALGORITHM, BACKFILLING = "Scheduling.Algorithm", "Scheduling.Backfilling"
@@ -77,35 +78,58 @@ class Run:
     scenario: str
     queue: str
     repetition: int
-    rows: Tuple[JobRow, ...]
+    table: JobTable
     choices: Choices
     processors: Optional[int]
     record: Dict[str, Any] = field(default_factory=dict)
     threshold: float = THRESHOLD  # of the bounded slowdown, in seconds
 
-    @cached_property
+    @property
+    def rows(self) -> Tuple[JobRow, ...]:
+        """The jobs, in the order of the list; `table` has them as columns, which is faster."""
+        return self.table.rows
+
+    @property
     def jobs(self) -> List[RanJob]:
         """The jobs that ran, in the order of their starts."""
-        return sorted(cast(List[RanJob], ran(self.rows)), key=lambda row: (row.start, row.id))
+        return cast(List[RanJob], self.table.jobs)
 
     @cached_property
     def completed(self) -> List[RanJob]:
         """The jobs that completed."""
         return [row for row in self.jobs if row.status == JobState.COMPLETED]
 
+    @property
+    def ran(self) -> int:
+        """How many jobs ran."""
+        return len(self.table.ran.submit)
+
+    @property
+    def done(self) -> int:
+        """How many jobs completed."""
+        return int(self.table.ran.completed.sum())
+
+    @property
+    def span(self) -> Tuple[float, float]:
+        """First submission and last end of the jobs that ran, in seconds."""
+        return self.table.ran.whole
+
     @cached_property
     def figures(self) -> Dict[str, Optional[float]]:
         """The run's value of each of FIGURES; None where there is none."""
-        done = self.completed
-        waits = _mean(map(waiting, done))
-        runs = _mean(map(application_time, done))
+        jobs, done = self.table.ran, self.table.ran.completed
+        waits = _mean(jobs.wait[done].tolist())
+        runs = _mean(self.table.app_time[done].tolist())
+        used = math.fsum((jobs.cores * (jobs.end - jobs.start)).tolist())
+        first, last = self.span
+        share = used / (self.processors * (last - first)) if self.processors and last > first \
+            else 0.0
         return {
             "waiting": waits, "running": runs,
             "turnaround": None if waits is None or runs is None else waits + runs,
-            "slowdown": _mean(bounded_slowdown(row, self.threshold) for row in self.jobs),
-            "makespan": makespan(self.jobs) if self.jobs else None,
-            "utilisation": 100 * utilisation(self.jobs, self.processors)
-            if self.processors and self.jobs else None}
+            "slowdown": _mean(jobs.bounded_slowdown(self.threshold).tolist()),
+            "makespan": last - first if self.ran else None,
+            "utilisation": 100 * share if self.processors and self.ran else None}
 
     @cached_property
     def _overlaps(self) -> List[Tuple[RanJob, RanJob]]:
@@ -218,7 +242,7 @@ class Study:
     @cached_property
     def kinds(self) -> List[str]:
         """The applications without their classes, sorted."""
-        return sorted({application_kind(row.app) for run in self.runs for row in run.jobs})
+        return sorted(frozenset().union(*(run.table.kinds for run in self.runs)))
 
     @cached_property
     def repetitions(self) -> int:
@@ -314,11 +338,11 @@ def read_study(directories: Sequence[str], threshold: float = THRESHOLD,
         if one is not None:
             read.append(one)
     runs = [replace(run, threshold=threshold) for run in _named(read)]
-    if not any(run.jobs for run in runs):
+    if not any(run.ran for run in runs):
         what = f"none of the {_count(planned, 'planned run')} is complete" \
             if planned and not read else "no job ran there"
         raise StudyError(f"{', '.join(directories)}: {what}; there is nothing to report")
-    runs = [run for run in runs if run.jobs]
+    runs = [run for run in runs if run.ran]
     runs.sort(key=lambda run: (orders.get(run.scenario, len(orders)), run.repetition))
     missing = planned - sum(bool(run.record) for run in read)
     return Study(" and ".join(dict.fromkeys(names)), tuple(runs), tuple(_scenarios(runs)),
@@ -349,7 +373,7 @@ def _read(directory: Path) -> Optional[Run]:
             if not record["complete"]:
                 return None
         choices, processors = circumstances(directory)
-        rows = tuple(read_jobs(directory / "jobs.csv"))
+        jobs = JobTable.read(directory / "jobs.csv")
     except (JobFileError, CompareError) as error:
         raise StudyError(str(error)) from error
     except OSError as error:
@@ -359,8 +383,8 @@ def _read(directory: Path) -> Optional[Run]:
                          "again") from error
     if record:
         return Run(directory, str(record["scenario"]), str(record["queue"]),
-                   int(record["repetition"]), rows, choices, processors, record)
-    return Run(directory, directory.resolve().name, workload_of(directory), 1, rows, choices,
+                   int(record["repetition"]), jobs, choices, processors, record)
+    return Run(directory, directory.resolve().name, workload_of(directory), 1, jobs, choices,
                processors)
 
 
@@ -503,6 +527,8 @@ def applications(study: Study) -> List[Application]:
     policies = {one.name: one.series or one.choices[2] or "" for one in study.scenarios}
     for run in study.runs:
         policy = policies[run.scenario]
+        if run.table.nameless(_NAMELESS):
+            continue
         for row in run.completed:
             if row.exit_code is None and _NAMELESS.fullmatch(row.app):
                 continue
@@ -532,8 +558,8 @@ def applications(study: Study) -> List[Application]:
 
 def findings(study: Study) -> List[str]:
     """What was found, in sentences."""
-    jobs = sum(len(run.rows) for run in study.runs)
-    done = sum(len(run.completed) for run in study.runs)
+    jobs = sum(len(run.table) for run in study.runs)
+    done = sum(run.done for run in study.runs)
     failed = f"{jobs - done} of {jobs} jobs did not complete and are left out of the averages" \
         if done < jobs else f"all {jobs} jobs completed"
     said = [f"{_count(len(study.scenarios), 'scenario')}, {_count(len(study.queues), 'queue')}, "
@@ -627,7 +653,7 @@ def _said_of_other_jobs(study: Study) -> Iterator[str]:
     first: Dict[Tuple[str, int], frozenset] = {}
     others = []
     for run in study.runs:
-        work = frozenset((row.id, row.app, row.procs) for row in run.rows)
+        work = run.table.work
         if first.setdefault((run.queue, run.repetition), work) != work:
             others.append(run.scenario)
     if others:
@@ -702,10 +728,13 @@ def _said_of_pairs(study: Study) -> Iterator[str]:
     yield f"{text} and {worst.app} worst with {worst.beside} ({worst.speedup:.2f})."
 
 
-Value = Callable[[RanJob], float]
+Value = Callable[[Columns], Any]
 
 
 def pooled(study: Study, scenario: str, value: Value, queue: Optional[str] = None) -> List[float]:
     """The values of all jobs of a scenario that ran, on one queue or on all, in all repetitions,
     lowest first."""
-    return sorted(value(row) for run in study.of(scenario, queue) for row in run.jobs)
+    import numpy as np
+    values: List[float] = np.sort(np.concatenate(
+        [value(run.table.ran) for run in study.of(scenario, queue)])).tolist()
+    return values

@@ -11,7 +11,6 @@ import math
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -21,11 +20,11 @@ from vrm.report.compare import TICKS, steps
 from vrm.report.jobs import parse_cores
 from vrm.report.density import density, natural
 from vrm.report.density import draw as draw_density
-from vrm.report.metrics import bounded_slowdown, columns_of, span, waiting
 from vrm.report.names import Unit, time_text, unit_of
 from vrm.report.plotting import label_of, pyplot
 from vrm.report.statistics import CONFIDENCE
 from vrm.report.study import FIGURES, MAIN, RanJob, Run, Scenario, Study, pooled
+from vrm.report.summary import Columns, Moments
 
 BLUE, ORANGE, GREEN, RED, SKY, PINK, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#999999")
@@ -259,8 +258,11 @@ def distributions(study: Study) -> Iterator[Picture]:
 
 def _distribution(study: Study, scenarios: Sequence[Scenario], series: str, queue: Optional[str],
                   name: str, label: str, least: float) -> Picture:
-    value = waiting if name == "waiting" else partial(bounded_slowdown,
-                                                      threshold=study.runs[0].threshold)
+    threshold = study.runs[0].threshold
+
+    def value(jobs: Columns) -> Any:
+        return jobs.wait if name == "waiting" else jobs.bounded_slowdown(threshold)
+
     with _style() as plots:
         rows = math.ceil(len(scenarios) / 2)
         figure, axes = plots.subplots(figsize=(4.6, 2.9 + 0.16 * rows), layout="constrained")
@@ -321,7 +323,7 @@ def timelines(study: Study, window: Optional[Window] = None) -> Iterator[Picture
     Raises PictureError where no run reaches into the window.
     """
     chosen = [study.of(one.name)[0] for one in study.scenarios]
-    longest = max(span(run.jobs)[1] - span(run.jobs)[0] for run in chosen)
+    longest = max(run.span[1] - run.span[0] for run in chosen)
     begin, end = window or (0.0, longest)
     end = min(end, longest)
     if begin >= end:
@@ -334,19 +336,23 @@ def timelines(study: Study, window: Optional[Window] = None) -> Iterator[Picture
 def timeline(study: Study, run: Run, window: Optional[Window] = None) -> Picture:
     """One run over time, or within a window. Where there are more jobs than boxes can show, the
     nodes are drawn as dark as they were busy."""
-    start, last = span(run.jobs)
+    start, last = run.span
     begin, end = window or (0.0, last - start)
     first, length = start + begin, end - begin
-    here = [row for row in run.jobs if row.end > first and row.start < first + length]
-    heavy = len(here) > MANY
+    jobs = run.table.ran
+    shown = (jobs.end > first) & (jobs.start < first + length)
+    count = int(shown.sum())
+    heavy = count > MANY
     bars: List[Bar] = []
     names: List[Tuple[float, str]] = []
     lines, busy = 0, None
     if heavy:
-        busy = density(here, run.processors, first, length)
+        busy = density(run.table.places.of(shown), jobs.start, jobs.end, run.processors, first,
+                       length)
         lines = busy.lines if busy is not None else 0
     else:
-        bars, names, lines = _places(run, here)
+        bars, names, lines = _places(run, [
+            row for row in run.jobs if row.end > first and row.start < first + length])
     with _style() as plots:
         height = min(5.5, max(2.6, (0.03 if heavy else 0.08) * lines)) if lines > 8 or heavy \
             else 0.32 * lines
@@ -365,11 +371,11 @@ def timeline(study: Study, run: Run, window: Optional[Window] = None) -> Picture
     where = ", ".join(filter(None, [run.queue, f"repetition {run.repetition}"
                                     if study.repetitions > 1 else ""]))
     label = scenario.label or scenario.name
-    shared = sum(1 for row in run.jobs if run.companions.get(row.id))
-    text = f"{len(run.jobs)} jobs in {time_text(last - start)}, {shared} of them with another " \
+    shared = sum(1 for row in run.jobs if run.companions.get(row.id)) if run.companions else 0
+    text = f"{run.ran} jobs in {time_text(last - start)}, {shared} of them with another " \
            f"one on their nodes for some time"
-    if len(here) < len(run.jobs):
-        text += f"; {len(here)} of the jobs ran in the time that is shown"
+    if count < run.ran:
+        text += f"; {count} of the jobs ran in the time that is shown"
     name = _word(run.directory.name if study.repetitions > 1 else run.scenario)
     return Picture(f"timeline-{name}",
                    f"{label}{f' ({where})' if where else ''}", text, figure, heavy)
@@ -471,7 +477,7 @@ def _gantt(axes: Any, study: Study, run: Run, bars: Sequence[Bar],
         axes.set_ylabel("nodes, their cores")
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", length=0)
-    shown = dict.fromkeys(application_kind(row.app) for row in run.jobs)
+    shown = run.table.kinds
     keys: List[Any] = [Patch(color=kinds[kind], label=label_of(kind))
                        for kind in kinds if kind in shown]
     if any(kind not in kinds for kind in shown):
@@ -571,8 +577,7 @@ def _stretches(run: Run, row: RanJob) -> Iterator[Tuple[float, float, bool]]:
 
 
 def _usage(busy: Any, queue: Any, run: Run, first: float, length: float) -> None:
-    from vrm.report.summary import Moments
-    moments = Moments.of(columns_of(run.jobs))
+    moments = Moments.of(run.table.ran)
     whole = 100 / run.processors if run.processors else 1.0
     times, used = _thinned(moments.times - first, moments.busy, length)
     busy.fill_between(times, [value * whole for value in used], step="post", color=SKY, linewidth=0)

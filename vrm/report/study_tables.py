@@ -118,7 +118,7 @@ def _runs(study: Study) -> Iterator[Table]:
             f"{box['cores']} cores of {box['processor']}, {box['system']}" if box else None),
             [len(origins) + 1, 0])
         origin[1] += 1
-        rows.append((run.directory.name, len(run.rows), len(run.completed),
+        rows.append((run.directory.name, len(run.table), run.done,
                      run.figures["makespan"], known.get("seed"), known.get("position"),
                      known.get("started"), box["load"][0] if box else None, origin[0]))
     yield _told("runs", "The runs", ["run", "jobs", "completed", "makespan [s]", "seed",

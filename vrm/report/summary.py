@@ -36,6 +36,19 @@ class Columns:
             return 0.0, 0.0
         return float(self.submit.min()), float(self.end.max())
 
+    @property
+    def wait(self) -> Any:
+        """Waiting times, in seconds."""
+        return self.start - self.submit
+
+    def bounded_slowdown(self, threshold: float = THRESHOLD) -> Any:
+        """Bounded slowdowns; see `vrm.report.metrics.bounded_slowdown`."""
+        import numpy as np
+        if threshold <= 0:
+            raise ValueError(f"the threshold must be above 0 s, not {threshold:g}")
+        return np.maximum(1.0, (self.end - self.submit) / np.maximum(self.end - self.start,
+                                                                     threshold))
+
 
 @dataclass(frozen=True)
 class Moments:
