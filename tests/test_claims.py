@@ -38,14 +38,17 @@ def alone() -> Iterator[List[str]]:
 
 
 def claims(alone: List[str], wishes: str) -> List[Dict[str, Any]]:
-    """What agents get who wish one after the other, in one process each, and all live."""
+    """What agents get who wish one after the other, in one process each, and all live; in a wish,
+    {} is what the first one got."""
     program = ("import json, subprocess, sys\n"
-               "started = []\n"
+               "started, first = [], None\n"
                "for wish in sys.argv[2:]:\n"
+               "    wish = wish.format(','.join(map(str, first or ())))\n"
                "    started.append(subprocess.Popen([sys.executable, '-I', '-S', sys.argv[1], '60',"
                " wish], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))\n"
                "    line = next(line for line in started[-1].stdout if line.strip())\n"
                "    facts = json.loads(line)['facts']\n"
+               "    first = first or facts.get('claimed')\n"
                "    print(json.dumps([facts.get('claimed'), facts.get('shared')]), flush=True)\n")
     done = subprocess.run([*alone, sys.executable, "-c", program, agent.__file__, *wishes.split()],
                           stdout=subprocess.PIPE, text=True, check=True, timeout=60)
@@ -65,8 +68,8 @@ def test_each_takes_what_is_free_and_none_is_taken_twice(alone: List[str]) -> No
 
 def test_a_claim_is_held_again_by_the_next_agent_of_a_node(alone: List[str]) -> None:
     """Of which the one before may still be there, cut off from vrm."""
-    (first, _), (again, trouble), (other, _) = claims(alone, "1 cpus:0 1")
-    assert first == again == [0] and not trouble and other != [0]
+    (first, _), (again, trouble), (other, _) = claims(alone, "1 cpus:{} 1")
+    assert len(first) == 1 and again == first and not trouble and other != first
 
 
 def test_a_core_to_which_somebody_is_bound_is_taken_last(alone: List[str]) -> None:
