@@ -461,3 +461,23 @@ def test_what_runs_on_a_node_that_was_cut_off_is_ended_when_it_is_back(cluster: 
     assert cluster.rows()[1].status == "completed"
     for node in cluster.testbed.nodes:
         assert not ranks(node)
+
+
+def test_scancel_interrupts_and_the_next_batch_job_goes_on(cluster: Cluster) -> None:
+    """Slurm kills the steps under the mpiruns at the same moment as it tells vrm; a job that has
+    no retry left is not lost by it."""
+    cluster.config(Allocation={"Policy": "compact"}, Cores=1)
+    cluster.queue(cluster.line("bt.S.x", 4, 60, "first", "go"),
+                  cluster.line("cg.S.x", 2, 60, "second", "go"))
+    with cluster.testbed.allocation(3, "--exclusive") as batch:
+        process = cluster.start(batch)
+        wait_until(lambda: len(list(cluster.marks.iterdir())) == 6, "all ranks have started")
+        cluster.testbed.exec(batch.host, ["scancel", "--signal=KILL", batch.job], check=True)
+        process.terminate()  # as scancel does to the batch script
+        said = cluster.finish(process)
+    assert said.count("waits again: interrupted") == 2, said
+    assert "failed" not in said and cluster.rows() == {}
+    (cluster.marks / "go").touch()
+    with cluster.testbed.allocation(3, "--exclusive") as batch:
+        cluster.finish(cluster.start(batch))
+    assert {row.status for row in cluster.rows().values()} == {"completed"}
