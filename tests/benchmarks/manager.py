@@ -5,6 +5,8 @@ python tests/benchmarks/manager.py [--jobs 60] [--tasks 2000] [--rounds 3] [--pe
 
 --peers names a Python in which hyperqueue and qcg-pilotjob are installed. Medians of the rounds;
 the contestants take turns within a round, so that drift of the machine hits them alike.
+Their files are kept until the end, below $TMPDIR: before it makes a file, ext4 without a journal
+looks at each one that was deleted in the last minutes, which the next contestant would pay for.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import psutil
 import yaml
 from prettytable import PrettyTable
 
+from vrm.live import journal
 from vrm.model import Cluster, Heatmap, Job
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 
@@ -55,18 +58,26 @@ def configure(folder: Path, lines: List[str], **keys: Any) -> Path:
     return config
 
 
+_FOLDERS: List[tempfile.TemporaryDirectory[str]] = []
+
+
+def new_folder() -> Path:
+    """An empty folder that is removed at the end of the program."""
+    _FOLDERS.append(tempfile.TemporaryDirectory(prefix="vrm-bench-"))
+    return Path(_FOLDERS[-1].name)
+
+
 def run_vrm(jobs: int, **keys: Any) -> Tuple[float, float, List[float]]:
     """Seconds from the first start to the last end, of the whole command, and the seconds
     between each job's end and the next one's start."""
-    with tempfile.TemporaryDirectory(prefix="vrm-bench-") as name:
-        folder = Path(name)
-        config = configure(folder, ["true 1 60 0"] * jobs, **keys)
-        begin = time.monotonic()
-        subprocess.run([sys.executable, "-m", "vrm.cli", "-c", str(config), "--once"],
-                       env=environment(), stdout=subprocess.DEVNULL, check=True)
-        whole = time.monotonic() - begin
-        records = map(json.loads, (folder / "log" / "journal").read_text().splitlines())
-        spans = sorted(tuple(r["ran"]) for r in records if r["event"] == "end")
+    folder = new_folder()
+    config = configure(folder, ["true 1 60 0"] * jobs, **keys)
+    begin = time.monotonic()
+    subprocess.run([sys.executable, "-m", "vrm.cli", "-c", str(config), "--once"],
+                   env=environment(), stdout=subprocess.DEVNULL, check=True)
+    whole = time.monotonic() - begin
+    spans = sorted(tuple(r["ran"]) for r in journal.read(folder / "log" / "journal")
+                   if r["event"] == "end")
     gaps = [later[0] - earlier[1] for earlier, later in zip(spans, spans[1:])]
     return spans[-1][1] - spans[0][0], whole, gaps
 
@@ -140,11 +151,11 @@ def run_peer(python: str, code: str, argv: List[str], env: Dict[str, str], jobs:
              cores: int = 1) -> Optional[float]:
     """Seconds a peer takes for the same commands on so many cores; None when it cannot be run."""
     changed = {k: v for k, v in env.items() if os.environ.get(k) != v or k in ROOT_OPT_IN}
-    with tempfile.TemporaryDirectory(prefix="vrm-bench-peer-") as folder:
-        (Path(folder) / "peer.py").write_text(code)
-        done = subprocess.run([python, "peer.py", json.dumps(argv), json.dumps(changed),
-                               str(jobs), str(cores)], env=env, cwd=folder, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, check=False, timeout=300)
+    folder = new_folder()
+    (folder / "peer.py").write_text(code)
+    done = subprocess.run([python, "peer.py", json.dumps(argv), json.dumps(changed), str(jobs),
+                           str(cores)], env=env, cwd=folder, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, check=False, timeout=300)
     if done.returncode:
         print(f"(a peer failed: {done.stderr.strip().splitlines()[-1:]})", file=sys.stderr)
         return None
@@ -277,6 +288,8 @@ def main() -> None:
     overhead(arguments.jobs, arguments.rounds, arguments.peers)
     step()
     idle()
+    while _FOLDERS:
+        _FOLDERS.pop().cleanup()
 
 
 if __name__ == "__main__":
