@@ -711,9 +711,10 @@ def test_outputs_of_the_next_job_are_made_while_one_runs(desk: Desk) -> None:
     def prepared() -> List[str]:
         return sorted(path.name.rpartition(".")[2] for path in desk.place.glob(".vrm-*"))
 
-    desk.launch("a", ["sh", "-c", "echo a; echo A >&2; sleep 600"])
+    desk.launch("a", ["sh", "-c", "echo a; echo A >&2; exec sleep 600"])
     started = desk.await_event("a", Started)
     assert isinstance(started, Started)
+    wait_until(lambda: desk.collect() or desk.spawner._idle, "the next one to fork is there")
     wait_until(lambda: prepared() == ["e", "o"], "two files")
     inodes = {path.stat().st_ino for path in desk.place.glob(".vrm-*")}
     os.killpg(started.pid, signal.SIGKILL)
