@@ -239,7 +239,7 @@ def test_no_core_is_used_twice_and_no_job_is_lost(backfill: str, machine: Any, a
     scheduler = Scheduler(make_ordering(algorithm), make_backfilling(backfill),
                           make_policy(policy, cluster))
     Simulator(scheduler, cluster, watch).run(jobs)
-    assert sorted(watch.ids) == [job.id for job, *_ in jobs
+    assert sorted(row.id for row in watch.rows()) == [job.id for job, *_ in jobs
                                  if job.procs <= 6 or policy != "spare"]
     assert cluster.taken_cores == 0 and not cluster.bookings and not cluster.ends
     for row in watch.rows():

@@ -151,7 +151,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         "refusals": dict(results.refusals),
         "events": simulator.events,
         "simulated_seconds": seconds,
-        "jobs_per_second": len(results.ids) / seconds if seconds > 0 else 0.0,
+        "jobs_per_second": results.ran / seconds if seconds > 0 else 0.0,
     }
     return Outcome(summary, results, cluster, dict(getattr(source, "dirt", {})), interrupted)
 

@@ -40,7 +40,7 @@ class Jobs(Sequence[Row]):
         self._results = results
 
     def __len__(self) -> int:
-        return len(self._results.ids)
+        return self._results.ran
 
     def __iter__(self) -> Iterator[Row]:
         return self._results.rows()

@@ -9,7 +9,7 @@ import hashlib
 import signal
 from array import array
 from typing import (Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, TextIO,
-                    Union)
+                    Tuple, Union)
 
 from vrm.model.cluster import Booking
 from vrm.model.job import Job
@@ -80,12 +80,10 @@ class Results:
         self.refusals: Dict[str, int] = {}
         self.backfilled = 0
         self._evalys = EvalysWriter(evalys, nodes, workload) if evalys is not None else None
-        # One entry per job that ran.
-        self.ids, self.procs, self.cores = array("q"), array("q"), array("q")
-        self.submits, self.starts, self.ends = array("d"), array("d"), array("d")
-        self.estimates = array("d")
-        self.users, self.apps = array("q"), array("q")
-        self.how = array("b")  # how it ended: the place in _STATUSES, and _OVERTOOK if backfilled
+        # For each job that ran, six and four entries one behind the other: its id, ranks, cores,
+        # user, application and how it ended (the place in _STATUSES, and _OVERTOOK if
+        # backfilled); its submission, start, end and estimate.
+        self._numbers, self._times = array("q"), array("d")
         self._user_numbers: Dict[str, int] = {"": 0}
         self._app_numbers: Dict[str, int] = {}
         self._users: List[str] = []  # the names, in the order of their numbers
@@ -97,22 +95,19 @@ class Results:
         """A job ended."""
         job = booking.job
         self.counts[status] += 1
-        self.ids.append(job.id)
-        self.procs.append(job.procs)
-        self.cores.append(job.procs * job.cores)
-        self.submits.append(job.submit)
-        self.starts.append(booking.start)
-        self.ends.append(end)
-        self.estimates.append(job.estimate)
-        number = self._user_numbers.get(job.user)
-        self.users.append(_number(self._user_numbers, job.user) if number is None else number)
-        number = self._app_numbers.get(job.app)
-        self.apps.append(_number(self._app_numbers, job.app) if number is None else number)
+        user = self._user_numbers.get(job.user)
+        if user is None:
+            user = _number(self._user_numbers, job.user)
+        app = self._app_numbers.get(job.app)
+        if app is None:
+            app = _number(self._app_numbers, job.app)
         how = _NUMBERS[status]
         if start.backfilled:
             self.backfilled += 1
             how |= _OVERTOOK
-        self.how.append(how)
+        procs = job.procs
+        self._numbers.extend((job.id, procs, procs * job.cores, user, app, how))
+        self._times.extend((job.submit, booking.start, end, job.estimate))
         if self._writer is not None:
             self._rows.append((job.id, job.app, job.procs, job.submit, booking.start, end,
                                job.estimate, status, job.exclusive, start.backfilled,
@@ -177,9 +172,14 @@ class Results:
         """Jobs that ended in whatever way, or never could run."""
         return sum(self.counts.values())
 
+    @property
+    def ran(self) -> int:
+        """Jobs that ran and ended."""
+        return len(self._times) // 4
+
     def rows(self) -> Iterator["Row"]:
         """The jobs that ran, in the order of their ends."""
-        return map(self.row, range(len(self.ids)))
+        return map(self.row, range(self.ran))
 
     def row(self, at: int) -> "Row":
         """The job that ended at this place of the order."""
@@ -187,16 +187,23 @@ class Results:
             self._users = list(self._user_numbers)
         if len(self._apps) < len(self._app_numbers):
             self._apps = list(self._app_numbers)
-        how = self.how[at]
-        return Row(self.ids[at], self.cores[at], self.submits[at], self.starts[at], self.ends[at],
-                   self._users[self.users[at]], self._apps[self.apps[at]], self.procs[at],
-                   self.estimates[at], _STATUSES[how & ~_OVERTOOK], how >= _OVERTOOK)
+        number, procs, cores, user, app, how = self._numbers[6 * at:6 * at + 6]
+        submit, start, end, estimate = self._times[4 * at:4 * at + 4]
+        return Row(number, cores, submit, start, end, self._users[user], self._apps[app], procs,
+                   estimate, _STATUSES[how & ~_OVERTOOK], how >= _OVERTOOK)
+
+    def _columns(self) -> Tuple[Any, Any]:
+        """The entries of `_numbers` and `_times` as rows of two arrays, a column per job."""
+        import numpy as np
+        return (np.frombuffer(self._numbers, np.int64).reshape(-1, 6).T.copy(),
+                np.frombuffer(self._times).reshape(-1, 4).T.copy())
 
     def start_hash(self) -> str:
         """A fingerprint of the schedule: the first 16 hex digits of the SHA-256 of the lines
         `id start`, by id, with starts in whole seconds."""
         import numpy as np
-        ids, starts = np.frombuffer(self.ids, np.int64), np.frombuffer(self.starts)
+        numbers, times = self._columns()
+        ids, starts = numbers[0], times[1]
         order = ids.argsort()
         lines = map("%d %d\n".__mod__, zip(ids[order].tolist(),
                                            starts[order].astype(np.int64).tolist()))
@@ -207,10 +214,9 @@ class Results:
         """The metrics of `vrm.report.summary.summarise`. Queue and machine over time are as the
         scheduler saw them: a job that waits for another one is not in the queue yet."""
         import numpy as np
-        whole = [np.frombuffer(column, np.int64) for column in (self.cores, self.users)]
-        times = [np.frombuffer(column) for column in (self.submits, self.starts, self.ends)]
-        completed = np.frombuffer(self.how, np.int8) & ~_OVERTOOK == _NUMBERS["completed"]
-        jobs = Columns(*times, whole[0], completed, whole[1], tuple(self._user_numbers))
+        (_, _, cores, users, _, how), times = self._columns()
+        completed = how & ~_OVERTOOK == _NUMBERS["completed"]
+        jobs = Columns(*times[:3], cores, completed, users, tuple(self._user_numbers))
         moments = Moments(*np.frombuffer(self._moments).reshape(-1, 4).T)
         return summarise(jobs, moments, self.counts, self.processors, warm_up, cool_down,
                          threshold)

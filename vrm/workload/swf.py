@@ -173,12 +173,12 @@ class Trace:
         load, origin = rules.load, None
         latest = float("-inf")
         seen: Set[int] = set()
-        number = _number
+        number, fields, largest_id, longest = _number, FIELDS, LARGEST_ID, LONGEST
         names: Dict[bytes, str] = {}
         owners: Dict[bytes, str] = {}
         for line_number, line in enumerate(lines, 1):
             words = line.split()
-            if not words or words[0].startswith(_REMARK):
+            if not words:
                 continue
             try:
                 job_id = int(words[0])
@@ -193,15 +193,16 @@ class Trace:
                     submit, run, estimate = number(words[1]), number(words[3]), number(words[8])
                 status, user, app = words[10], words[11], words[13]
             except (ValueError, IndexError) as error:
+                if words[0].startswith(_REMARK):
+                    continue
                 if len(words) < NEEDED:
                     dirt[f"dropped: fewer than {NEEDED} of the 18 fields"] += 1
                     continue
                 raise TraceError(f"{self.name}:{line_number}: not a row of numbers ({_short(error)})"
                                  "; put a `;` before it if it is a remark") from error
-            if len(words) < FIELDS:
+            if len(words) < fields:
                 dirt["fewer than 18 fields: the missing last ones are unknown"] += 1
-            if not (-1 <= job_id <= LARGEST_ID and submit < LONGEST and run < LONGEST
-                    and estimate < LONGEST):
+            if not (-1 <= job_id <= largest_id and submit < longest > run and estimate < longest):
                 raise TraceError(
                     f"{self.name}:{line_number}: a number out of range; job numbers go from 0 to "
                     "2^63 - 1 and times to 2^53 s: correct the row, or put a `;` before it")
@@ -276,13 +277,11 @@ def _survey(lines: Iterable[bytes]) -> Tuple[bool, bool]:
     latest, last = float("-inf"), -2
     in_order = rising = True
     for line in lines:
-        words = line.split(None, 2)
-        if len(words) < 2 or words[0].startswith(_REMARK):
-            continue
         try:
-            submit, number = float(words[1]), int(words[0])
+            first, second = line.split(None, 2)[:2]
+            submit, number = float(second), int(first)
         except (ValueError, OverflowError):
-            continue  # the reader complains
+            continue  # a remark, or else the reader complains
         if submit < latest:
             in_order = False
         else:
