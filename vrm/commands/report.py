@@ -48,6 +48,12 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def report(arguments: argparse.Namespace) -> int:
     """Report: 0 done, 2 could not."""
+    from vrm.system.memory import rare_collections
+    with rare_collections():
+        return _report(arguments)
+
+
+def _report(arguments: argparse.Namespace) -> int:
     from vrm.report.formats import comma_separated, joined
     from vrm.report.jobs import JobFileError
     from vrm.report.study import StudyError, findings, read_study

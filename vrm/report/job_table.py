@@ -10,7 +10,6 @@ import os
 import re
 from dataclasses import dataclass, fields
 from functools import cached_property
-from operator import methodcaller
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from vrm.model.job import JobState, application_kind
@@ -23,7 +22,6 @@ from vrm.report.summary import Columns
 MOST = 10 ** 15
 """Numbers, seconds and cores are below this."""
 
-_quoted = re.compile(r'(?<=[,\n])"([^"\n]*)"(?=[,\n])')
 _ranges = re.compile(r"/(\d+)(?:-(\d+))?").findall
 _FIELDS = fields(JobRow)
 _TIMES = ("submit", "start", "end", "walltime", "app_time")
@@ -174,23 +172,32 @@ def _quickly(path: PathLike) -> Dict[str, Sequence[Any]]:
 
 def _fields(text: str) -> Tuple[List[Sequence[str]], bool]:
     """The fields of whole lines by column, and whether commas in them are written as NUL."""
-    commas = False
-    plain = text
-    if '"' in text and "\0" not in text:
-        plain = _quoted.sub(_freed, text)
-        commas = True
-    lines = plain[:-1].split("\n")
-    if '"' not in plain and "\r" not in plain:
-        widths = set(map(methodcaller("count", ","), lines))
-        if len(widths) == 1:
-            width = widths.pop() + 1
-            cells = ",".join(lines).split(",")
-            return [cells[index::width] for index in range(width)], commas
+    import numpy as np
+    plain = _freed(text) if '"' in text else text
+    if plain and "\r" not in text:
+        codes = np.frombuffer(plain.encode(), np.uint8)
+        ends = codes[(codes == ord(",")) | (codes == ord("\n"))] == ord("\n")
+        width = int(ends.argmax()) + 1
+        if len(ends) % width == 0:
+            by_line = ends.reshape(-1, width)
+            if by_line[:, -1].all() and not by_line[:, :-1].any():
+                cells = plain[:-1].replace("\n", ",").split(",")
+                return [cells[index::width] for index in range(width)], plain is not text
     return list(zip(*map(_split, text[:-1].split("\n")))), False
 
 
-def _freed(found: "re.Match[str]") -> str:
-    return found[1].replace(",", "\0")
+def _freed(text: str) -> str:
+    """The text without quotes, with NUL for each comma between them; empty where it is not that
+    simple."""
+    parts = text.split('"')
+    outside, inside = parts[::2], parts[1::2]
+    if len(outside) == len(inside) or not all(outside) or "\0" in text \
+            or any("\n" in part for part in inside) \
+            or not {part[0] for part in outside[1:]} | {part[-1] for part in outside[:-1]} \
+            <= {",", "\n"}:
+        return ""
+    parts[1::2] = [part.replace(",", "\0") for part in inside]
+    return "".join(parts)
 
 
 def _parsed(name: str, texts: Sequence[str], escaped: bool) -> Sequence[Any]:
@@ -213,11 +220,8 @@ def _seconds(texts: Sequence[str], parse: Callable[[str], Any]) -> Sequence[Any]
     if "" in texts and parse is not seconds_of:
         known = {text: parse(text) for text in set(texts)}
         return list(map(known.__getitem__, texts))
-    values = list(map(float, texts))
-    if not (-MOST < min(values) and max(values) < MOST) or any(map(_odd, values)):
+    import numpy as np
+    values = np.array(list(map(float, texts)))
+    if not (np.abs(values) < MOST).all():
         raise ValueError("no number of seconds")
-    return values
-
-
-def _odd(value: float) -> bool:
-    return value != value
+    return values.tolist()

@@ -3,11 +3,10 @@ own programs stand on."""
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Union
@@ -27,6 +26,7 @@ from vrm.simulation.engine import Simulator
 from vrm.simulation.inputs import WorkloadError, open_workload, read_heatmap
 from vrm.simulation.outcome import Outcome, Watcher
 from vrm.simulation.results import Results
+from vrm.system.memory import rare_collections
 from vrm.workload.submission import Submission
 from vrm.workload.swf import LARGEST_ID, LONGEST, Rules
 
@@ -131,7 +131,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         begun = time.perf_counter()
         interrupted = False
         try:
-            with _rare_collections():
+            with rare_collections():
                 simulator.run(source if source is not workload else _checked(source))
         except KeyboardInterrupt:
             interrupted = True
@@ -154,17 +154,6 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         "jobs_per_second": results.ran / seconds if seconds > 0 else 0.0,
     }
     return Outcome(summary, results, cluster, dict(getattr(source, "dirt", {})), interrupted)
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Python's collector of cyclic garbage, of which a simulation makes none, looks less often."""
-    before = gc.get_threshold()
-    gc.set_threshold(50_000, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def choices_of(settings: Any) -> Dict[str, Any]:
