@@ -164,7 +164,7 @@ def _quickly(path: PathLike) -> Dict[str, Sequence[Any]]:
             columns[name] = [column.default] * len(found[0])
             continue
         texts = found[index]
-        if commas and name in _TEXTS:
+        if commas and name in _TEXTS and "\0" in "".join(texts):
             texts = [each.replace("\0", ",") for each in texts]
         columns[name] = _parsed(name, texts, escaped)
     return columns

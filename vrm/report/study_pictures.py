@@ -75,6 +75,7 @@ class Picture:
         text is text."""
         out = io.StringIO()
         with _style({"svg.fonttype": "none"}):
+            self._lay_out()
             self.figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
         found = out.getvalue()
         found = found[found.index("<svg"):]
@@ -100,8 +101,16 @@ class Picture:
         """As the content of a PNG file."""
         out = io.BytesIO()
         with _style():
+            self._lay_out()
             self.figure.savefig(out, format="png", dpi=130, facecolor="white")
         return out.getvalue()
+
+    def _lay_out(self) -> None:
+        """Give all parts their places; else saving draws everything twice, once for that alone."""
+        engine = self.figure.get_layout_engine()
+        if engine is not None:
+            engine.execute(self.figure)
+            self.figure.set_layout_engine("none")
 
     def close(self) -> None:
         """Give its memory back."""
