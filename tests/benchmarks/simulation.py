@@ -29,11 +29,9 @@ HPC2N, KTH = "HPC2N-2002-2.1-cln.swf.gz", "KTH-SP2-1996-2.1-cln.swf.gz"
 # Runs `vrm simulate` as the program does and tells time and memory of its process, together with
 # that of the process which writes its lines.
 CHILD = """
-import argparse, json, resource, sys
-from vrm.commands import simulate
-parser = argparse.ArgumentParser()
-simulate.add_parsers(parser.add_subparsers())
-args = parser.parse_args(["simulate", *sys.argv[1:]])
+import json, resource, sys
+from vrm.cli import parser
+args = parser().parse_all(["simulate", *sys.argv[1:]])
 code = args.act(args)
 used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 print(json.dumps({"peak": sum(one.ru_maxrss for one in used) / 1024,
