@@ -23,10 +23,10 @@ import pytest
 import yaml
 from testbed import Testbed, missing
 
-from vrm.live.hydra import find_mpiexec
-from vrm.live.launchers import LaunchError
-from vrm.live.topology import read_topology
-from vrm.report.jobs import JobRow, read_jobs
+from vrm.live.launch.base import LaunchError
+from vrm.live.launch.hydra import find_mpiexec
+from vrm.live.nodes.topology import read_topology
+from vrm.results.jobs import JobRow, read_jobs
 
 # The same random examples in every run, however busy the machine is; VRM_TEST_RANDOM=1 searches on.
 hypothesis.settings.register_profile(

@@ -25,11 +25,11 @@ import pytest
 
 from conftest import LIMIT, mpirun_environment, wait_until
 from test_topology import EVEN_ODD_THREADS, machine
-from vrm.live import agent
-from vrm.live.agents import (RANK_VARIABLES, SSH, Affinity, AgentEvent, Agents, NodeDown, NodeLost,
-                             NodeUp, Swept, agent_environment, choose_reach, command_line,
-                             compare_affinity, is_local, probe)
-from vrm.live.topology import Topology, host_name, node_facts, parse_topology, read_topology
+from vrm.live.nodes import agent
+from vrm.live.nodes.agents import (RANK_VARIABLES, SSH, Affinity, AgentEvent, Agents, NodeDown, NodeLost,
+                                   NodeUp, Swept, agent_environment, choose_reach, command_line,
+                                   compare_affinity, is_local, probe)
+from vrm.live.nodes.topology import Topology, host_name, node_facts, parse_topology, read_topology
 from vrm.model import Node, RankSlot
 
 OPEN_MPI = RANK_VARIABLES["openmpi"]
@@ -423,7 +423,7 @@ def test_many_questions_at_once(nodes: StandIn) -> None:
 
 def test_agents_end_with_their_vrm(nodes: StandIn, tmp_path: Path) -> None:
     """Also when it is killed."""
-    code = ("import sys; from vrm.live.agents import Agents\n"
+    code = ("import sys; from vrm.live.nodes.agents import Agents\n"
             "agents = Agents(['n1', 'localhost'], command=(sys.argv[1],)); agents.settle()\n"
             "print([n.process.pid for n in agents._nodes.values()], flush=True)\n"
             "sys.stdin.read()")

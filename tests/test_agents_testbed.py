@@ -19,9 +19,9 @@ import pytest
 import testbed as testbed_module
 from conftest import LIMIT, wait_until
 from testbed import Testbed, missing
-from vrm.live.agents import compare_affinity
-from vrm.live.launchers import BindingCheck
-from vrm.live.topology import read_topology
+from vrm.live.launch.base import BindingCheck
+from vrm.live.nodes.agents import compare_affinity
+from vrm.live.nodes.topology import read_topology
 from vrm.model import RankSlot
 
 RUN = f"r1.{os.getpid()}"
@@ -30,8 +30,8 @@ RUN = f"r1.{os.getpid()}"
 # Runs on a node: prints what happens as lines of JSON, and does what it is told on its input.
 DRIVER = r"""
 import json, os, select, sys, time
-from vrm.live.agents import Agents
-from vrm.live.allocation import find_allocation
+from vrm.live.nodes.agents import Agents
+from vrm.live.batch.allocation import find_allocation
 options = json.loads(sys.argv[1])
 def say(kind, **values): print(json.dumps({"kind": kind, **values}), flush=True)
 allocation = find_allocation(os.environ)
@@ -268,7 +268,7 @@ def test_agents_go_when_their_vrm_is_killed(testbed: Testbed, driver: Callable[.
 
 
 def test_the_end_of_a_job_that_is_extended(testbed: Testbed) -> None:
-    code = ("import os; from vrm.live.allocation import *\n"
+    code = ("import os; from vrm.live.batch.allocation import *\n"
             "found = find_allocation(os.environ); input(found.end)\n"
             "print(); print(end_of(found, os.environ))")
     with testbed.allocation(2, "-t", "10") as batch:
@@ -282,7 +282,7 @@ def test_the_end_of_a_job_that_is_extended(testbed: Testbed) -> None:
 
 
 def test_the_probe_without_emulation(testbed: Testbed) -> None:
-    code = ("from vrm.live.topology import read_topology; t = read_topology();"
+    code = ("from vrm.live.nodes.topology import read_topology; t = read_topology();"
             "print(t.synthetic, t.node.sockets)")
     said = testbed.exec("n0", [sys.executable, "-c", code])
     assert said.stdout == "True (4, 4)\n", said.stderr

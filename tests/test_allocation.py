@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vrm.live.allocation import (Allocation, AllocationError, ask, end_of, expand, find_allocation,
-                                 parse_duration, parse_hostfile, parse_pbs_time,
-                                 parse_qstat, parse_scontrol, parse_slurm_time, parse_squeue)
+from vrm.live.batch.allocation import (Allocation, AllocationError, ask, end_of, expand, find_allocation,
+                                       parse_duration, parse_hostfile, parse_pbs_time, parse_qstat,
+                                       parse_scontrol, parse_slurm_time, parse_squeue)
 
 Script = Callable[[str, str], None]
 FOUR_O_CLOCK = time.mktime((2026, 11, 21, 16, 0, 0, 0, 0, -1))
@@ -279,7 +279,7 @@ def test_qstat_knows_better(pbs: Dict[str, str], programs: Script, tmp_path: Pat
 
 def test_a_wall_time_counts_from_the_start_of_the_script(pbs: Dict[str, str]) -> None:
     """The session of the job's script is as old as the job."""
-    code = ("import sys; from vrm.live.allocation import *\n"
+    code = ("import sys; from vrm.live.batch.allocation import *\n"
             "print(end_of(Allocation('pbs', ()), {'PBS_JOBID': '1', 'PBS_WALLTIME': '3600'}))")
     before = time.time()
     said = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE,

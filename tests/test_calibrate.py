@@ -10,7 +10,7 @@ from typing import Dict, List
 import pytest
 
 from conftest import Site, wait_until
-from vrm.live.calibrate import most_ranks
+from vrm.measure.calibrate import most_ranks
 from vrm.workload.estimates import Estimate, read_estimates
 
 RUN = "echo ran >> \"$0.log\"\necho ' Time in seconds = 0.25'\n"
@@ -156,7 +156,7 @@ def test_it_does_not_disturb_a_manager(site: Site) -> None:
 @pytest.mark.parametrize("policy, most", [("compact", 24), ("strip", 12), ("spare", 12),
                                           ("pack", 24)])
 def test_the_most_ranks_of_an_allocation(policy: str, most: int) -> None:
-    from vrm.live.setup import Site as Allocation
+    from vrm.live.site.setup import Site as Allocation
     from vrm.model import Cluster
     from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
     cluster = Cluster.regular(3, 2, 4)

@@ -12,9 +12,9 @@ from typing import Any, Dict, Iterator, List
 import pytest
 
 from conftest import Site, wait_until
-from vrm.live import agent
-from vrm.live.agents import Agents
-from vrm.live.topology import Topology, TopologyError, claimed, read_topology
+from vrm.live.nodes import agent
+from vrm.live.nodes.agents import Agents
+from vrm.live.nodes.topology import Topology, TopologyError, claimed, read_topology
 
 WAIT = 'grep Cpus_allowed_list /proc/self/status\nwhile [ ! -e "$0.go" ]; do sleep 0.02; done\n'
 

@@ -22,7 +22,7 @@ from vrm.cli import main
 from vrm.commands.guide import GROUPS, manual
 from vrm.commands.parsing import Parser
 from vrm.commands.shared import BOUND
-from vrm.report.metrics import THRESHOLD
+from vrm.results.metrics import THRESHOLD
 from vrm.workload.queue_file import UNKNOWN_TIME
 
 VRM = [sys.executable, "-m", "vrm.cli"]
@@ -123,7 +123,7 @@ def test_a_mistake_gets_the_commands_own_usage(
 def test_starting_needs_no_heavy_library() -> None:
     """Not those of configurations, figures, completion or live runs."""
     heavy = {"numpy", "yaml", "pydantic", "argcomplete", "prettytable", "psutil", "ClusterShell",
-             "vrm.config", "vrm.model", "vrm.live", "vrm.simulation", "vrm.report.metrics"}
+             "vrm.config", "vrm.model", "vrm.live", "vrm.simulation", "vrm.results.metrics"}
     code = "import sys, vrm.cli; vrm.cli.parser(); print(' '.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not heavy & set(done.stdout.split())
@@ -232,7 +232,7 @@ def test_a_running_queue_shows_its_ended_jobs_when_asked(site: Site) -> None:
 
 def test_many_ended_jobs_are_not_all_shown_at_once(site: Site) -> None:
     from vrm.report.ended import LAST, ended_table
-    from vrm.report.jobs import JobRow
+    from vrm.results.jobs import JobRow
 
     rows = [JobRow(each, "a.x", 1, 0.0, 0.0, 1.0, 1.0, "completed") for each in range(LAST + 3)]
     short = ended_table(rows)
@@ -470,7 +470,7 @@ def test_many_bad_lines_are_counted(site: Site) -> None:
 
 def test_building_counts_programs_and_time(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from vrm.commands import npb
-    from vrm.live.npb_build import BUILT, FAILED, Built
+    from vrm.measure.npb_build import BUILT, FAILED, Built
 
     clock = iter([100.0, 110.0, 120.0, 130.0])
     monkeypatch.setattr(npb.time, "monotonic", lambda: next(clock))

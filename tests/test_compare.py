@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 
 from vrm.cli import main
 from vrm.report import compare
-from vrm.report.jobs import JobRow, JobWriter
+from vrm.results.jobs import JobRow, JobWriter
 
 Times = Tuple[float, Optional[float], Optional[float]]  # submission, start, end
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Site, wait_until
-from vrm.live import control
-from vrm.live.rundir import RunDirectory, RunError
+from vrm.run import control
+from vrm.run.rundir import RunDirectory, RunError
 from vrm.system import files
 from vrm.system.files import write_atomically
 
@@ -65,7 +65,7 @@ def test_one_owner_at_a_time_also_after_a_kill(run: RunDirectory) -> None:
     holder = subprocess.Popen([sys.executable, "-c", textwrap.dedent(f"""
         import sys
         from pathlib import Path
-        from vrm.live.rundir import RunDirectory
+        from vrm.run.rundir import RunDirectory
         run = RunDirectory(*map(Path, {[str(run.directory), str(run.log), str(run.state)]}))
         with run.owned():
             print("owned", flush=True)
@@ -171,7 +171,7 @@ def test_no_command_file_stops_a_run(site: Site) -> None:
 
 def test_a_command_at_which_vrm_fails_is_met_once(run: RunDirectory, monkeypatch) -> None:
     """Whatever a defect of vrm's makes of a command, the next manager does not meet it again."""
-    from vrm.live.manager import Manager
+    from vrm.live.manager.manager import Manager
     (run.commands / "1").write_text('{"do":"stop"}')
     manager = Manager.__new__(Manager)
     manager.run_directory, manager.tell, manager._deaf = run, lambda kind, text: None, set()

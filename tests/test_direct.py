@@ -13,10 +13,10 @@ from conftest import Site, wait_until
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
 
 from vrm.config import Launcher as Settings
-from vrm.live.direct import Direct
-from vrm.live.environment import thread_settings
-from vrm.live.launchers import MADE_UP, BindingCheck, LaunchError, make_launcher
-from vrm.live.topology import host_name, parse_cpu_list, parse_topology, read_topology
+from vrm.live.launch.base import MADE_UP, BindingCheck, LaunchError, make_launcher
+from vrm.live.launch.direct import Direct
+from vrm.live.launch.environment import thread_settings
+from vrm.live.nodes.topology import host_name, parse_cpu_list, parse_topology, read_topology
 from vrm.model import Node, RankSlot
 
 HERE = host_name()

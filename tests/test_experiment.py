@@ -19,7 +19,7 @@ from vrm.cli import main
 from vrm.config import ConfigError
 from vrm.experiment.execute import Experiment, Task
 from vrm.experiment.plan import read_plan
-from vrm.report.jobs import read_jobs
+from vrm.results.jobs import read_jobs
 from vrm.simulation import simulate
 
 GRID = {"Allocation.Policy": ["compact", "strip"], "Scheduling.Algorithm": ["FCFS", "WFP3"],
@@ -297,7 +297,7 @@ def test_a_run_that_is_cut_short_is_done_anew(site: Site, live: Path, how: signa
 
 
 def _owned(directory: Path) -> bool:
-    from vrm.live.rundir import RunDirectory
+    from vrm.run.rundir import RunDirectory
     return RunDirectory(directory, directory, directory / "state").manager_runs()
 
 

@@ -14,10 +14,10 @@ from vrm.commands import simulate as command
 from vrm.model import Cluster, Job
 from vrm.model.job import application_kind
 from vrm.model.speedups import Speedups
-from vrm.report import metrics
 from vrm.report.compare import read_runs
-from vrm.report.jobs import JobRow, read_jobs
 from vrm.report.study import read_study
+from vrm.results import metrics
+from vrm.results.jobs import JobRow, read_jobs
 from vrm.scheduling import make_policy
 from vrm.simulation import Submission, simulate
 

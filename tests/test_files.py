@@ -16,10 +16,10 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.cli import main
-from vrm.live.launchers import head, tail
-from vrm.live.rundir import RunDirectory, RunError
-from vrm.live.spawner import Marker, RecordError
-from vrm.report.jobs import COLUMNS
+from vrm.live.launch.base import head, tail
+from vrm.live.spawn.spawner import Marker, RecordError
+from vrm.results.jobs import COLUMNS
+from vrm.run.rundir import RunDirectory, RunError
 from vrm.system.files import naming, open_own, read_own, write_atomically, write_new
 from vrm.workload.queue_file import marker_path, writer_of
 

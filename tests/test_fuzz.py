@@ -20,13 +20,14 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.cli import main
-from vrm.live import journal as journals, recovery
-from vrm.live.records import Records
-from vrm.live.rundir import RunDirectory, RunError
+from vrm.live.manager import recovery
+from vrm.live.manager.records import Records
 from vrm.model import Booking, Cluster, Dependency, Job, JobState
-from vrm.report.jobs import JobRow, JobWriter, PlacementText
+from vrm.results.jobs import JobRow, JobWriter, PlacementText
+from vrm.run import journal as journals
+from vrm.run.book import Details, JobBook, LifeError
+from vrm.run.rundir import RunDirectory, RunError
 from vrm.scheduling import make_policy
-from vrm.scheduling.book import Details, JobBook, LifeError
 from vrm.scheduling.ordering import make_ordering
 from vrm.scheduling.queue import JobQueue
 

@@ -21,16 +21,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import Site, wait_until
-from vrm.live.bench import MeasureError
-from vrm.live.heatmap import Method, _Times, pair_up, ranks_for
-from vrm.live.setup import Site as Allocation
+from vrm.live.site.setup import Site as Allocation
+from vrm.measure.bench import MeasureError
+from vrm.measure.heatmap import Method, _Times, pair_up, ranks_for
 from vrm.model import Cluster, Heatmap, Job, Node
 from vrm.model.speedups import SpeedError, Speedups
 from vrm.report.heatmap import PictureError, draw, grid_of, table
-from vrm.report.jobs import parse_cores, read_jobs
+from vrm.results.jobs import parse_cores, read_jobs
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.simulation import simulate
-from vrm.workload.heatmap_files import (Figure, csv_text, rank_text, ranked, read, spread)
+from vrm.workload.heatmap_files import Figure, csv_text, rank_text, ranked, read, spread
 from vrm.workload.submission import Submission
 
 # A program that says 2 s if it has seen the partner run, and stays for the partner to see it. It

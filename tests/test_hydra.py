@@ -18,13 +18,11 @@ from test_openmpi import INTEL as INTEL_TEXT, MPICH as MPICH_TEXT, OPEN_MPI, fak
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
 
 from vrm.config import Launcher as Settings
-from vrm.live import hydra
-from vrm.live.environment import environment, hydra_settings
-from vrm.live.hydra import INTEL, MPICH, Hydra, find_mpiexec, parse_version
-from vrm.live.launchers import (MADE_UP, BindingCheck, LaunchError, NoProgram,
-                                make_launcher)
-from vrm.live.topology import (Topology, host_name, parse_cpu_list, parse_topology,
-                               read_topology)
+from vrm.live.launch import hydra
+from vrm.live.launch.base import MADE_UP, BindingCheck, LaunchError, NoProgram, make_launcher
+from vrm.live.launch.environment import environment, hydra_settings
+from vrm.live.launch.hydra import INTEL, MPICH, Hydra, find_mpiexec, parse_version
+from vrm.live.nodes.topology import Topology, host_name, parse_cpu_list, parse_topology, read_topology
 from vrm.model import RankSlot
 
 # ----------------------------------------------------------------------------------- commands

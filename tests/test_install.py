@@ -13,7 +13,7 @@ from typing import Iterator
 import pytest
 
 from conftest import mpirun_environment
-from vrm.report.jobs import read_jobs
+from vrm.results.jobs import read_jobs
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = str(Path(sys.executable).parent)

@@ -13,14 +13,14 @@ import pytest
 
 from conftest import Site, mpiruns, wait_until
 from vrm.config import load
-from vrm.live.allocation import batch_job, kill_delay, parse_qstat
-from vrm.live.journal import Journal
-from vrm.live.manager import Manager, Running
-from vrm.live.nodewatch import Down
-from vrm.live.setup import prepare, run_directory
-from vrm.live.spawner import ExitStatus
-from vrm.live.verdict import HOLD, NODE_LOSSES, verdict
+from vrm.live.batch.allocation import batch_job, kill_delay, parse_qstat
+from vrm.live.manager.manager import Manager, Running
+from vrm.live.manager.verdict import HOLD, NODE_LOSSES, verdict
+from vrm.live.nodes.nodewatch import Down
+from vrm.live.site.setup import prepare, run_directory
+from vrm.live.spawn.spawner import ExitStatus
 from vrm.model import JobState
+from vrm.run.journal import Journal
 from vrm.workload.queue_file import parse_line
 
 LOG = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\n'

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from reference import (ORDERINGS, POLICIES, Place, Reference, Task, pair, places_of, regular_nodes,
                        workloads)
 from vrm.config import ConfigError, load
-from vrm.live.setup import make_scheduler
+from vrm.live.site.setup import make_scheduler
 from vrm.model import Booking, Cluster, Job, Placement
-from vrm.report.jobs import read_jobs
+from vrm.results.jobs import read_jobs
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.simulation import Submission, simulate
 from vrm.simulation.engine import Simulator

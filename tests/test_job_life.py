@@ -14,7 +14,7 @@ from typing import Dict, List, Tuple
 import pytest
 
 from conftest import Site, wait_until
-from vrm.report.jobs import HEADER, SIMULATED
+from vrm.results.jobs import HEADER, SIMULATED
 from vrm.workload.queue_file import QueueFollower, numbers
 
 LOG = 'echo "$VRM_JOB_ID $*" >> "$(dirname "$0")/log"\n'

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vrm.report import job_table
 from vrm.report.job_table import JobTable
-from vrm.report.jobs import HEADER, SIMULATED, JobFileError, JobRow, JobWriter, read_jobs
+from vrm.results.jobs import HEADER, SIMULATED, JobFileError, JobRow, JobWriter, read_jobs
 
 TEXT = st.text(alphabet='ab,"\\\n\r\0é ', max_size=6)
 TIME = st.one_of(st.integers(-5, 10 ** 9), st.floats(0, 1e6).map(lambda value: round(value, 3)))

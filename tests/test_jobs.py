@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from vrm.model import Dependency, Job, JobState
 from vrm.model.ranges import fold
+from vrm.run.book import Details, JobBook, LifeError
 from vrm.scheduling import make_ordering
-from vrm.scheduling.book import Details, JobBook, LifeError
 from vrm.scheduling.queue import JobQueue
 
 

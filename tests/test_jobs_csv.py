@@ -16,10 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Infeasible, Job, JobState, Node, Placement
-from vrm.report.jobs import (
-    COLUMNS, HEADER, SIMULATED, CoreRange, JobFileError, JobRow, JobWriter, PlacementText, job_line,
-    parse_cores, read_jobs,
-)
+from vrm.results.jobs import (COLUMNS, HEADER, SIMULATED, CoreRange, JobFileError, JobRow, JobWriter,
+                              PlacementText, job_line, parse_cores, read_jobs)
 from vrm.scheduling import make_policy
 
 # A busy machine is no failure, and what the fixtures give may be used again and again.
@@ -208,7 +206,7 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, content):
 
 def test_a_killed_writer_leaves_whole_jobs(tmp_path):
     path = tmp_path / "jobs.csv"
-    program = ("import sys; from vrm.report.jobs import *\n"
+    program = ("import sys; from vrm.results.jobs import *\n"
                "writer = JobWriter(sys.argv[1])\n"
                "for i in range(10**9):\n"
                "    writer.write(JobRow(i, 'ft.B.x', 1, i, i, i, 1, 'completed'))\n")

@@ -13,10 +13,10 @@ from typing import Any, Dict, List
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from vrm.live import journal as journals
 from vrm.model import Cluster, Dependency, Job, Node
+from vrm.run import journal as journals
+from vrm.run.book import Details
 from vrm.scheduling import make_policy
-from vrm.scheduling.book import Details
 
 JOB = Job(3, "ft.B.x", 8, 60.0, 12.5, True)
 RUN = {"event": "run", "run": "r", "nodes": [["n0", [4]]]}

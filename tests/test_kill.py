@@ -14,7 +14,7 @@ from typing import Dict, List, Tuple
 import pytest
 
 from conftest import LIMIT, Site
-from vrm.live import journal as journals
+from vrm.run import journal as journals
 
 KILLS = int(os.environ.get("VRM_TEST_KILLS", "24"))
 

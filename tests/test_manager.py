@@ -17,11 +17,11 @@ import pytest
 
 from conftest import LIMIT, Site, mpiruns, wait_until
 from vrm.config import load
-from vrm.live.journal import Journal
-from vrm.live.manager import Manager
-from vrm.live.nodewatch import Down
-from vrm.live.setup import prepare, run_directory
-from vrm.live.topology import read_topology
+from vrm.live.manager.manager import Manager
+from vrm.live.nodes.nodewatch import Down
+from vrm.live.nodes.topology import read_topology
+from vrm.live.site.setup import prepare, run_directory
+from vrm.run.journal import Journal
 from vrm.workload.queue_file import WriterMarker, parse_line
 
 OK = "echo ran >> \"$0.log\"\n"

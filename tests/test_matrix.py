@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import mpirun_environment
 
-from vrm.live.openmpi import find_mpirun
+from vrm.live.launch.openmpi import find_mpirun
 from vrm.simulation import matrix as matrices
 from vrm.simulation.matrix import Matrix, MatrixError
 from vrm.workload.lublin import Lublin

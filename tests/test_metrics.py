@@ -13,13 +13,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from vrm.model import JobState
-from vrm.report import metrics
-from vrm.report.jobs import JobRow
-from vrm.report.metrics import (
-    bounded_slowdown, closing_line, distribution, fairness, jain_index, load, loss_of_capacity,
-    makespan, per_processor_bounded_slowdown, percentile, queue_length, running, slowdown, span,
-    summary, throughput, trim, turnaround, utilisation, waiting,
-)
+from vrm.results import metrics
+from vrm.results.jobs import JobRow
+from vrm.results.metrics import (bounded_slowdown, closing_line, distribution, fairness, jain_index, load,
+                                 loss_of_capacity, makespan, per_processor_bounded_slowdown, percentile,
+                                 queue_length, running, slowdown, span, summary, throughput, trim, turnaround,
+                                 utilisation, waiting)
 
 # A busy machine is no failure.
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

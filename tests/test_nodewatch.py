@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import List
 
-from vrm.live.agents import AgentEvent, Agents, NodeDown, NodeLost, NodeUp
-from vrm.live.nodewatch import Down, NodeWatch, Unsure, Up
-from vrm.live.topology import Core, NodeFacts, Topology
+from vrm.live.nodes.agents import AgentEvent, Agents, NodeDown, NodeLost, NodeUp
+from vrm.live.nodes.nodewatch import Down, NodeWatch, Unsure, Up
+from vrm.live.nodes.topology import Core, NodeFacts, Topology
 from vrm.model import Cluster, Job
 from vrm.scheduling import make_policy
 

@@ -19,8 +19,8 @@ from typing import Dict, List
 import pytest
 
 from conftest import mpirun_environment, wait_until
-from vrm.live import npb_build
-from vrm.live.npb_build import BuildError, first_error, make_def, suite_def
+from vrm.measure import npb_build
+from vrm.measure.npb_build import BuildError, first_error, make_def, suite_def
 
 pytestmark = pytest.mark.mpi
 

@@ -18,9 +18,9 @@ import pytest
 from conftest import mpirun_environment, wait_until
 
 from vrm.config import load
-from vrm.live import journal as journals
 from vrm.report import tables
-from vrm.report.jobs import read_jobs
+from vrm.results.jobs import read_jobs
+from vrm.run import journal as journals
 
 DATA = Path(__file__).parent / "data" / "0.1.0"
 RECORDS = (DATA / "journal").read_bytes().splitlines(keepends=True)

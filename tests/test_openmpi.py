@@ -17,14 +17,13 @@ import pytest
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
 
 from vrm.config import Launcher as Settings
-from vrm.live import openmpi
-from vrm.live.environment import (batch_settings, check_root, chosen_variables, environment,
-                                  fabric, open_mpi_settings, root_allowed, tagged)
-from vrm.live.launchers import (LAUNCHERS, BindingCheck, LaunchError, Result, make_launcher,
-                                read_result)
-from vrm.live.openmpi import (UNNAMED, OpenMPI, find_mpirun, lost_nodes, parse_bindings,
-                              parse_map, parse_version, read_version, strip_prefix)
-from vrm.live.topology import Topology, parse_topology, read_topology
+from vrm.live.launch import openmpi
+from vrm.live.launch.base import LAUNCHERS, BindingCheck, LaunchError, Result, make_launcher, read_result
+from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
+                                         open_mpi_settings, root_allowed, tagged)
+from vrm.live.launch.openmpi import (UNNAMED, OpenMPI, find_mpirun, lost_nodes, parse_bindings, parse_map,
+                                     parse_version, read_version, strip_prefix)
+from vrm.live.nodes.topology import Topology, parse_topology, read_topology
 from vrm.model import Node, RankSlot
 
 V4, V5 = (4, 1, 4), (5, 0, 11)
@@ -768,7 +767,7 @@ def test_launchers_by_name(tmp_path: Path, beside: Path) -> None:
     base = path(tmp_path / "system")
     made = make_launcher(Settings(AllowRoot=True), base=base)
     assert (made.mpirun, made.version_text) == (system, "Open MPI 4.1.4")
-    own = make_launcher(Settings(Kind="vrm.live.openmpi:OpenMPI", AllowRoot=True), base=base)
+    own = make_launcher(Settings(Kind="vrm.live.launch.openmpi:OpenMPI", AllowRoot=True), base=base)
     assert isinstance(own, OpenMPI)
     with pytest.raises(LaunchError, match="unknown launcher `opnmpi`; did you mean openmpi?"):
         make_launcher(Settings(Kind="opnmpi"), base=base)

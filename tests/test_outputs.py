@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Site, mpiruns, wait_until
-from vrm.live.lastwords import last_line
-from vrm.live.topology import read_topology
+from vrm.live.manager.lastwords import last_line
+from vrm.live.nodes.topology import read_topology
 
 SPEAKS = """printf 'out %s\\nno end' "$1"
 printf 'err %s\\n[a:1] Rank zero\\r100%%\\rno end' "$1" >&2

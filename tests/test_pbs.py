@@ -12,11 +12,11 @@ from typing import Dict, List
 import pytest
 
 from conftest import Site, wait_until
-from vrm.live.adoption import ATTACH_AFTER, Adoption, attach_command, launch_agent
-from vrm.live.agents import Agents, command_line
-from vrm.live.allocation import find_allocation, parse_pbsnodes
-from vrm.live.openmpi import OpenMPI
-from vrm.live.topology import Topology
+from vrm.live.batch.adoption import ATTACH_AFTER, Adoption, attach_command, launch_agent
+from vrm.live.batch.allocation import find_allocation, parse_pbsnodes
+from vrm.live.launch.openmpi import OpenMPI
+from vrm.live.nodes.agents import Agents, command_line
+from vrm.live.nodes.topology import Topology
 
 LOG = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\n'
 WAIT = LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'

@@ -16,9 +16,8 @@ import psutil
 import pytest
 
 from conftest import wait_until
-from vrm.live.processes import (Ending, Pid, SessionEnd, Strays, TagEnd, boot_id,
-                                pids_with_environment, read_stat, session_members, sessions,
-                                signal_process, signal_session)
+from vrm.system.processes import (Ending, Pid, SessionEnd, Strays, TagEnd, boot_id, pids_with_environment,
+                                  read_stat, session_members, sessions, signal_process, signal_session)
 
 READY = "print('ready', flush=True)\n"
 SLEEP = "import time; time.sleep(600)\n"

@@ -7,11 +7,11 @@ from typing import Any, Dict, Optional
 
 import pytest
 
-from vrm.live.reasons import MOST, STOPPING, Reasons, parked
 from vrm.model import Cluster, Dependency, Heatmap, Job, JobState
 from vrm.model.heatmap import Throughput
+from vrm.run.book import Details, JobBook
+from vrm.run.reasons import MOST, STOPPING, Reasons, parked
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
-from vrm.scheduling.book import Details, JobBook
 
 NOW = 1_700_000_000.0
 

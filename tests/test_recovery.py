@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from conftest import Site, wait_until
-from vrm.live import recovery
-from vrm.live.allocation import batch_job
-from vrm.live.processes import boot_id
-from vrm.live.recovery import Place, look, moved
-from vrm.live.rundir import RunDirectory
+from vrm.live.batch.allocation import batch_job
+from vrm.live.manager import recovery
+from vrm.live.manager.recovery import Place, look, moved
 from vrm.model import Cluster, Job, Node
+from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
+from vrm.system.processes import boot_id
 
 LOG = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\n'
 WAIT = LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'

@@ -19,9 +19,9 @@ import pytest
 from conftest import wait_until
 from test_spawner import BLOCK, ENV, PYTHON, Desk, children, end_sessions
 
-from vrm.live import relay, runner, supervisor
-from vrm.live.remote import Relay
-from vrm.live.spawner import Ended, LaunchFailed, Spawner, Started, read_status
+from vrm.live.spawn import relay, runner, supervisor
+from vrm.live.spawn.remote import Relay
+from vrm.live.spawn.spawner import Ended, LaunchFailed, Spawner, Started, read_status
 
 RUNNER = [sys.executable, "-I", "-S", runner.__file__]
 

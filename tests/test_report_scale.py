@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 
 from vrm.cli import main
 from vrm.report.density import COLUMNS, ROWS, Places, density
-from vrm.report.formats import Column, Table, comma_separated
-from vrm.report.formats import text as as_text
-from vrm.report.jobs import JobRow, JobWriter
-from vrm.report.names import policy_name, time_text
-from vrm.report.statistics import Interval
+from vrm.report.formats import Column, Table, comma_separated, text as as_text
 from vrm.report.study import Study, findings, read_study
 from vrm.report.study_tables import tables
+from vrm.results.jobs import JobRow, JobWriter
+from vrm.results.names import policy_name, time_text
+from vrm.results.statistics import Interval
 
 
 def make(root: Path, queue: str, waits: Sequence[Sequence[float]], cores: int = 8) -> None:

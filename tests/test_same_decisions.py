@@ -12,9 +12,9 @@ from typing import Any, Dict, List, Sequence, Tuple
 import pytest
 
 from conftest import Site
-from vrm.live import journal
 from vrm.model import Dependency, Job
-from vrm.report.jobs import read_jobs
+from vrm.results.jobs import read_jobs
+from vrm.run import journal
 from vrm.simulation import Submission, simulate
 
 pytestmark = pytest.mark.mpi

@@ -18,8 +18,8 @@ from hypothesis import given, strategies as st
 from conftest import Site, wait_until
 from testbed import Testbed
 from vrm import cli
-from vrm.live.wrapper import Wrapper, WrapperError, script, submit_commands
-from vrm.report.jobs import read_jobs
+from vrm.live.batch.wrapper import Wrapper, WrapperError, script, submit_commands
+from vrm.results.jobs import read_jobs
 
 ROOT = Path(cli.__file__).resolve().parent.parent
 VRM = ("/opt/vrm/bin/vrm", "-c", "/home/me/my study/vrm.yaml")

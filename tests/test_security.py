@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from conftest import mpirun_environment, wait_until
-from vrm.live.trust import distrust
+from vrm.system.trust import distrust
 
 ALICE, EVE, TEAM = 64001, 64002, 64003
 """Numbers of accounts that nobody has: whose runs these are, who tries to get in, a group of both."""

@@ -15,7 +15,7 @@ from typing import Any, Dict
 import pytest
 
 from vrm.commands import simulate as command
-from vrm.report.jobs import read_jobs
+from vrm.results.jobs import read_jobs
 
 ROWS = """; MaxProcs: 4
 ; UnixStartTime: 1000000000

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, Dependency, Job, Node
-from vrm.report import metrics
-from vrm.report.jobs import PlacementText, read_jobs
+from vrm.results import metrics
+from vrm.results.jobs import PlacementText, read_jobs
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.profile import CountProfile, PoolProfile, Slot
 from vrm.scheduling.reservations import Reserving

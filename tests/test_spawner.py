@@ -19,11 +19,11 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Ty
 import pytest
 
 from conftest import wait_until
-from vrm.live import supervisor
-from vrm.live.processes import SessionEnd, session_members, signal_process
-from vrm.live.spawner import (FILES, FORKS, KEPT, Ended, Event, ExitStatus, LaunchFailed,
-                              LaunchRequest, Marker, RecordError, Spawner, SpawnerError,
-                              SpawnerLost, Started, SupervisorLost, _Launch, read_status)
+from vrm.live.spawn import supervisor
+from vrm.live.spawn.spawner import (FILES, FORKS, KEPT, Ended, Event, ExitStatus, LaunchFailed, LaunchRequest,
+                                    Marker, RecordError, Spawner, SpawnerError, SpawnerLost, Started,
+                                    SupervisorLost, _Launch, read_status)
+from vrm.system.processes import SessionEnd, session_members, signal_process
 
 LIMIT = 60.0
 """Seconds after which a condition that was waited for counts as never coming."""
@@ -152,7 +152,7 @@ class Altered(Spawner):
 
     def _program(self) -> List[str]:
         return [sys.executable, "-c", f"import errno, os, sys\nsys.path[:0] = {sys.path!r}\n"
-                "from vrm.live import supervisor\n"
+                "from vrm.live.spawn import supervisor\n"
                 f"{self.lines}\nsupervisor.main(sys.argv[1:])\n"]
 
 
@@ -836,7 +836,7 @@ def test_only_the_right_compiled_program_is_run(place: Path, monkeypatch: pytest
 MANAGER = """
 import fcntl, os, select, sys
 sys.path[:0] = {path!r}
-from vrm.live.spawner import *
+from vrm.live.spawn.spawner import *
 place, count, argv = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 lock = os.open(place + "/lock", os.O_RDWR | os.O_CREAT)
 fcntl.flock(lock, fcntl.LOCK_EX)

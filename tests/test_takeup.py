@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from conftest import Site, wait_until
-from vrm.live import journal as journals, takeup
-from vrm.live.rundir import RunDirectory
+from vrm.live.manager import takeup
+from vrm.run import journal as journals
+from vrm.run.rundir import RunDirectory
 
 WAIT = 'echo "$VRM_JOB_ID" >> "$0.log"\nwhile [ ! -e "$0.go" ]; do sleep 0.02; done\n'
 

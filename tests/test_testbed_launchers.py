@@ -15,12 +15,12 @@ from conftest import LIMIT, mpiexecs, wait_until
 from testbed import Batch, Testbed
 
 from vrm.config import Launcher as Settings
-from vrm.live.environment import environment, hydra_settings
-from vrm.live.hydra import MPICH, Hydra, find_mpiexec
-from vrm.live.launchers import Launch, Launcher, make_launcher
-from vrm.live.topology import Topology, parse_cpu_list, read_topology
+from vrm.live.launch.base import Launch, Launcher, make_launcher
+from vrm.live.launch.environment import environment, hydra_settings
+from vrm.live.launch.hydra import MPICH, Hydra, find_mpiexec
+from vrm.live.nodes.topology import Topology, parse_cpu_list, read_topology
 from vrm.model import RankSlot
-from vrm.report.jobs import JobRow, parse_cores, read_jobs
+from vrm.results.jobs import JobRow, parse_cores, read_jobs
 
 ASK = """#!/bin/sh
 while read -r key value; do

@@ -20,10 +20,10 @@ import yaml
 from conftest import LIMIT, mpiexecs, mpiruns, wait_until
 from testbed import LOGIN, Batch, Testbed
 
-from vrm.live.hydra import find_mpiexec
-from vrm.live.openmpi import find_mpirun, strip_prefix
-from vrm.live.topology import parse_cpu_list, read_topology
-from vrm.report.jobs import JobRow, parse_cores, read_jobs
+from vrm.live.launch.hydra import find_mpiexec
+from vrm.live.launch.openmpi import find_mpirun, strip_prefix
+from vrm.live.nodes.topology import parse_cpu_list, read_topology
+from vrm.results.jobs import JobRow, parse_cores, read_jobs
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ("bt.S.x", "cg.S.x", "ep.S.x", "mg.S.x")

@@ -20,10 +20,9 @@ from conftest import LIMIT, mpiruns, wait_until
 from testbed import Testbed
 
 from vrm.config import Launcher as Settings
-from vrm.live.launchers import Launch
-from vrm.live.openmpi import (SLOT_LIMIT, UNNAMED, OpenMPI, find_mpirun, lost_nodes,
-                              strip_prefix)
-from vrm.live.topology import Topology
+from vrm.live.launch.base import Launch
+from vrm.live.launch.openmpi import SLOT_LIMIT, UNNAMED, OpenMPI, find_mpirun, lost_nodes, strip_prefix
+from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,7 +112,7 @@ class Place:
 
     def tagged(self, node: str, job_id: int) -> List[int]:
         """The processes of a job on a node, found there by its tag."""
-        code = ("from vrm.live.processes import pids_with_environment as find; "
+        code = ("from vrm.system.processes import pids_with_environment as find; "
                 f"print([*map(int, find('VRM_JOB_ID', '{job_id}'))])")
         done = self.testbed.exec(node, [sys.executable, "-c", code], cwd=ROOT, check=True)
         return json.loads(done.stdout)
@@ -292,7 +291,7 @@ def test_one_task_on_each_node_is_one_slot_to_open_mpi(place: Place) -> None:
 @pytest.mark.slow
 def test_vrm_that_srun_has_started(place: Place) -> None:
     """srun tells of one task, which Open MPI takes for the allocation unless told otherwise."""
-    code = ("import json, os, sys; from vrm.live.environment import environment\n"
+    code = ("import json, os, sys; from vrm.live.launch.environment import environment\n"
             "argv = json.loads(sys.argv[1])\n"
             "env = environment(os.environ, slots=[8] * 4) if sys.argv[2] else os.environ\n"
             "os.execve(argv[0], argv, env)")

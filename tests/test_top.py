@@ -21,9 +21,9 @@ from hypothesis import given, strategies as st
 from conftest import LIMIT, Site, wait_until
 from test_tables import JOBS, NODES, NOW, UNTIMED, many, queued, running, snapshot, utc
 from vrm.commands import screen
-from vrm.live.rundir import RunDirectory
 from vrm.report import top
 from vrm.report.top import ASCII, UNICODE, End, View, plain_text, press, render
+from vrm.run.rundir import RunDirectory
 
 ENDS = [End(9, "cg.A.x", "completed", NOW - 3, 3.2, ""),
         End(8, "is.A.x", "failed", NOW - 30, 3333.2, "exit 7")]

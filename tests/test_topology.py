@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vrm.live.topology import (NodeFacts, Topology, TopologyError, cluster_geometry, cpu_quota,
-                               fold, geometry, parse_cpu_list, parse_synthetic, parse_topology,
-                               read_topology)
+from vrm.live.nodes.topology import (NodeFacts, Topology, TopologyError, cluster_geometry, cpu_quota, fold,
+                                     geometry, parse_cpu_list, parse_synthetic, parse_topology, read_topology)
 from vrm.model import Node
 
 Cores = Sequence[Sequence[int]]  # of one socket: the CPU numbers of each core
@@ -249,7 +248,7 @@ def test_this_machine_as_lscpu_sees_it() -> None:
 def test_an_affinity_mask_hides_cores_from_us_and_not_from_launchers() -> None:
     here = read_topology()
     last = max(os.sched_getaffinity(0))
-    code = ("import os; from vrm.live.topology import read_topology\n"
+    code = ("import os; from vrm.live.nodes.topology import read_topology\n"
             f"os.sched_setaffinity(0, [{last}]); t = read_topology()\n"
             "print(t.cores, len(t.all_cores), t.core(0, 0).cpus, os.sched_getaffinity(0))")
     said = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE,

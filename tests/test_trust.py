@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from conftest import Site, wait_until
-from vrm.live import control, trust
-from vrm.live.rundir import RunDirectory, RunError
-from vrm.live.trust import distrust, leads_astray
+from vrm.run import control
+from vrm.run.rundir import RunDirectory, RunError
+from vrm.system import trust
+from vrm.system.trust import distrust, leads_astray
 
 NOBODY = 65534
 

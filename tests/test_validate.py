@@ -15,8 +15,8 @@ from conftest import Site
 from vrm.cli import main
 from vrm.model import Heatmap, Job, Node
 from vrm.model.speedups import Speedups
-from vrm.report.jobs import JobRow, read_jobs
 from vrm.report.validation import Error, data, draw, table
+from vrm.results.jobs import JobRow, read_jobs
 from vrm.simulation import Submission, simulate
 from vrm.simulation.validation import Rules, ValidationError, read_rules, validate
 from vrm.workload.estimates import Estimate, read_estimates

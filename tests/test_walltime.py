@@ -14,8 +14,8 @@ from typing import Any, List
 import pytest
 
 from conftest import Site, wait_until
-from vrm.live.manager import Clock
-from vrm.live.walltime import SPARE, AllocationEnd
+from vrm.live.batch.walltime import SPARE, AllocationEnd
+from vrm.live.manager.manager import Clock
 
 LOG = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\n'
 WAIT = LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'

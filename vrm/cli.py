@@ -94,7 +94,7 @@ def parser() -> Parser:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command line; the exit status."""
     from vrm.problems import ConfigError
-    from vrm.live.rundir import RunError
+    from vrm.run.rundir import RunError
     from vrm.system.text import printable_lines
 
     try:
@@ -131,9 +131,9 @@ def _give_up_output() -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the queue to its end."""
-    from vrm.live.manager import Manager
-    from vrm.live.setup import describe, prepare, run_directory
-    from vrm.report.metrics import closing_line, closing_words
+    from vrm.live.manager.manager import Manager
+    from vrm.live.site.setup import describe, prepare, run_directory
+    from vrm.results.metrics import closing_line, closing_words
     from vrm.scheduling import PolicyError
 
     if arguments.json or arguments.watch is not None:
@@ -194,7 +194,7 @@ def following(arguments: argparse.Namespace, settings: Any, manager: Any) -> str
 
 def finished(journal: Path) -> bool:
     """Whether the run that wrote this journal came to its end."""
-    from vrm.live import journal as journals
+    from vrm.run import journal as journals
 
     try:
         return journals.replay(journals.read(journal)).finished
@@ -226,7 +226,7 @@ def say(text: str) -> None:
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Print what is found and what is wrong."""
-    from vrm.live.doctor import examine
+    from vrm.live.site.doctor import examine
     findings = examine(getattr(arguments, "config", default_config()))
     for finding in findings:
         print(finding)

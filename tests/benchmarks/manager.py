@@ -30,8 +30,8 @@ import psutil
 import yaml
 from prettytable import PrettyTable
 
-from vrm.live import journal
 from vrm.model import Cluster, Heatmap, Job
+from vrm.run import journal
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 
 importlib.import_module("numpy")  # scheduling loads it at the first long queue; not to be timed here
@@ -85,7 +85,7 @@ def run_vrm(jobs: int, **keys: Any) -> Tuple[float, float, List[float]]:
 def launched(folder: Path) -> Tuple[List[str], Dict[str, str]]:
     """The command and environment with which the manager starts one of these jobs."""
     from vrm.config import load
-    from vrm.live.setup import prepare
+    from vrm.live.site.setup import prepare
     config = configure(folder, [])
     os.environ.update(environment())
     site = prepare(load(config), watch=False)

@@ -21,7 +21,7 @@ from typing import List, Tuple
 
 from prettytable import PrettyTable
 
-from vrm.live.agents import probe
+from vrm.live.nodes.agents import probe
 
 GOAL = 3.0
 """Seconds in which 64 stand-ins on 2 cores should have answered."""

@@ -26,8 +26,8 @@ from typing import Callable, Dict, List
 
 from prettytable import PrettyTable
 
-from vrm.live.processes import pids_with_environment, read_stat, session_members, sessions
-from vrm.live.spawner import Ended, LaunchFailed, LaunchRequest, Spawner, Started
+from vrm.live.spawn.spawner import Ended, LaunchFailed, LaunchRequest, Spawner, Started
+from vrm.system.processes import pids_with_environment, read_stat, session_members, sessions
 
 BALLAST = 100 << 20
 """Bytes by which this process is made as large as a manager with much work."""

@@ -35,9 +35,9 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def calibrate(arguments: argparse.Namespace) -> int:
     """Calibrate; 0 all measured, 1 some programs failed, 2 could not, 130 interrupted."""
-    from vrm.live import calibrate as live
-    from vrm.live.bench import INTERRUPTED, find_apps
-    from vrm.live.setup import prepare
+    from vrm.measure import calibrate as live
+    from vrm.measure.bench import INTERRUPTED, find_apps
+    from vrm.live.site.setup import prepare
 
     settings = settings_of(arguments)
     site = prepare(settings, watch=False)

@@ -31,8 +31,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def check(arguments: argparse.Namespace) -> int:
     """Check and print; see the module for the exit status."""
-    from vrm.live.check import check as examine
-    from vrm.live.trust import distrust
+    from vrm.live.site.check import check as examine
+    from vrm.system.trust import distrust
     from vrm.scheduling import PolicyError
 
     config = getattr(arguments, "config", default_config())

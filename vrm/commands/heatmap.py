@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vrm.commands.parsing import command, group
-from vrm.commands.shared import (CannotRun, count, factor, seconds, settings_of, tell, words)
+from vrm.commands.shared import CannotRun, count, factor, seconds, settings_of, tell, words
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -78,9 +78,9 @@ def _add_show(actions: Any, shared: argparse.ArgumentParser) -> None:
 
 def measure(arguments: argparse.Namespace) -> int:
     """Measure; 0 all measured, 1 some programs failed, 2 could not, 130 interrupted."""
-    from vrm.live.bench import INTERRUPTED, find_apps
-    from vrm.live.heatmap import Measurement, Method
-    from vrm.live.setup import prepare
+    from vrm.measure.bench import INTERRUPTED, find_apps
+    from vrm.measure.heatmap import Measurement, Method
+    from vrm.live.site.setup import prepare
 
     settings = settings_of(arguments)
     out = Path(arguments.out)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, List, Optional, Sequence, Tuple
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, count
 from vrm.commands.script import duration
+from vrm.commands.shared import CannotRun, count
 
 MOST_JOBS = 8
 """Jobs of a first queue."""
@@ -102,8 +102,8 @@ def init(arguments: argparse.Namespace) -> int:
 def look(programs: Sequence[str]) -> Found:
     """Find out what there is; CannotRun for programs that are none."""
     from vrm.config import load
-    from vrm.live.launchers import LaunchError, make_launcher
-    from vrm.live.topology import TopologyError, read_topology
+    from vrm.live.launch.base import LaunchError, make_launcher
+    from vrm.live.nodes.topology import TopologyError, read_topology
 
     directory, names = _programs(programs)
     mpi = no_mpi = ""
@@ -149,7 +149,7 @@ def _is_program(path: Path) -> bool:
 
 
 def _batch() -> str:
-    from vrm.live.allocation import batch_system
+    from vrm.live.batch.allocation import batch_system
 
     around = batch_system(os.environ)
     if around:

@@ -91,7 +91,7 @@ def submit(arguments: argparse.Namespace) -> int:
 
 def each(arguments: argparse.Namespace) -> int:
     """Do to jobs what the command is called."""
-    from vrm.live.control import chosen
+    from vrm.run.control import chosen
     try:
         chosen({"ids": arguments.ids}, ())
     except ValueError as error:
@@ -104,9 +104,9 @@ def each(arguments: argparse.Namespace) -> int:
 
 def requeue(arguments: argparse.Namespace) -> int:
     """Let jobs wait again: by the manager, or where none runs, by the next one."""
-    from vrm.live import control, journal as journals
-    from vrm.live.setup import run_directory
-    from vrm.live.takeup import RERUN
+    from vrm.run import control, journal as journals
+    from vrm.live.site.setup import run_directory
+    from vrm.live.manager.takeup import RERUN
     from vrm.workload.queue_file import fold
 
     wanted: Dict[str, Any] = {"do": "requeue", "ids": arguments.ids}
@@ -140,8 +140,8 @@ def stop(arguments: argparse.Namespace) -> int:
 
 def ask(arguments: argparse.Namespace, wanted: Dict[str, Any]) -> int:
     """Send a command to the running manager and print its answer; 1 when it was not done."""
-    from vrm.live import control
-    from vrm.live.setup import run_directory
+    from vrm.run import control
+    from vrm.live.site.setup import run_directory
 
     directory = run_directory(settings_of(arguments))
     if not directory.manager_runs():

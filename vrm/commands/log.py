@@ -50,7 +50,7 @@ class Watched:
 
     def look(self) -> Optional[Mapping[str, Any]]:
         """The job as the state shows it; None when it neither runs nor waits."""
-        from vrm.report.state import current, read
+        from vrm.results.state import current, read
         try:
             changed = os.stat(self.run.state).st_mtime_ns
             if changed != self._seen:
@@ -65,7 +65,7 @@ class Watched:
 
     def row(self) -> Optional[Any]:
         """Its line in jobs.csv, once it has ended."""
-        from vrm.report.jobs import JobFileError, read_jobs
+        from vrm.results.jobs import JobFileError, read_jobs
         try:
             return next((row for row in read_jobs(self.run.jobs) if row.id == self.id), None)
         except FileNotFoundError:
@@ -83,7 +83,7 @@ class Watched:
 
 def log(arguments: argparse.Namespace) -> int:
     """Print; 0, or 2 when there is no such job or it has printed nothing yet."""
-    from vrm.live.setup import run_directory
+    from vrm.live.site.setup import run_directory
 
     run = run_directory(settings_of(arguments))
     watched = Watched(run, arguments.id)

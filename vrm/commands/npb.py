@@ -56,8 +56,8 @@ class Progress:
 
     def report(self, built: Any) -> None:
         """Print the line of a program; programs are built by several threads."""
-        from vrm.live import npb_build
-        from vrm.live.bench import duration
+        from vrm.measure import npb_build
+        from vrm.measure.bench import duration
 
         with self.lock:
             self._print(built, npb_build.FAILED, duration)
@@ -76,7 +76,7 @@ class Progress:
 
 def build(arguments: argparse.Namespace) -> int:
     """Build; 0 all there, 1 some failed, 2 could not begin."""
-    from vrm.live import npb_build
+    from vrm.measure import npb_build
 
     out = Path(arguments.out).absolute() if arguments.out else settings_of(
         arguments).applications.path

@@ -55,7 +55,7 @@ def report(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     from vrm.report.formats import comma_separated, joined
-    from vrm.report.jobs import JobFileError
+    from vrm.results.jobs import JobFileError
     from vrm.report.study import StudyError, findings, read_study
     from vrm.report.study_pictures import PictureError
     from vrm.report.study_tables import tables

@@ -14,10 +14,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from vrm.live import control
-from vrm.live.rundir import RunDirectory, RunError
 from vrm.report import top
-from vrm.report.state import Snapshot, current, parsed
+from vrm.results.state import Snapshot, current, parsed
+from vrm.run import control
+from vrm.run.rundir import RunDirectory, RunError
 
 LOOK = 0.25
 """Seconds between two looks at the files; a change is drawn at once."""

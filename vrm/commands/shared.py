@@ -10,7 +10,7 @@ from typing import Any, List, Optional, Tuple
 
 BOUND = 10.0
 """Seconds below which run times do not count in the bounded slowdown, unless the user says otherwise:
-`vrm.report.metrics.THRESHOLD`, whose import takes half of the time in which a command starts."""
+`vrm.results.metrics.THRESHOLD`, whose import takes half of the time in which a command starts."""
 
 
 class CannotRun(Exception):
@@ -29,7 +29,7 @@ def settings_of(arguments: argparse.Namespace) -> Any:
     A ./vrm.yaml that nobody has named is used only if nobody else can have written it.
     """
     from vrm.config import load
-    from vrm.live.trust import distrust
+    from vrm.system.trust import distrust
     config = getattr(arguments, "config", default_config())
     if config is not None and not hasattr(arguments, "config") and "VRM_CONFIG" not in os.environ:
         reason = distrust(config, allow="name it with -c", there=True)
@@ -110,9 +110,9 @@ def tell(text: str) -> None:
 
 def job_ids(parsed_args: argparse.Namespace, **context: Any) -> List[str]:
     """The ids of the jobs that run and wait, and of those that have ended."""
-    from vrm.live.setup import run_directory
-    from vrm.report.jobs import read_jobs
-    from vrm.report.state import current, read
+    from vrm.live.site.setup import run_directory
+    from vrm.results.jobs import read_jobs
+    from vrm.results.state import current, read
 
     run = run_directory(settings_of(parsed_args))
     found = [str(row.id) for row in read_jobs(run.jobs)] if run.jobs.exists() else []

@@ -243,7 +243,7 @@ def _unmatched(found: Dict[str, Dict[str, int]]) -> List[Tuple[str, str]]:
 
 
 def _table(report: Dict[str, Any]) -> str:
-    from vrm.report.names import policy_name, time_text, unit_of
+    from vrm.results.names import policy_name, time_text, unit_of
     machine = report["machine"]
     every = ""
     if "interval" in report:

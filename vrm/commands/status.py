@@ -45,7 +45,8 @@ def show(arguments: argparse.Namespace) -> int:
 
 def info(arguments: argparse.Namespace) -> int:
     """What `show` does, also for `vrm -i queue` and `vrm -i state`."""
-    from vrm.report import state, tables
+    from vrm.results import state
+    from vrm.report import tables
 
     settings = settings_of(arguments)
     path = settings.state
@@ -105,7 +106,7 @@ def _text(snapshot: Mapping[str, Any], jobs: Path, arguments: argparse.Namespace
 
 def _rows(path: Path) -> Optional[List[Any]]:
     """The jobs that have ended; None where there is no list of them, or it cannot be read."""
-    from vrm.report.jobs import JobFileError, read_jobs
+    from vrm.results.jobs import JobFileError, read_jobs
 
     try:
         return list(read_jobs(path))

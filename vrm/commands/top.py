@@ -28,7 +28,7 @@ def watch(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         raise CannotRun(f"this Python has no curses ({error}); use `vrm -i queue --watch`, or a "
                         "Python built with ncurses") from error
-    from vrm.live.setup import run_directory
+    from vrm.live.site.setup import run_directory
 
     reader = Reader(run_directory(settings_of(arguments)))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

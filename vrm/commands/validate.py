@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vrm.live.own import load_own
     from vrm.model.speedups import SpeedError
     from vrm.report.compare import CompareError
-    from vrm.report.jobs import JobFileError
+    from vrm.results.jobs import JobFileError
     from vrm.report.validation import data, draw, table
     from vrm.scheduling.registry import PolicyError
     from vrm.system.text import printable_lines

@@ -34,10 +34,10 @@ from vrm.config import dump, load
 from vrm.experiment import record
 from vrm.experiment.plan import LIVE, Plan, Run, apps_of, mix_of
 from vrm.live.own import copy_own, load_own
-from vrm.live.setup import own_policies
+from vrm.live.site.setup import own_policies
 from vrm.model.job import Job, JobState
-from vrm.report.jobs import read_jobs
-from vrm.report.metrics import makespan, ran
+from vrm.results.jobs import read_jobs
+from vrm.results.metrics import makespan, ran
 from vrm.simulation.inputs import SYNTHETIC, QueueWorkload
 from vrm.workload.generator import write_at_once
 from vrm.workload.submission import Submission
@@ -134,7 +134,7 @@ class Experiment:
     def expected(self) -> Optional[float]:
         """Seconds that a live experiment takes if every job runs as long as it was estimated to;
         None where that cannot be told. It is what the simulator says."""
-        from vrm.live.topology import TopologyError, geometry
+        from vrm.live.nodes.topology import TopologyError, geometry
         from vrm.simulation.library import choices_of, simulate
         seconds: Dict[Tuple[str, str], float] = {}
         for run in self.plan.runs:
@@ -287,7 +287,7 @@ class Experiment:
     def _checked(tasks: Sequence[Task]) -> str:
         """Check that every scenario can run here before the first one does; the MPI's version.
         Raises ConfigError and RunError as a manager would."""
-        from vrm.live.setup import prepare
+        from vrm.live.site.setup import prepare
         found: Dict[str, str] = {}
         for task in tasks:
             scenario = task.run.scenario

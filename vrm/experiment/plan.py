@@ -17,9 +17,9 @@ from typing import (Annotated, Any, Dict, Iterator, List, Literal, Mapping, Opti
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_pascal
 
-from vrm.config import (Amount, ConfigError, Document, Factor, FilePath, Location, Problem, Seconds,
-                        Settings, Text, dump, kind, load)
-from vrm.live.setup import application_fault, make_scheduler
+from vrm.config import (Amount, ConfigError, Document, Factor, FilePath, Location, Problem, Seconds, Settings,
+                        Text, dump, kind, load)
+from vrm.live.site.setup import application_fault, make_scheduler
 from vrm.model import Cluster
 from vrm.simulation.inputs import SYNTHETIC
 from vrm.workload.estimates import EstimateError, read_estimates

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Callable, Any, Dict, Iterable, Optional
 
 import vrm
-from vrm.live.topology import TopologyError, read_topology
+from vrm.live.nodes.topology import TopologyError, read_topology
 from vrm.system.files import write_atomically
 
 RECORD = "run.json"

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Dict, Iterable, Iterator
 
-from vrm.live.trust import distrust
 from vrm.scheduling.registry import PolicyError, failure, is_dotted
+from vrm.system.trust import distrust
 
 _loaded: Dict[str, Path] = {}
 """The modules that were loaded here, by name."""

@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from vrm.report import state
-from vrm.report.jobs import JobFileError, read_jobs
-from vrm.report.names import digits, policy_name, time_text, unit_of
 from vrm.report.plotting import label_of, picture
-from vrm.report.metrics import (THRESHOLD, Distribution, bounded_slowdown, distribution, makespan,
-                                ran, utilisation, waiting)
+from vrm.results import state
+from vrm.results.jobs import JobFileError, read_jobs
+from vrm.results.metrics import (THRESHOLD, Distribution, bounded_slowdown, distribution, makespan, ran,
+                                 utilisation, waiting)
+from vrm.results.names import digits, policy_name, time_text, unit_of
 from vrm.system import shapes
 from vrm.system.files import read_regular
 
@@ -40,7 +40,7 @@ class Run:
 
     `algorithm`, `backfilling`, `policy` and `processors` are None where the directory does not
     tell them. `waits` are the waiting times (s), lowest first; the slowdown is bounded by
-    `vrm.report.metrics.THRESHOLD`. `work` is equal for two runs of the same jobs.
+    `vrm.results.metrics.THRESHOLD`. `work` is equal for two runs of the same jobs.
     """
 
     name: str

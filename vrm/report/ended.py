@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Dict, List, Optional, Sequence
 
-from vrm.report.jobs import JobRow
-from vrm.report.state import label
 from vrm.report.tables import clock, drop_empty, duration, narrow, shown, table_text
+from vrm.results.jobs import JobRow
+from vrm.results.state import label
 
 LAST = 20
 """How many are shown unless all are asked for."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
-from vrm.report.names import Unit, unit_of
-from vrm.report.statistics import Interval
+from vrm.results.names import Unit, unit_of
+from vrm.results.statistics import Interval
 
 PAGE = 40  # rows of a LaTeX table
 

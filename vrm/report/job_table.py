@@ -1,6 +1,6 @@
 """`jobs.csv` as columns of numbers, for reports of many thousand jobs.
 
-The file is read in one go. Where anything in it is odd, `vrm.report.jobs.read_jobs` reads it line
+The file is read in one go. Where anything in it is odd, `vrm.results.jobs.read_jobs` reads it line
 by line instead, and names the line that is wrong.
 """
 
@@ -14,10 +14,10 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from vrm.model.job import JobState, application_kind
 from vrm.report.density import Places
-from vrm.report.jobs import (_PARSERS, JobRow, PathLike, _converters, _id, _plain, _ranks, _split,
-                             read_jobs, seconds_of)
-from vrm.report.metrics import ran
-from vrm.report.summary import Columns
+from vrm.results.jobs import (_PARSERS, JobRow, PathLike, _converters, _id, _plain, _ranks, _split, read_jobs,
+                              seconds_of)
+from vrm.results.metrics import ran
+from vrm.results.summary import Columns
 
 MOST = 10 ** 15
 """Numbers, seconds and cores are below this."""

@@ -14,11 +14,10 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 from vrm import __version__
 from vrm.report.formats import Table
 from vrm.report.plotting import INSTALL
-from vrm.report.statistics import CONFIDENCE, Interval
 from vrm.report.study import MAIN, Study, findings
-from vrm.report.study_pictures import (Picture, PictureError, Window, average, distributions,
-                                       timelines)
+from vrm.report.study_pictures import Picture, PictureError, Window, average, distributions, timelines
 from vrm.report.study_tables import tables
+from vrm.results.statistics import CONFIDENCE, Interval
 
 OPEN = 2  # timelines that are not folded
 

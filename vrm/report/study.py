@@ -21,11 +21,11 @@ from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional, Pro
 from vrm.model.job import JobState
 from vrm.report.compare import Choices, CompareError, circumstances
 from vrm.report.job_table import JobTable
-from vrm.report.jobs import JobFileError, JobRow
-from vrm.report.metrics import THRESHOLD, application_time, running
-from vrm.report.names import policy_name, time_text
-from vrm.report.statistics import Interval, interval
-from vrm.report.summary import Columns
+from vrm.results.jobs import JobFileError, JobRow
+from vrm.results.metrics import THRESHOLD, application_time, running
+from vrm.results.names import policy_name, time_text
+from vrm.results.statistics import Interval, interval
+from vrm.results.summary import Columns
 
 POLICY = "Allocation.Policy"
 ALGORITHM, BACKFILLING = "Scheduling.Algorithm", "Scheduling.Backfilling"
@@ -498,7 +498,7 @@ def _nodes(job: RanJob) -> List[str]:
         return [part.partition(":")[0] for part in job.cores.split(";")]
     if not job.nodes:
         return []
-    from vrm.report.jobs import unfold_nodes
+    from vrm.results.jobs import unfold_nodes
     return unfold_nodes(job.nodes)
 
 

@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from vrm.model.job import application_kind
-from vrm.report.compare import figure as short
-from vrm.report.compare import TICKS, steps
-from vrm.report.jobs import parse_cores
-from vrm.report.density import density, natural
-from vrm.report.density import draw as draw_density
-from vrm.report.names import Unit, time_text, unit_of
+from vrm.report.compare import TICKS, figure as short, steps
+from vrm.report.density import density, draw as draw_density, natural
 from vrm.report.plotting import label_of, pyplot
-from vrm.report.statistics import CONFIDENCE
 from vrm.report.study import FIGURES, MAIN, RanJob, Run, Scenario, Study, pooled
-from vrm.report.summary import Columns, Moments
+from vrm.results.jobs import parse_cores
+from vrm.results.names import Unit, time_text, unit_of
+from vrm.results.statistics import CONFIDENCE
+from vrm.results.summary import Columns, Moments
 
 BLUE, ORANGE, GREEN, RED, SKY, PINK, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#999999")

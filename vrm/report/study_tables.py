@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from vrm.report.formats import Column, Table, Value
-from vrm.report.statistics import CONFIDENCE
 from vrm.report.study import FIGURES, MAIN, MEASURED, Study, applications
+from vrm.results.statistics import CONFIDENCE
 
 
 def tables(study: Study) -> List[Table]:

@@ -23,7 +23,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NoRet
 from prettytable import PrettyTable
 
 from vrm.model.node import Socket
-from vrm.report.state import JOB, Snapshot, current, label
+from vrm.results.state import JOB, Snapshot, current, label
 from vrm.system.text import printable
 
 FORMAT = 2

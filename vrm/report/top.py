@@ -17,10 +17,9 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from vrm.report.jobs import fold_nodes, seconds_of
-from vrm.report.state import Snapshot, current, label
-from vrm.report.tables import (STALE_AFTER, ago, clock, duration, follows, geometry, remaining,
-                               shown)
+from vrm.report.tables import STALE_AFTER, ago, clock, duration, follows, geometry, remaining, shown
+from vrm.results.jobs import fold_nodes, seconds_of
+from vrm.results.state import Snapshot, current, label
 
 Job = Mapping[str, Any]
 Span = Tuple[str, str]

@@ -19,13 +19,12 @@ from vrm.model.heatmap import Heatmap
 from vrm.model.job import Job, resolved
 from vrm.model.node import Node
 from vrm.model.speedups import SpeedError, Speedups
-from vrm.report.jobs import JobFileError, JobRow, read_jobs
+from vrm.results.jobs import JobFileError, JobRow, read_jobs
 from vrm.workload import heatmap_files
 from vrm.workload.lublin import Lublin
 from vrm.workload.queue_file import LineError, QueueFollower, parse_line, replay
 from vrm.workload.submission import Submission
-from vrm.workload.swf import (FIELDS, LARGEST_ID, LONGEST, NEEDED, Rules, Trace,
-                              TraceError)
+from vrm.workload.swf import FIELDS, LARGEST_ID, LONGEST, NEEDED, Rules, Trace, TraceError
 
 
 class WorkloadError(ValueError):

@@ -15,7 +15,7 @@ from vrm.model.cluster import Cluster
 from vrm.model.heatmap import Heatmap
 from vrm.model.node import Node
 from vrm.model.speedups import Speedups
-from vrm.report.metrics import THRESHOLD
+from vrm.results.metrics import THRESHOLD
 from vrm.scheduling.backfilling import make_backfilling
 from vrm.scheduling.ordering import Ordering, Utility, make_ordering
 from vrm.scheduling.placement import make_policy

@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, Sequence, Union, overload
 
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
-from vrm.report.names import policy_name, time_text
+from vrm.results.names import policy_name, time_text
 from vrm.simulation.results import Results, Row
 from vrm.workload.submission import Submission
 from vrm.workload.swf import write
@@ -63,7 +63,7 @@ class Jobs(Sequence[Row]):
 class Outcome:
     """A finished (or interrupted) simulation.
 
-    `summary` holds the metrics (see `vrm.report.summary.summarise`) and how the run went; `dirt`
+    `summary` holds the metrics (see `vrm.results.summary.summarise`) and how the run went; `dirt`
     counts, by reason, the rows of the workload that were dropped or changed.
     """
 

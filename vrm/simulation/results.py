@@ -14,9 +14,9 @@ from typing import (Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, T
 from vrm.model.cluster import Booking
 from vrm.model.job import Job
 from vrm.model.node import Node
-from vrm.report.jobs import job_line
-from vrm.report.metrics import THRESHOLD
-from vrm.report.summary import Columns, Moments, summarise
+from vrm.results.jobs import job_line
+from vrm.results.metrics import THRESHOLD
+from vrm.results.summary import Columns, Moments, summarise
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.engine import Moment
 from vrm.simulation.writers import PLACES, Aside, EvalysWriter, JobLines, JobTuple, plain
@@ -211,7 +211,7 @@ class Results:
 
     def summary(self, warm_up: float = 0.0, cool_down: float = 0.0,
                 threshold: float = THRESHOLD) -> Dict[str, Any]:
-        """The metrics of `vrm.report.summary.summarise`. Queue and machine over time are as the
+        """The metrics of `vrm.results.summary.summarise`. Queue and machine over time are as the
         scheduler saw them: a job that waits for another one is not in the queue yet."""
         import numpy as np
         (_, _, cores, users, _, how), times = self._columns()

@@ -18,7 +18,7 @@ from vrm.model import bits
 from vrm.model.cluster import AnyPlacement, Booking
 from vrm.model.node import Node, lane_of_socket
 from vrm.model.placement import CoreLayout, CorePlacement, Placement
-from vrm.report.jobs import SIMULATED, PlacementText, fold_nodes, job_line, seconds_text
+from vrm.results.jobs import SIMULATED, PlacementText, fold_nodes, job_line, seconds_text
 
 JobTuple = Tuple[Any, ...]
 """A job that ran: id, application, ranks, submission, start, end, estimate, status, whether it

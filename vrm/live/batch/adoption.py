@@ -1,0 +1,125 @@
+"""Processes of jobs that belong to the batch job around vrm, so that they end and stop with it.
+
+Slurm, and sites that confine jobs by control groups, see to this by themselves. OpenPBS and PBS
+Professional know a job by the sessions in it: that of the job's script, and those which
+`pbs_attach` adds. vrm's jobs have sessions of their own, and what ssh starts on other nodes does,
+too. Without pbs_attach they outlive `qdel -W force`, or a vrm that was killed, and they compute on
+while PBS has suspended the job and given its cores away.
+
+| session | is added by |
+|---|---|
+| of a job on vrm's node (mpirun, or the program itself) | `Adoption`, ATTACH_AFTER seconds after its start |
+| of vrm's agent and runner on another node, with the programs that it starts | the command that ssh is given, see `vrm.live.nodes.agents` |
+| of mpirun's daemon on another node | Open MPI, as whose launch agent pbs_attach is set |
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Deque, Dict, Mapping, Optional, Tuple
+
+ATTACH_AFTER = 1.0
+"""Seconds after which a job that still runs is added: each one is a record more in PBS."""
+
+GIVEN_UP_AFTER = 5.0
+"""Seconds that pbs_attach may take."""
+
+
+def attach_command(env: Mapping[str, str]) -> Tuple[str, ...]:
+    """What adds a session to the PBS job of this environment, before `-p PID` or a command; none
+    outside of PBS, or where PBS has no such program (as Torque)."""
+    job = env.get("PBS_JOBID", "")
+    # The id becomes a word of a command line: it must look like one.
+    if not env.get("PBS_NODEFILE") or not re.fullmatch(r"[A-Za-z0-9][\w.\[\]-]*", job):
+        return ()
+    places = [env.get("PATH", os.defpath)]
+    if env.get("PBS_EXEC"):
+        places.append(os.path.join(env["PBS_EXEC"], "bin"))
+    try:
+        text = Path(env.get("PBS_CONF_FILE", "/etc/pbs.conf")).read_text(errors="replace")
+        places += [os.path.join(place, "bin")
+                   for place in re.findall(r"^PBS_EXEC=(\S+)", text, re.MULTILINE)]
+    except OSError:
+        pass  # no PBS here, or one that is set up otherwise
+    found = shutil.which("pbs_attach", path=os.pathsep.join(places))
+    return (os.path.abspath(found), "-j", job) if found else ()
+
+
+class Adoption:
+    """Adds the sessions of jobs to the batch job, one after the other and without ever waiting.
+
+    `command` is that of `attach_command`; without it nothing is done. `trouble` says why the last
+    session could not be added.
+    """
+
+    def __init__(self, command: Tuple[str, ...], env: Optional[Mapping[str, str]] = None) -> None:
+        self.trouble = ""
+        self._command = command
+        self._env = dict(os.environ if env is None else env)
+        self._waiting: Deque[Tuple[float, int, int]] = collections.deque()
+        self._process: Optional["subprocess.Popen[bytes]"] = None
+        self._since = 0.0
+
+    def add(self, job_id: int, session: int, now: float) -> None:
+        """Add a session after a while, if its job still runs then."""
+        if self._command:
+            self._waiting.append((now + ATTACH_AFTER, job_id, session))
+
+    def attach(self, session: int) -> None:
+        """Add a session of vrm's own at once, without waiting for that."""
+        if self._command:
+            self._waiting.appendleft((0.0, -1, session))
+
+    def deadline(self, now: float) -> float:
+        """When to call `poll` again, on its clock."""
+        if self._process is not None:
+            return now + 0.05
+        return self._waiting[0][0] if self._waiting else float("inf")
+
+    def poll(self, now: float, sessions: Mapping[int, Optional[int]]) -> None:
+        """Go on; `sessions` are those of the jobs that run, by id."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                if now < self._since + GIVEN_UP_AFTER:
+                    return
+                self._process.kill()
+                self._process.wait()
+            self._ended(self._process)
+            self._process = None
+        while self._waiting and now >= self._waiting[0][0]:
+            _, job_id, session = self._waiting.popleft()
+            if job_id >= 0 and sessions.get(job_id) != session:
+                continue  # it has ended
+            try:
+                self._process = subprocess.Popen(
+                    [*self._command, "-p", str(session)], env=self._env, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+                    cwd="/")
+            except OSError as error:
+                self.trouble = f"{self._command[0]}: {error.strerror}"
+                continue
+            self._since = now
+            return
+
+    def _ended(self, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stderr is not None
+        said = process.stderr.read(2000).decode(errors="replace").strip()
+        process.stderr.close()
+        self.trouble = "" if process.returncode == 0 else (
+            said or f"{self._command[0]} ended with {process.returncode}")
+
+
+def launch_agent(major: int, env: Mapping[str, str]) -> Dict[str, str]:
+    """The variables by which mpirun of Open MPI starts its daemons on other nodes inside the batch
+    job; none where that is not necessary."""
+    command = " ".join(attach_command(env))
+    if not command:
+        return {}
+    if major < 5:
+        return {"OMPI_MCA_orte_launch_agent": f"{command} orted"}
+    return {"PRTE_MCA_prte_launch_agent": f"{command} prted"}

@@ -1,0 +1,1 @@
+"""How a job becomes processes: the launchers, and the environment of jobs."""

@@ -1,0 +1,300 @@
+"""How a job becomes processes: the interface all launchers share, and their registry.
+
+A launcher is one class in one file, registered by name; it turns a placement into an argument
+list, an environment and files, and knows how to read what its mpirun says. It starts nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import (Dict, FrozenSet, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple,
+                    Union)
+
+from vrm.live.nodes.topology import Topology, TopologyError, read_topology
+from vrm.model import Node, RankSlot
+from vrm.scheduling.registry import PolicyError, Registry, failure
+from vrm.system.files import open_own
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+LAUNCHERS = Registry("launcher")
+
+AUTO = ("openmpi", "hydra", "srun")
+"""The kinds that `auto` looks for, in this order."""
+
+_BUILT_IN = ("vrm.live.launch.openmpi", "vrm.live.launch.hydra", "vrm.live.launch.srun", "vrm.live.launch.direct")
+
+
+class LaunchError(Exception):
+    """A job, or any job, cannot be launched; the text says why and what to do."""
+
+
+class NoProgram(LaunchError):
+    """The program of a launcher is not here; a launcher of another kind may do."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What starts one job: the arguments, the whole environment, the files that must stand
+    before (path to text), and the CPUs to which it is bound before it starts (numbers of the
+    operating system; None leaves it to the launcher's program). `host`: the node on which it is
+    started, where that is not this machine and the launcher has no way of its own. `reports`: how
+    the lines are known in which the launcher's program reports bindings on standard error, one for
+    each rank: a beginning, and two texts behind it. They are kept out of the job's output."""
+
+    argv: Tuple[str, ...]
+    env: Mapping[str, str]
+    files: Mapping[Path, str]
+    affinity: Optional[Tuple[int, ...]] = None
+    host: str = ""
+    reports: Tuple[Tuple[bytes, bytes, bytes], ...] = ()
+
+
+@dataclass(frozen=True)
+class BindingCheck:
+    """Where ranks run against where they should: `state` is ok, mismatch, unchecked (not all
+    of them were reported) or unbound (on purpose). `differences` say in words what differs or
+    is missing."""
+
+    state: str
+    differences: Tuple[str, ...] = ()
+
+
+class Settings(Protocol):
+    """The part of the configuration that launchers read (see `vrm.config.Launcher`)."""
+
+    kind: str
+    mpirun: str
+    allow_root: bool
+    transport: str
+    options: Tuple[str, ...]
+    environment: Mapping[str, str]
+    stamp: bool
+
+
+class Launcher(Protocol):
+    """What the manager asks of a launcher. `run_id` marks the processes of one run."""
+
+    mpirun: str
+    version_text: str
+    run_id: str
+
+    @classmethod
+    def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
+               base: Mapping[str, str]) -> "Launcher":
+        """Find the programs of this launcher; LaunchError when it cannot start jobs here.
+
+        `emulated`: ranks outnumber the cores of this one machine and are not bound.
+        `topologies` by node name; `base` is vrm's environment.
+        """
+        ...
+
+    def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
+                nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
+                variables: Optional[Mapping[str, str]] = None) -> Launch:
+        """What starts the application on its slots; LaunchError when that cannot be expressed.
+
+        `variables` are the job's own, which all of its ranks get.
+        """
+        ...
+
+    def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
+                       nodes: Sequence[Node] = ()) -> BindingCheck:
+        """Compare what was reported in a job's output files with its slots."""
+        ...
+
+    def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
+        """What a shell would show for the rank that failed (128 and the number of the signal
+        that killed it), from what the launcher's program returned and said in a job's files."""
+        ...
+
+
+def make_launcher(settings: Settings, emulated: bool = False,
+                  topologies: Optional[Mapping[str, Topology]] = None,
+                  base: Optional[Mapping[str, str]] = None) -> Launcher:
+    """The launcher that the settings name: a registered one, a class by dotted path, or with
+    `auto` the first of AUTO whose program is here.
+
+    Without `topologies` it is told this machine's. Raises LaunchError when there is no such
+    launcher or it cannot start jobs here.
+    """
+    for module in _BUILT_IN:
+        importlib.import_module(module)
+    automatic = settings.kind.strip().lower() == "auto"
+    try:
+        kinds = [LAUNCHERS.find(name) for name in (AUTO if automatic else (settings.kind,))]
+        if topologies is None:
+            machine = read_topology()
+            topologies = {machine.host: machine}
+    except (PolicyError, TopologyError) as error:
+        raise LaunchError(str(error)) from error
+    complaints: List[NoProgram] = []
+    for found in kinds:
+        try:
+            launcher: Launcher = found.detect(settings, emulated, topologies,
+                                              os.environ if base is None else base)
+            return launcher
+        except NoProgram as error:
+            complaints.append(error)
+        except LaunchError:
+            raise
+        except Exception as error:
+            if LAUNCHERS.get(settings.kind) is not None or automatic:
+                raise
+            raise LaunchError(f"Launcher.Kind: {failure(settings.kind, error)}; wanted is a class "
+                              "with the methods of a launcher (see vrm/live/launch/base.py)"
+                              ) from error
+    if len(complaints) == 1:
+        raise complaints[0]
+    raise NoProgram("no launcher of MPI programs is here (for programs without MPI set "
+                    "Launcher: {Kind: direct}):" + "".join(
+                        f"\n  {kind}: {error}" for kind, error in zip(AUTO, complaints)))
+
+
+def synthetic(topologies: Mapping[str, Topology], slots: Sequence[RankSlot],
+              nodes: Sequence[Node]) -> bool:
+    """Whether a slot is on a machine whose cores HWLOC_SYNTHETIC has made up: CPUs of these
+    numbers may not be there, so nothing is bound."""
+    names = {nodes[slot.node].name for slot in slots}
+    return any(name in topologies and topologies[name].synthetic for name in names)
+
+
+MADE_UP = BindingCheck("unchecked", ("the cores are those of HWLOC_SYNTHETIC",))
+"""The check of bindings where `synthetic` is true."""
+
+
+VERSION_SECONDS = 30.0
+"""Seconds that a launcher's program may take to tell its version, from a slow shared file system
+too."""
+
+
+def ask_version(program: str, env: Mapping[str, str], mend: str,
+                seconds: float = VERSION_SECONDS) -> str:
+    """What a program prints when it is asked for its version; LaunchError when it cannot be run
+    or does not answer."""
+    try:
+        done = subprocess.run([program, "--version"], env=dict(env), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds,
+                              check=False)
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{program} --version did not answer within {seconds:g} s; {mend}"
+                          ) from None
+    except OSError as error:
+        raise LaunchError(f"{program} cannot be run: {error.strerror}; {mend}") from error
+    return done.stdout.decode(errors="replace")
+
+
+def slot_cpus(topologies: Mapping[str, Topology], slot: RankSlot, node: Node) -> List[int]:
+    """The CPU numbers of a slot's cores on its node, all hardware threads of each core.
+
+    Raises LaunchError when they are not known: a wrong number is another job's core.
+    """
+    topology = topologies.get(node.name)
+    if topology is None:
+        raise LaunchError(f"rank {slot.rank}: the CPU numbers of {node.name} are not known, so "
+                          "nothing can be bound there")
+    try:
+        return [cpu for core in slot.cores for cpu in topology.core(slot.socket, core).cpus]
+    except IndexError:
+        raise LaunchError(f"rank {slot.rank}: {topology.host} has no socket {slot.socket} with "
+                          f"core {max(slot.cores)} that this process may use") from None
+
+
+def shared_list(hosts: Sequence[str], cpus: Sequence[Sequence[int]]
+                ) -> Optional[Sequence[Sequence[int]]]:
+    """The CPUs of each rank of a node, if one list is right for all nodes; else None.
+
+    `hosts` and `cpus` are those of the ranks; a node with fewer ranks has the list's beginning.
+    """
+    lists: Dict[str, List[Sequence[int]]] = {}
+    for host, of_rank in zip(hosts, cpus):
+        lists.setdefault(host, []).append(of_rank)
+    longest = max(lists.values(), key=len)
+    return longest if all(of_host == longest[:len(of_host)]
+                          for of_host in lists.values()) else None
+
+
+HEAD = 1024 * 1024
+HEAD_OF_RANK = 4096
+"""Bytes read from the start of a file with reported bindings: a fixed part and one per rank."""
+
+
+def head(path: PathLike, ranks: int) -> str:
+    """The start of a file that may be huge, or not there."""
+    try:
+        with open(open_own(path, os.O_RDONLY), "rb") as file:
+            return file.read(HEAD + ranks * HEAD_OF_RANK).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def compare_cpus(found: Mapping[int, FrozenSet[int]], slots: Sequence[RankSlot],
+                 nodes: Sequence[Node], topologies: Mapping[str, Topology], unreported: str
+                 ) -> BindingCheck:
+    """The check of bindings where CPU numbers of ranks were `found`; `unreported` says why
+    ranks may be missing there."""
+    differences, missing = [], 0
+    for slot in slots:
+        if slot.rank not in found:
+            missing += 1
+            continue
+        wanted = frozenset(slot_cpus(topologies, slot, nodes[slot.node]))
+        if found[slot.rank] != wanted:
+            differences.append(f"rank {slot.rank} of {nodes[slot.node].name}: runs on CPU "
+                               f"{_listed(found[slot.rank])}, wanted CPU {_listed(wanted)}")
+    if differences:
+        return BindingCheck("mismatch", tuple(differences))
+    if missing:
+        return BindingCheck("unchecked", (f"{missing} rank(s): {unreported}",))
+    return BindingCheck("ok")
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(numbers)))
+
+
+# -------------------------------------------------------- what applications say of themselves
+
+TAIL = 256 * 1024
+"""Bytes read from the end of an output file, however long it is."""
+
+_NUMBER = r"([-+]?[0-9]*\.?[0-9]+(?:[eEdD][-+]?[0-9]+)?)"
+_TIME = re.compile(rf"Time in seconds[ \t]*=[ \t]*{_NUMBER}\b")
+_VERIFICATION = re.compile(r"Verification[ \t]*[:=][ \t]*([A-Za-z]+(?: [A-Za-z]+)*)")
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of a NAS Parallel Benchmark's output: its own seconds, and the word after
+    `Verification` (SUCCESSFUL, UNSUCCESSFUL, NOT PERFORMED); None for what is not there."""
+
+    seconds: Optional[float] = None
+    verification: Optional[str] = None
+
+
+def tail(path: PathLike, size: int = TAIL) -> str:
+    """The end of a file, `size` bytes of it; "" when it cannot be read."""
+    try:
+        with open(open_own(path, os.O_RDONLY), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read(size).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def read_result(output: PathLike, size: int = TAIL) -> Result:
+    """The last result in an output file, of whose end `size` bytes are read.
+
+    A file that is not there, or cannot be read, has none.
+    """
+    text = tail(output, size)
+    times, verifications = _TIME.findall(text), _VERIFICATION.findall(text)
+    seconds = float(re.sub("[dD]", "e", times[-1])) if times else math.nan
+    return Result(seconds if math.isfinite(seconds) and seconds >= 0 else None,
+                  verifications[-1].upper() if verifications else None)

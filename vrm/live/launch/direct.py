@@ -1,0 +1,86 @@
+"""Programs of one node without MPI, started by nobody in between and bound by the kernel.
+
+For ensembles of serial or threaded tasks. The ranks of a job times their cores are the CPUs of
+its one process: `solve 1 60 0 cores=8` and `solve 8 60 0` both give it eight cores of a node.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import List, Mapping, Optional, Sequence
+
+from vrm.live.launch.base import (LAUNCHERS, MADE_UP, BindingCheck, Launch, LaunchError, PathLike, Settings,
+                                  slot_cpus, synthetic)
+from vrm.live.launch.environment import environment, tagged, thread_settings
+from vrm.live.nodes.agents import is_local
+from vrm.live.nodes.topology import Topology
+from vrm.model import Node, RankSlot
+
+
+@LAUNCHERS.register("direct")
+class Direct:
+    """Jobs that are one process each.
+
+    `env` is the environment of all jobs, `user` the part of it that the configuration sets,
+    `topologies` are the machines by node name. An `emulated` cluster runs on this machine, unbound.
+    """
+
+    mpirun = ""
+    version_text = "programs are started directly, without MPI"
+
+    kind = "direct"
+
+    def __init__(self, env: Mapping[str, str], user: Mapping[str, str],
+                 topologies: Mapping[str, Topology], emulated: bool = False) -> None:
+        self.env = dict(env)
+        self.user = dict(user)
+        self.topologies = dict(topologies)
+        self.emulated = emulated
+        self.run_id = ""
+
+    @classmethod
+    def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
+               base: Mapping[str, str]) -> "Direct":
+        """Nothing is to be found; LaunchError for options that nobody would read."""
+        if settings.options:
+            raise LaunchError("Launcher.Options are arguments for mpirun, and Launcher.Kind: "
+                              "direct starts none; remove them")
+        return cls(environment(base, settings.environment), settings.environment, topologies,
+                   emulated)
+
+    def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
+                nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
+                variables: Optional[Mapping[str, str]] = None) -> Launch:
+        """The application itself, bound to the cores of all slots, with a thread for each.
+
+        On another node than this one the relay starts it. Raises LaunchError for a job on several
+        nodes.
+        """
+        names = list({nodes[slot.node].name: None for slot in slots})
+        if len(names) > 1:
+            raise LaunchError(f"job {job_id} would span {len(names)} nodes ({', '.join(names)}), "
+                              "and Launcher.Kind: direct starts one process on one node; ask for "
+                              "fewer ranks, or set the Kind of an MPI")
+        cpus: List[int] = []
+        if not self.emulated and not synthetic(self.topologies, slots, nodes):
+            cpus = sorted(cpu for slot in slots
+                          for cpu in slot_cpus(self.topologies, slot, nodes[slot.node]))
+        threads = sum(len(slot.cores) for slot in slots)
+        own = variables or {}
+        env = tagged({**self.env, **own}, self.run_id, job_id)
+        env.update(thread_settings(env, {**self.user, **own}, threads, bound=bool(cpus)))
+        program = (os.fspath(Path(app)), *arguments)
+        host = "" if self.emulated or is_local(names[0], self.env) else names[0]
+        return Launch(program, env, {}, tuple(cpus) or None, host)
+
+    def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
+                       nodes: Sequence[Node] = ()) -> BindingCheck:
+        """A program that started is bound: who started it has asked the kernel before."""
+        if self.emulated:
+            return BindingCheck("unbound")
+        return MADE_UP if synthetic(self.topologies, slots, nodes) else BindingCheck("ok")
+
+    def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
+        """The program's own."""
+        return code

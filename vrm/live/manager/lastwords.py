@@ -1,0 +1,52 @@
+"""The last words of a job that failed: what people look for first in its output."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from vrm.live.launch.base import tail
+from vrm.workload.queue_file import show
+
+SIZE = 8192
+"""Bytes read from the end of a file."""
+
+LONGEST = 160
+"""Characters of a line that are shown."""
+
+_RULE = re.compile(r"^-{40,}\n?", re.MULTILINE)
+_SAYS = re.compile(r"^(Primary job +terminated normally|(mpirun|prterun|mpiexec) (detected|noticed|has)"
+                   r"|MPI_ABORT was invoked|srun: (error: .*: task|Terminating|Job step|launch)"
+                   r"|a non-zero exit code|slurmstepd)")
+"""What launchers add, in frames or lines of their own, when a rank has failed."""
+
+
+def last_line(path: Path) -> str:
+    """The last line of a program's output, without what its launcher has added; "" for none. When
+    the launcher alone has said something, the first line of that."""
+    text = tail(path, SIZE)
+    own, others = [], []
+    for number, part in enumerate(_RULE.split(text)):
+        lines = [line.strip() for line in part.splitlines() if line.strip()]
+        framed = number % 2 == 1 or bool(lines and _SAYS.match(lines[0]))
+        for line in lines:
+            (others if framed or _SAYS.match(line) else own).append(line)
+    found = own[-1] if own else others[0] if others else ""
+    return show(found, LONGEST)
+
+
+def last_words(errors: Path, output: Path) -> str:
+    """The last line of the errors and where they are, as `text; see log/fails.2.e`; of the output
+    where there are no errors, "" where there is neither."""
+    for path in (errors, output):
+        line = last_line(path)
+        if line:
+            return f"{line if path is errors else ''}{'; ' * (path is errors)}see {_near(path)}"
+    return ""
+
+
+def _near(path: Path) -> str:
+    """The path as one would type it where the manager runs."""
+    here = os.path.relpath(path)
+    return show(str(path) if here.startswith("..") else here, 400)

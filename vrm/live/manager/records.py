@@ -1,0 +1,232 @@
+"""What is written of jobs that ended: their lines in `jobs.csv`, and what people are told.
+
+The journal knows the ends first; this is the work that can wait until other jobs have started.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import shlex
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Collection, Deque, Dict, List, Optional, Set, Tuple
+
+from vrm.live.launch.base import BindingCheck, Launcher, Result, read_result
+from vrm.live.manager.lastwords import last_words
+from vrm.model import Booking, Cluster, Job, JobState
+from vrm.results.jobs import JobFileError, HEADER, JobRow, JobWriter, PlacementText, read_jobs
+from vrm.run import journal as journals
+from vrm.run.book import PLAIN, Details
+from vrm.run.rundir import RunDirectory, RunError
+from vrm.system.files import naming, write_atomically
+from vrm.system.processes import Strays, job_of, sessions, signal_session
+
+SWEEP_PAUSE = 0.05
+"""Seconds at least between two looks at all processes for those that outlived their job."""
+
+Tell = Callable[[str, str], None]
+"""Called with a kind (`start`, `end`, `failure`, `warning`, `note`) and a text for people."""
+
+
+@dataclass
+class Outcome:
+    """A job that ended, before its record is written."""
+
+    job: Job
+    state: JobState
+    reason: str = ""
+    booking: Optional[Booking] = None
+    backfilled: bool = False
+    exit_code: Optional[int] = None      # as a shell would show it
+    end: float = 0.0
+    session: Optional[int] = None
+    leader: Optional[int] = None         # start time of the session's leader, where it is known
+    ran: Optional[Tuple[float, float]] = None  # start and end of mpirun, as its supervisor saw them
+    cluster: Optional[Cluster] = None    # on which it ran, where that is not the present one
+    details: Details = PLAIN
+
+
+class Records:
+    """The ended jobs of a run: `rows` are in `jobs.csv`, `pending` are still to be written."""
+
+    def __init__(self, run: RunDirectory, cluster: Cluster, launcher: Launcher, check: str,
+                 tell: Tell, recorded: Callable[[Path], None]) -> None:
+        """`check` is the configuration's Launcher.CheckBindings; `recorded` takes the status files
+        of jobs when they are not needed any more."""
+        self.run = run
+        self.cluster = cluster
+        self.launcher = launcher
+        self.check = check
+        self.tell = tell
+        self.recorded = recorded
+        self.rows: List[JobRow] = []
+        self.pending: Deque[Outcome] = collections.deque()
+        self.sweep_at = math.inf             # when processes of written jobs are to be looked for
+        self._unswept: List[Outcome] = []
+        self._swept = 0.0
+        self._strays = Strays()
+        self.text = PlacementText(cluster.nodes)
+        self._mismatched: Set[int] = set()
+        self._found: Dict[int, str] = {}  # what the nodes said of where ranks are, by job
+        self._writer: Optional[JobWriter] = None
+
+    def open(self, past: journals.Past) -> None:
+        """Go on with `jobs.csv`: the rows of jobs that wait again are dropped, and those that only
+        the journal has are pending. OSError when it cannot be written, RunError when it is
+        damaged."""
+        try:
+            with naming(self.run.jobs):
+                JobWriter(self.run.jobs).close()  # cuts off a torn line
+            found = list(read_jobs(self.run.jobs))
+        except JobFileError as error:
+            raise RunError(f"{error}; correct that line, or move the file away: its lines are "
+                           "written again from the journal") from error
+        self.rows = [row for row in found if row.id in past.ended]
+        if len(self.rows) < len(found):
+            self._write_rows()
+        self._writer = JobWriter(self.run.jobs)
+        known = {row.id for row in self.rows}
+        for job_id, end in past.ended.items():
+            if job_id in known:
+                continue
+            job, start = past.jobs[job_id], past.started.get(job_id)
+            cluster = journals.cluster_of(past.run_of.get(job_id, {}), self.cluster)
+            booking = Booking(job, journals.placement_of(start["placement"], cluster),
+                              start["time"], start["time"] + job.estimate) if start else None
+            self.pending.append(Outcome(job, JobState(end["state"]), end["reason"], booking,
+                                        bool(start and start["backfilled"]), end["exit_code"],
+                                        end["time"], cluster=cluster,
+                                        details=past.details[job_id]))
+
+    def close(self) -> None:
+        """Close `jobs.csv`."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def write_next(self) -> None:
+        """Write the line of the job that ended first, tell of it, and end what it left behind.
+
+        OSError when the disk does not take it; then it is still pending.
+        """
+        outcome = self.pending[0]
+        job, booking, run = outcome.job, outcome.booking, self.run
+        if outcome.session is not None:
+            self._unswept.append(outcome)
+            self.sweep_at = self._swept + SWEEP_PAUSE
+        binding, result = "", Result()
+        if booking is not None:
+            result = read_result(run.output(job.app, job.id))
+            binding = self.check_bindings(booking, outcome.cluster)
+            self.recorded(run.status(job.id))
+            run.marker(job.id).unlink(missing_ok=True)
+        if result.verification == "UNSUCCESSFUL" and not outcome.reason:
+            outcome.reason = "its own verification was UNSUCCESSFUL"
+        reason = outcome.reason
+        if booking is not None and outcome.state in (JobState.FAILED, JobState.TIMEOUT):
+            words = last_words(run.errors(job.app, job.id), run.output(job.app, job.id))
+            outcome.reason += (": " if words[:4] != "see " else "; ") * bool(words) + words
+        row = self._row(outcome, binding, result.seconds)
+        assert self._writer is not None
+        try:
+            self._writer.write(row)
+        except OSError:
+            outcome.reason = reason  # it is asked for again
+            raise
+        self.rows.append(row)
+        self.pending.popleft()
+        if outcome.state is not JobState.REFUSED:
+            ran = f" after {outcome.end - booking.start:.2f} s" if booking else ""
+            verified = f", verification {result.verification}" if result.verification else ""
+            well = outcome.state is JobState.COMPLETED and not outcome.reason
+            self.tell("end" if well else "failure",
+                      f"#{job.id} {job.app}  {outcome.state.value}{ran}{verified}"
+                      + (f": {outcome.reason}" if outcome.reason else ""))
+
+    def _row(self, outcome: Outcome, binding: str, app_time: Optional[float]) -> JobRow:
+        job, booking = outcome.job, outcome.booking
+        placed = booking.placement if booking else None
+        text = PlacementText(outcome.cluster.nodes) if outcome.cluster else self.text
+        return JobRow(
+            job.id, job.app, job.procs, job.submit, booking.start if booking else None,
+            outcome.end if booking else None, job.estimate, outcome.state.value,
+            exit_code=outcome.exit_code, app_time=app_time,
+            exclusive=job.exclusive, backfilled=outcome.backfilled,
+            nodes=text.nodes(placed) if placed else "",
+            cores=text.cores(placed) if placed else "",
+            binding=binding, reason=outcome.reason, name=outcome.details.name,
+            args=shlex.join(outcome.details.words), dir=outcome.details.directory,
+            index=outcome.details.index)
+
+    def forget(self, job_ids: Collection[int]) -> None:
+        """Take jobs that wait again out of `jobs.csv`."""
+        gone = set(job_ids)
+        self.sweep_all(self._swept)  # later it would be their next run
+        self.rows = [row for row in self.rows if row.id not in gone]
+        self.pending = collections.deque(each for each in self.pending if each.job.id not in gone)
+        self.close()
+        try:
+            self._write_rows()
+        except OSError as error:
+            self.tell("warning", f"cannot write {self.run.jobs}: {error.strerror}; jobs that wait "
+                                 "again will be in it twice")
+        self._writer = JobWriter(self.run.jobs)
+
+    def _write_rows(self) -> None:
+        write_atomically(self.run.jobs, HEADER + "".join(row.line for row in self.rows))
+
+    def sweep_all(self, now: float) -> None:
+        """End what outlived the jobs written of late, by one look at all processes."""
+        unswept, self._unswept = self._unswept, []
+        self.sweep(*unswept)
+        self._swept, self.sweep_at = now, math.inf
+
+    def sweep(self, *outcomes: Outcome) -> None:
+        """End processes of jobs that outlived their mpirun, on this machine."""
+        table, run = sessions(), self.launcher.run_id
+        strays = self._strays.find(run, table)
+        for outcome in outcomes:
+            job, session = outcome.job, outcome.session
+            if session is None:
+                continue
+            left = signal_session(session, signal.SIGKILL, spare={session},
+                                  started=outcome.leader, table=table)
+            for sid in strays.get(job.id, []):
+                if sid != session and job_of(table[sid], run) == job.id:
+                    left += signal_session(sid, signal.SIGKILL, table=table)
+            if left:
+                self.tell("warning", f"#{job.id} {job.app}: {len(left)} process(es) outlived it "
+                                     "and were killed")
+
+    def check_bindings(self, booking: Booking, cluster: Optional[Cluster] = None) -> str:
+        """Compare what mpirun reported with the rankfile, and add what the nodes said.
+
+        `cluster`: on which the job ran, where that is not the present one.
+        """
+        job, nodes = booking.job, (cluster or self.cluster).nodes
+        if self.check == "ignore":
+            return "unchecked"
+        reported, errors, output = (path(job.app, job.id) for path in (
+            self.run.bindings, self.run.errors, self.run.output))
+        slots = list(booking.placement.slots(nodes))
+        result = self.launcher.check_bindings(reported, errors, slots, nodes)
+        if result.state == "unchecked":
+            result = self.launcher.check_bindings(errors, output, slots, nodes)
+        self._tell_mismatch(job.id, result)
+        found = self._found.get(job.id, "unchecked")
+        if "mismatch" in (result.state, found):
+            return "mismatch"
+        return result.state if found == "unchecked" else found
+
+    def found(self, job_id: int, check: BindingCheck) -> None:
+        """What the nodes say of where the ranks of a job are."""
+        self._found[job_id] = check.state
+        self._tell_mismatch(job_id, check)
+
+    def _tell_mismatch(self, job_id: int, check: BindingCheck) -> None:
+        """Warn once for each job whose ranks are elsewhere."""
+        if check.state == "mismatch" and job_id not in self._mismatched:
+            self._mismatched.add(job_id)
+            self.tell("warning", f"#{job_id}: RANKS ARE NOT WHERE THEY SHOULD BE: "
+                                 + "; ".join(check.differences[:4]))

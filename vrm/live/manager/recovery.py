@@ -1,0 +1,112 @@
+"""Going on where an earlier manager stopped: what became of the jobs that it had started.
+
+It may have run on another host, before a reboot, or in a batch job that is over: then its jobs
+are over, too, although nothing tells how they ended.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import Any, Dict, Optional
+
+from vrm.live.spawn.spawner import ExitStatus, Marker, RecordError, read_status
+from vrm.model import AnyPlacement, Cluster, CorePlacement, Placement, bits
+from vrm.run.journal import Record
+from vrm.run.rundir import RunDirectory
+from vrm.system.processes import boot_id
+
+UNSTARTED, RUNNING, ELSEWHERE, ENDED, LOST, INTERRUPTED = (
+    "unstarted", "running", "elsewhere", "ended", "lost", "interrupted")
+"""What became of a job: it was never launched; its supervisor lives, here or on another host of
+this allocation; its exit status is known; its supervisor was killed; its host or allocation is
+gone."""
+
+@dataclass(frozen=True)
+class Place:
+    """Where a manager runs: its host, the host's boot, and the allocation (empty: none)."""
+
+    host: str
+    boot: str
+    allocation: str
+
+    @classmethod
+    def here(cls, allocation: str = "") -> Place:
+        """This place, in a batch job such as `slurm 4711`."""
+        return cls(socket.gethostname(), boot_id(), allocation)
+
+    def record(self) -> Dict[str, Any]:
+        """As journal values."""
+        return {"host": self.host, "boot": self.boot, "allocation": self.allocation}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of a job; `status` where it is known, `trouble` where a file is damaged; `gone`:
+    the batch job in which it was started is over."""
+
+    what: str
+    marker: Optional[Marker] = None
+    status: Optional[ExitStatus] = None
+    trouble: str = ""
+    gone: bool = False
+
+
+def look(run: RunDirectory, job_id: int, under: Record, here: Place) -> Found:
+    """What became of a job that a manager started; `under` is that manager's `run` record."""
+    gone = _gone(under, here)
+    marker = None
+    try:
+        marker = Marker.read(run.marker(job_id))
+        # In this order: once its supervisor is dead, the files of a job change no more.
+        alive = marker.alive() if marker else False
+        status = read_status(run.status(job_id))
+        if status is None and alive is not True and (alive is False or gone):
+            status = read_status(run.marker(job_id))  # written, and not renamed any more
+    except RecordError as error:
+        # Written whole or not at all: only the death of a machine leaves a part.
+        return Found(INTERRUPTED, marker, trouble=str(error))
+    if status is not None:
+        return Found(ENDED, marker, status, gone=gone)
+    if marker is None:
+        return Found(UNSTARTED)
+    if alive:
+        return Found(RUNNING, marker)
+    if alive is None:
+        return Found(INTERRUPTED if gone else ELSEWHERE, marker)
+    return Found(INTERRUPTED if gone or marker.boot != here.boot else LOST, marker)
+
+
+def _gone(under: Record, here: Place) -> bool:
+    """Whether the batch job of an earlier manager is another than this one: as the directory's
+    lock is free, it is over."""
+    before = under.get("allocation", "")
+    return bool(before and here.allocation) and before != here.allocation
+
+
+def moved(placement: AnyPlacement, before: Cluster, now: Cluster) -> Optional[AnyPlacement]:
+    """The same cores in another cluster; None where one of the nodes is not in it, or differs."""
+    if before is now:
+        return placement
+    index = {node.name: number for number, node in enumerate(now.nodes)}
+    new: Dict[int, int] = {}
+    for number in bits.members(placement.node_set):
+        node = before.nodes[number]
+        other = index.get(node.name)
+        if other is None or now.nodes[other].sockets != node.sockets:
+            return None
+        new[number] = other
+    if isinstance(placement, CorePlacement):
+        taken = 0
+        for number, socket_number, first, stop in placement.layout.spans(placement.taken):
+            at = now.layout.node_first[new[number]] + sum(
+                before.nodes[number].sockets[:socket_number])
+            taken |= ((1 << stop) - (1 << first)) << at
+        return CorePlacement(now.layout, taken, placement.procs, placement.width)
+    lane0, lane1 = (sum(1 << new[number] for number in bits.members(claim))
+                    for claim in placement.claims)
+    # A set for each node: the ranks stay in their order though the numbers are others.
+    return Placement(placement.share, (lane0, lane1),
+                     tuple(1 << new[number] for number in placement.nodes), placement.procs,
+                     placement.width, placement.size,
+                     placement.most and {new[n]: most for n, most in placement.most.items()})

@@ -1,0 +1,127 @@
+"""What the status queries show of a running manager, as one value for the state file."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import socket
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+
+from vrm.config import Settings
+from vrm.model import Booking, Cluster, Job, JobState
+from vrm.model.ranges import fold
+from vrm.run.book import Details, JobBook
+from vrm.run.reasons import STOPPING, Reasons, parked
+from vrm.scheduling import Scheduler
+
+FORMAT = 2
+"""Of the state file; 1, of vrm 0.1, had a value for each waiting job and lists of ids."""
+
+
+def snapshot(now: float, settings: Settings, cluster: Cluster, scheduler: Scheduler, book: JobBook,
+             running: Iterable[Tuple[Booking, str, Cluster]], ended: Mapping[str, int], *, emulated: bool,
+             started: float, phase: str, end: float = math.inf) -> Dict[str, Any]:
+    """Nodes, cores, running and waiting jobs, and how many ended how; see `vrm.report.tables`.
+
+    `running` are the jobs that run, whether their ranks are where they should be (as in the
+    column `binding` of jobs.csv), and the cluster on whose nodes they are.
+    `started` is the manager's own start and `end` that of its allocation's end, all in
+    epoch seconds.
+    """
+    return {
+        "format": FORMAT, "time": now,
+        "manager": {"host": socket.gethostname(), "pid": os.getpid(), "start": started,
+                    "phase": phase},
+        "scheduling": {"algorithm": settings.scheduling.algorithm,
+                       "backfilling": settings.scheduling.backfilling,
+                       "policy": settings.allocation.policy,
+                       **({"interval": settings.scheduling.interval,
+                           "starts_per_interval": settings.scheduling.starts_per_interval}
+                          if settings.scheduling.interval else {})},
+        "allocation": {"end": end if math.isfinite(end) else None},
+        "emulated": emulated,
+        "nodes": [{"name": node.name, "up": bool(cluster.up >> number & 1),
+                   "sockets": [socket_.slots for socket_ in sockets]}
+                  for number, (node, sockets) in enumerate(zip(cluster.nodes, cluster.view()))],
+        "jobs": [*_running(running, book),
+                 *_waiting(now, cluster, scheduler, book, phase)],
+        "ended": ended,
+    }
+
+
+def _running(running: Iterable[Tuple[Booking, str, Cluster]], book: JobBook
+             ) -> List[Dict[str, Any]]:
+    return [{**_facts(booking.job, book.entries[booking.job.id].details),
+             "state": JobState.RUNNING.value,
+             "start": booking.start, "expected_end": booking.expected_end,
+             "nodes": [on.nodes[number].name for number in booking.placement.nodes],
+             "binding": binding}
+            for booking, binding, on in sorted(running, key=lambda each: (each[0].start,
+                                                                          each[0].job.id))]
+
+
+def _waiting(now: float, cluster: Cluster, scheduler: Scheduler, book: JobBook,
+             phase: str) -> List[Dict[str, Any]]:
+    """The waiting jobs, neighbours of which only ids and indices differ as one."""
+    reserved = scheduler.reservations(now, book.queue, cluster)
+    order = book.queue.in_order(now)
+    reasons = Reasons(now, order, cluster, scheduler, reserved, phase)
+    groups = _Groups(book)
+    for job in order:
+        groups.add(job, reasons.of(job), reserved.get(job.id))
+    for job_id in sorted(book.parked):
+        entry = book.parked[job_id]
+        groups.add(entry.job, STOPPING if phase != "running" else parked(entry, book.entries))
+    for facts in groups.made:
+        for key in ("ids", "indices"):
+            if key in facts:
+                facts[key] = fold(facts[key])
+    return groups.made
+
+
+class _Groups:
+    """Makes one value of neighbours that are alike."""
+
+    def __init__(self, book: JobBook) -> None:
+        self.book = book
+        self.made: List[Dict[str, Any]] = []
+        self._key: Any = None
+        self._ids: List[int] = []
+        self._indices: List[int] = []
+
+    def add(self, job: Job, why: str, start: Optional[float] = None) -> None:
+        """The next waiting job in order."""
+        entry = self.book.entries[job.id]
+        details = entry.details
+        key = (job.app, job.procs, job.submit, job.estimate, job.exclusive, job.priority,
+               details.name, details.arguments, details.directory, details.index is None,
+               entry.held, entry.late, entry.lacks, id(entry.wish) if entry.missing else 0, why,
+               start)
+        if key != self._key:
+            self._key = key
+            self._ids, self._indices = [], []
+            facts = {**_facts(job, details), "state": JobState.QUEUED.value, "why": why,
+                     "held": entry.held, "late": entry.late, "lacks": entry.lacks,
+                     "after": entry.wish.still(self.book.entries)
+                     if entry.wish is not None and entry.missing else ""}
+            if start is not None:
+                facts["expected_start"] = start
+            self.made.append(facts)
+        self._ids.append(job.id)
+        if details.index is not None:
+            self._indices.append(details.index)
+        if len(self._ids) == 2:
+            del self.made[-1]["id"]
+            self.made[-1].pop("index", None)
+        if len(self._ids) > 1:  # the lists are folded when the state is written
+            self.made[-1]["ids"], self.made[-1]["indices"] = self._ids, self._indices
+
+
+def _facts(job: Job, details: Details) -> Dict[str, Any]:
+    """What is shown of a job; in the arguments of an array's job `%i` is the index."""
+    facts = {"id": job.id, "app": job.app, "procs": job.procs, "submit": job.submit,
+             "estimate": job.estimate, "exclusive": job.exclusive, "priority": job.priority}
+    more = {"name": details.name, "args": shlex.join(details.arguments),
+            "dir": details.directory, "index": details.index}
+    return {**facts, **{key: value for key, value in more.items() if value not in ("", None)}}

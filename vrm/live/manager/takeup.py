@@ -1,0 +1,161 @@
+"""What a manager finds in its run's directory before it does anything there: an earlier run to go on
+with, one to put aside, or something that nobody can go on with.
+
+A copy of a directory is another run: the jobs whose markers are in it belong to the original, and
+nothing is done to them. It is known by the directory's inode, which is the same on all hosts that
+share the file system; the number of the device is not.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import uuid
+from typing import Callable, Dict, List, Optional
+
+from vrm.live.spawn.spawner import Marker, RecordError
+from vrm.results.jobs import HEADER
+from vrm.run import control, journal as journals
+from vrm.run.journal import Past, Record
+from vrm.run.rundir import RunDirectory, RunError
+
+Tell = Callable[[str, str], None]
+
+
+def identity(run: RunDirectory) -> Record:
+    """What a `run` record says of the directory, by which a copy of it is known."""
+    return {"path": os.path.realpath(run.directory), "inode": run.directory.stat().st_ino}
+
+
+def past_of(run: RunDirectory, fresh: bool, tell: Tell, again: bool = False) -> Past:
+    """What an earlier manager left in the directory; a run that has ended is put aside, as is any
+    with `fresh`, unless jobs of it are to run `again`. RunError when jobs of it may be running that nobody could follow then, or when
+    the journal is damaged."""
+    try:
+        past = journals.replay(journals.read(run.journal), run.journal)
+    except journals.JournalError as error:
+        past = _without_damaged(run, fresh, error)
+    if not past.run:
+        return _without_journal(run, fresh, tell)
+    original = _original(run, past)
+    if original and not (fresh or past.finished):
+        return _of_a_copy(run, past, original, tell)
+    if past.running and fresh and not original:
+        raise RunError(f"{len(past.running)} job(s) of the run before may still be running; "
+                       "start without --fresh to follow them to their end first")
+    if fresh or (past.finished and not past.running and not again):
+        outputs = [path for job in past.jobs.values()
+                   for path in (run.output(job.app, job.id), run.errors(job.app, job.id))]
+        tell("note", f"the records of the run before are in {run.archive(outputs)}"
+             + ("" if fresh else _repeated(past)))
+        return Past()
+    if "home" not in past.runs[-1] and not markers(run):
+        past.run = uuid.uuid4().hex[:12]  # 0.1.0's may be that of a copy, too, whose jobs run
+    return past
+
+
+def requeue_waits(run: RunDirectory) -> bool:
+    """Whether somebody has asked, while no manager ran, that jobs of the run wait again."""
+    return any(command["do"] == "requeue" for _, command in control.take(run))
+
+
+def _repeated(past: Past) -> str:
+    """What a run of a queue that is finished does again, and how less would be done."""
+    ends = collections.Counter(end["state"] for end in past.ended.values())
+    said = f"; it was finished ({', '.join(f'{n} {state}' for state, n in sorted(ends.items()))})"
+    if not any(ends[state] for state in RERUN):
+        return f"{said}, and all its lines are read again"
+    return (f"{said}, and all its lines are read again: use --failed in the place of this to run "
+            "only what did not complete")
+
+
+RERUN = ("failed", "timeout", "cancelled")
+"""How jobs have ended that `--failed` runs again; a refused one would be refused again."""
+
+
+def _without_damaged(run: RunDirectory, fresh: bool, error: journals.JournalError) -> Past:
+    """With `fresh` a run of which nothing is known, where no job of it can be running."""
+    damage = f"the journal is damaged: {error}"
+    if not fresh:
+        raise RunError(f"{damage}; nothing was started or changed. Put a copy of the file back, or "
+                       "use --fresh to put it aside and begin again") from error
+    if markers(run):
+        raise RunError(f"{damage}, and jobs of that run may still be running; end them, remove the "
+                       f"files in {run.pids}, and try again") from error
+    return Past("damaged")
+
+
+def _without_journal(run: RunDirectory, fresh: bool, tell: Tell) -> Past:
+    """A new run; RunError when markers tell of jobs that nobody has a record of any more."""
+    found = markers(run)
+    alive = _perhaps_alive(found)
+    if alive:
+        raise RunError(f"{run.journal} has no records, and jobs of an earlier run may still be "
+                       f"running: {', '.join(alive)}. Put the journal back to follow them, or end "
+                       f"them, remove the files in {run.pids}, and start again")
+    if found and not fresh:
+        raise RunError(f"{run.journal} has no records, and {run.pids} has the markers of "
+                       f"{len(found)} job(s) that ended unseen. Put the journal back to continue, "
+                       "or use --fresh to begin again")
+    for name in found:
+        (run.pids / name).unlink(missing_ok=True)
+    if run.jobs.exists() and run.jobs.stat().st_size > len(HEADER):
+        tell("note", f"the records of a run without a journal are in {run.archive([])}")
+    return Past()
+
+
+def _original(run: RunDirectory, past: Past) -> str:
+    """The path of the directory of which this one is a copy; "" when it is none.
+
+    Journals of vrm 0.1.0 do not tell.
+    """
+    told = past.runs[-1].get("home") if past.runs else None
+    if told is None:
+        return ""
+    here = run.directory.stat()
+    if told["inode"] != here.st_ino:
+        return told["path"]
+    try:
+        other = os.stat(told["path"])
+    except OSError:
+        return ""
+    # A copy on another file system, which happens to have the same number.
+    same_number = other.st_ino == here.st_ino and other.st_dev != here.st_dev
+    return told["path"] if same_number else ""
+
+
+def _of_a_copy(run: RunDirectory, past: Past, original: str, tell: Tell) -> Past:
+    """The same jobs as a run of its own: what ran in the original waits here."""
+    found = markers(run)
+    alive = _perhaps_alive(found)
+    if alive:
+        raise RunError(f"{run.directory} is a copy of {original}, and jobs of the original may "
+                       f"still be running: {', '.join(alive)}. They are not touched from here. "
+                       f"Continue with vrm there; or remove the files in {run.pids} to run these "
+                       "jobs here, too; or begin again here with --fresh")
+    for name in found:
+        (run.pids / name).unlink(missing_ok=True)
+    past.run = uuid.uuid4().hex[:12]
+    tell("note", f"{run.directory} is a copy of {original}, or was moved from another file system: "
+                 "it is a run of its own from here on"
+                 + (f", and {len(found)} job(s) whose ends are not recorded wait again"
+                    if found else ""))
+    return past
+
+
+def markers(run: RunDirectory) -> Dict[str, Optional[Marker]]:
+    """The markers of jobs by their names; None for one that is damaged."""
+    found: Dict[str, Optional[Marker]] = {}
+    for name in sorted(os.listdir(run.pids)):
+        if not name.startswith("."):
+            try:
+                found[name] = Marker.read(run.pids / name)
+            except RecordError:
+                found[name] = None
+    return found
+
+
+def _perhaps_alive(found: Dict[str, Optional[Marker]]) -> List[str]:
+    """The jobs whose supervisors live, or may live on another host, for people."""
+    return [f"{name} (process {marker.pid} on {marker.host})" if marker else f"{name} (unreadable)"
+            for name, marker in found.items() if marker is None or marker.alive() is not False]

@@ -1,0 +1,80 @@
+"""How a job ended: first by what the manager did to it, then by its exit status. And the verdicts
+that wait, since a job that failed may have been interrupted.
+
+| the manager had | and the job ended | it is |
+|---|---|---|
+| done nothing to it | with exit status 0 | completed |
+| done nothing to it | otherwise | failed, or interrupted, see `Held` |
+| sent it a signal, because ... | before the signal, with 0 | completed |
+| of its walltime | in whatever way, with 0 too | timeout |
+| of `vrm cancel`, of `vrm stop` or a signal at vrm | the same | cancelled |
+| of the allocation's end, a lost node, `vrm requeue` | the same | it waits again |
+
+Exit status 0 after the signal is no success: a program that catches SIGTERM, writes a checkpoint
+and ends well has not done its work.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional, Tuple
+
+from vrm.live.spawn.spawner import ExitStatus
+from vrm.model import JobState
+
+if TYPE_CHECKING:
+    from vrm.live.manager.manager import Running
+    from vrm.live.manager.records import Outcome
+
+HOLD = 1.0
+"""Seconds for which a failure is held: what ends an allocation or a node ends the job's processes
+and tells vrm in the same moment, in any order."""
+
+NODE_LOSSES = 3
+"""How many lost nodes a job may outlive without using a retry: it may be what takes them down."""
+
+
+def verdict(intent: str, status: Optional[ExitStatus], why: str = "",
+            told: float = math.inf) -> Tuple[JobState, str]:
+    """How a job ended, and the reason for people.
+
+    `intent` is why the manager ended it ("": it did not), `why` says more, and `told` when it was
+    told to end (wall clock). `status` is None where its supervisor was killed.
+    """
+    if status is not None and status.ok and status.end < told and intent != "node":
+        return JobState.COMPLETED, ""
+    if status is not None and status.error:
+        return JobState.FAILED, status.describe()
+    unknown = "its supervisor was killed, so its exit status is not known"
+    return {
+        "timeout": (JobState.TIMEOUT, "ran longer than its estimate"),
+        "cancel": (JobState.CANCELLED, "cancelled by its user"),
+        "stop": (JobState.CANCELLED, "the manager was stopped"),
+        "pause": (JobState.CANCELLED, "the manager was stopped"),
+        "interrupted": (JobState.CANCELLED, "the end of the allocation interrupted it"),
+        "requeue": (JobState.CANCELLED, "requeued by its user"),
+        "binding": (JobState.FAILED, "its ranks were not where they should be"),
+        "node": (JobState.FAILED, why or "a node of it is down"),
+    }.get(intent, (JobState.FAILED, status.describe() if status else unknown))
+
+
+def shell_code(status: Optional[ExitStatus]) -> Optional[int]:
+    """What a shell would show: the exit code, or 128 + signal; None without a status."""
+    if status is None:
+        return None
+    return status.code if status.signal is None else 128 + status.signal
+
+
+@dataclass
+class Held:
+    """A job that failed by itself, and whose verdict waits for what may have ended it.
+
+    If the batch system tells vrm to end, or one of the job's nodes turns out to be lost, it was
+    interrupted. If neither happens until `until` (the manager's clock), and its nodes have
+    answered since, it failed.
+    """
+
+    running: "Running"
+    outcome: "Outcome"
+    until: float

@@ -1,0 +1,764 @@
+"""All agents of a run (see `vrm.live.nodes.agent`), for an event loop: nothing here ever waits for one.
+
+Each node's agent is reached by one program that stays: ssh, srun, or on this machine a plain
+child. A run uses it like this:
+
+    agents = Agents(allocation.hosts, reach, env, timeout)
+    found, failed = agents.settle()         # the start of a run: waits, `timeout` for each node
+    agents.run = launcher.run_id
+    ...
+    loop: wait for agents.fileno(), or until the time that tick returned
+          agents.tick(now) ; for event in agents.events(): ...
+
+When a node counts as down: at the start, when its agent cannot be started (two attempts, or one
+that hangs for `timeout`). Later, when it does not answer a ping for `timeout`, or when its agent
+was lost and cannot be started anew for `timeout`: a lost connection alone is no lost node, but
+nothing should start there meanwhile. This machine is never down. Nodes that are down are tried again, with pauses that double up to a minute.
+
+Outcomes are told once: `NodeLost` when its agent was lost, `NodeDown` when a node counts as down,
+`NodeUp` when it answers first, or again. A node that was restarted gives both. What was asked of a node is asked again when its
+agent was lost; sweeps wait for nodes that are down, which are not up again before they are swept;
+other questions are forgotten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from itertools import count
+from typing import (Any, Collection, Deque, Dict, FrozenSet, Iterable, List, Mapping, Optional,
+                    Sequence, Set, Tuple, Union)
+
+from vrm.live.launch.base import BindingCheck
+from vrm.live.nodes import agent
+from vrm.live.nodes.topology import (NodeFacts, Topology, TopologyError, fold, host_name, node_facts,
+                                     parse_cpu_list)
+from vrm.live.spawn import runner
+from vrm.live.spawn.remote import Relay
+from vrm.model import Node, RankSlot
+
+PING_EVERY = 5.0
+"""Seconds from an agent's answer to the next ping; less where a node must answer in less."""
+
+SILENCE = 120
+"""Seconds after which an agent that hears nothing ends."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
+"""Seconds before an agent is started again: the first time, and at most."""
+
+FAN_OUT = 64
+"""Nodes that are being connected to at the same time."""
+
+PATIENCE = 30.0
+"""Seconds in which the ranks of a job should have started, for `ask_affinity`."""
+
+CLOSE_SECONDS = 2.0
+"""Seconds that agents have to end by themselves."""
+
+LONGEST_LINE = 1 << 24
+MOST_NOISE = 1 << 20
+"""Bytes: of one answer, and of all that is no answer, as login scripts print."""
+
+RANK_VARIABLES: Mapping[str, Tuple[str, ...]] = {
+    "openmpi": ("OMPI_COMM_WORLD_RANK",), "hydra": ("PMI_RANK",),
+    "srun": ("SLURM_PROCID",)}
+"""What tells the rank in a process's environment, by the kind of launcher.
+
+Not one list for all: under Slurm the daemons of mpirun are ranks of a step, too."""
+
+
+# ------------------------------------------------------------------------------------- outcomes
+
+
+@dataclass(frozen=True)
+class NodeUp:
+    """A node answers: for the first time, or again."""
+
+    host: str
+    facts: NodeFacts
+
+    @property
+    def topology(self) -> Topology:
+        """Its cores."""
+        return self.facts.topology
+
+    @property
+    def memory(self) -> int:
+        """All of its memory in bytes."""
+        return self.facts.memory
+
+    @property
+    def gpus(self) -> int:
+        """The number of its GPUs."""
+        return self.facts.gpus
+
+
+@dataclass(frozen=True)
+class NodeLost:
+    """The agent of a node was lost; it may answer again soon, or count as down."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class NodeDown:
+    """A node does not answer."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Affinity:
+    """The CPUs that ranks of a job may use on a node; those that were not found are not there."""
+
+    host: str
+    job_id: int
+    ranks: Mapping[int, FrozenSet[int]]
+
+
+@dataclass(frozen=True)
+class Swept:
+    """No process of the job (None: of the run) is left on a node, but for `left` of them that
+    do not die; `processes` were there."""
+
+    host: str
+    job_id: Optional[int]
+    processes: int
+    left: int = 0
+
+
+AgentEvent = Union[NodeUp, NodeLost, NodeDown, Affinity, Swept]
+
+
+# --------------------------------------------------------------------------- the way to a node
+
+# The same file with the same Python, since nodes share the file system; where this Python is
+# not to be found, with the one that is there.
+_START = 'p=$1; [ -x "$p" ] || p=python3; shift; exec "$p" -I -S "$@"'
+
+SSH = ("ssh", "-T", "-x", "-a", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes",
+       "-o", "ControlMaster=no")
+"""OpenSSH's client, as the user has configured it, but never asking and never staying behind."""
+
+_SLURM_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JOB_ID", "SLURM_JOBID",
+               "SLURM_CLUSTER_NAME", "SLURM_CLUSTERS")
+
+
+def choose_reach(reach: str, env: Mapping[str, str]) -> str:
+    """ssh or srun: `auto` is srun inside a Slurm job where there is one."""
+    if reach != "auto":
+        return reach
+    inside = env.get("SLURM_JOB_ID") and shutil.which("srun", path=env.get("PATH"))
+    return "srun" if inside else "ssh"
+
+
+# Before that, the session which ssh has made is added to the batch job around.
+_ATTACH = 'a=$1 o=$2 j=$3; shift 3; "$a" "$o" "$j" -p $$ >/dev/null 2>&1; '
+
+
+def command_line(host: str, reach: str, timeout: float, command: Sequence[str] = (),
+                 program: Sequence[str] = (agent.__file__, str(SILENCE)),
+                 attach: Sequence[str] = ()) -> Tuple[str, ...]:
+    """What starts the agent of a node, or another `program` of vrm's: a file for Python, and its
+    arguments. `reach` is local, ssh or srun.
+
+    `command` stands in the place of ssh and its options: it gets the host's name, and the command
+    to run there as one word, as ssh does. That goes through a shell there; it holds fixed words
+    and paths of vrm's, quoted. `attach` adds what ssh starts to the batch job (see
+    `vrm.live.batch.adoption`).
+    """
+    start = (sys.executable or "python3", os.path.abspath(program[0]), *program[1:])
+    if reach == "local":
+        return (start[0], "-I", "-S", *start[1:])
+    words = ("/bin/sh", "-c", _START, "sh", *start)
+    if reach == "srun":
+        # Beside everything else that runs there, and taking nothing away from it.
+        return ("srun", "--overlap", "-N1", "-n1", "-w", host, "--cpu-bind=none", "--mem=0",
+                "--gres=none", "--mpi=none", "--export=ALL", "--quiet", *words)
+    if attach:
+        words = ("/bin/sh", "-c", _ATTACH + _START, "sh", *attach, *start)
+    way = command or (*SSH, "-o", f"ConnectTimeout={max(1, round(timeout))}")
+    return (*way, host, " ".join(map(shlex.quote, words)))
+
+
+def agent_environment(env: Mapping[str, str], reach: str) -> Dict[str, str]:
+    """The environment in which ssh or srun is started. What a Slurm job says of its own tasks
+    (CPUs, memory, distribution) would be taken for options of the agent's step."""
+    if reach != "srun":
+        return dict(env)
+    return {name: value for name, value in env.items()
+            if name in _SLURM_KEPT or not name.startswith(("SLURM_", "SRUN_", "SBATCH_"))}
+
+
+def is_local(host: str, env: Mapping[str, str]) -> bool:
+    """Whether this is the machine's own name."""
+    own = os.uname().nodename
+    names = {own, "localhost", "127.0.0.1", "::1", env.get("SLURMD_NODENAME", own)}
+    if host in names:
+        return True
+    # A short name and a long one are the same, two long ones are not.
+    return host.partition(".")[0] == host_name() and "" in (host.partition(".")[2],
+                                                            own.partition(".")[2])
+
+
+_MENDS = (
+    ("Host key verification failed", "log in there once by hand, to accept its key"),
+    ("Permission denied", "ssh must work without a password: ssh-keygen, ssh-copy-id"),
+    ("can't open file", "vrm must lie on a file system that all nodes see"),
+    ("Could not resolve hostname", "correct the host's name"))
+
+
+def _with_mend(text: str) -> str:
+    mend = next((mend for sign, mend in _MENDS if sign in text), "")
+    return f"{text} ({mend})" if mend else text
+
+
+# ---------------------------------------------------------------------------------- the agents
+
+_WAITING, _CONNECTING, _ANSWERS = "waiting", "connecting", "answers"
+
+
+class _Node:
+    """What is known of one node's agent."""
+
+    def __init__(self, host: str, reach: str) -> None:
+        self.host = host
+        self.reach = reach
+        self.state = _WAITING
+        self.process: Optional["subprocess.Popen[bytes]"] = None
+        self.unread = bytearray()
+        self.unsent: Deque[bytes] = deque()
+        self.noise = 0
+        self.said = ""  # what was last said that is no answer
+        self.due = 0.0  # when to do something: connect, give up connecting, ping, give up a ping
+        self.pinged = False
+        self.failures = 0
+        self.lost_at: Optional[float] = None  # when an agent that had answered was lost
+        self.up: Optional[bool] = None  # as was told; None: not yet
+        self.boot = ""
+        self.rising: Optional[NodeFacts] = None  # what it is, while it is swept before it is up
+        self.asked: Dict[int, Dict[str, Any]] = {}
+
+    @property
+    def local(self) -> bool:
+        return self.reach == "local"
+
+
+@dataclass
+class _Timing:
+    ping: float
+    first_pause: float
+    longest_pause: float
+    fan_out: int
+
+
+class Agents:
+    """The agents of all hosts of a run; see the top of this file.
+
+    `run` is the mark of the run's processes, needed before ranks are asked for or swept. `reach`
+    is auto, ssh or srun; `command` goes in the place of ssh, and `attach` adds its sessions to the
+    batch job (see `command_line`); `env` is the environment of ssh and srun. `timeout`: seconds in which a node must answer. Times given and
+    returned are of the clock time.monotonic.
+    """
+
+    def __init__(self, hosts: Iterable[str], reach: str = "auto",
+                 env: Optional[Mapping[str, str]] = None, timeout: float = 10.0,
+                 command: Sequence[str] = (), run: str = "", ping: Optional[float] = None,
+                 pauses: Tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE),
+                 fan_out: int = FAN_OUT, attach: Sequence[str] = (),
+                 granted: Optional[Mapping[str, int]] = None) -> None:
+        env = dict(os.environ if env is None else env)
+        self.run = run
+        self.reach = "ssh" if command else choose_reach(reach, env)
+        self.timeout = timeout
+        self._command = tuple(command)
+        self._attach = tuple(attach)
+        self._wishes = {host: str(cores) for host, cores in (granted or {}).items()}
+        self._env = agent_environment(env, self.reach)
+        self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping, *pauses, fan_out)
+        self._nodes = {host: _Node(host, "local" if is_local(host, env) else self.reach)
+                       for host in hosts}
+        self._ready: List[AgentEvent] = []
+        self._dying: List["subprocess.Popen[bytes]"] = []
+        self._numbers = count(1)
+        self._poll = select.epoll()
+        self._by_fd: Dict[int, _Node] = {}
+
+    # For the event loop.
+
+    def start(self) -> None:
+        """Start the agents, so many at a time as the fan-out allows; returns at once."""
+        self.tick(time.monotonic())
+
+    def fileno(self) -> int:
+        """Readable when `events` has something to read."""
+        return self._poll.fileno()
+
+    def events(self) -> List[AgentEvent]:
+        """What has happened since the last call."""
+        self._read(time.monotonic())
+        ready, self._ready = self._ready, []
+        return ready
+
+    def tick(self, now: float) -> float:
+        """Connect, ping and give up, each when it is time; returns when to call again.
+
+        That is at once when there are events to fetch.
+        """
+        self._read(now)  # what has been said must not count as silence
+        self._dying = [process for process in self._dying if process.poll() is None]
+        connecting = sum(node.state == _CONNECTING for node in self._nodes.values())
+        for node in self._nodes.values():
+            if (node.up and node.lost_at is not None and not node.local
+                    and now >= node.lost_at + self.timeout):
+                self._down(node, node.said or "its agent was lost")
+            if now < node.due:
+                continue
+            if node.state == _WAITING:
+                if connecting < self._timing.fan_out:
+                    connecting += 1
+                    self._connect(node, now)
+            elif node.state == _CONNECTING:
+                node.failures += 1  # it need not hang a second time
+                self._fail(node, now, f"no answer within {self.timeout:g} s" + (
+                    f"; it said: {node.said}" if node.said else ""))
+            elif node.pinged:
+                reason = f"no answer to a ping within {self.timeout:g} s"
+                if node.up and not node.local:
+                    self._down(node, reason)
+                self._fail(node, now, reason)
+            else:
+                node.pinged, node.due = True, now + self.timeout
+                self._send(node, {"number": 0, "ask": "ping"})
+        if self._ready:
+            return now
+        times = [node.due for node in self._nodes.values()
+                 if node.state != _WAITING or connecting < self._timing.fan_out]
+        times += [node.lost_at + self.timeout for node in self._nodes.values()
+                  if node.up and node.lost_at is not None and not node.local]
+        times += [now + 0.1] if self._dying else []
+        return max(now, min(times, default=now + 60.0))
+
+    def resumed(self, seconds: float) -> None:
+        """This process was stopped for so long, and perhaps the agents with it: what was to happen
+        in that time happens later."""
+        for node in self._nodes.values():
+            node.due += seconds
+            if node.lost_at is not None:
+                node.lost_at += seconds
+
+    # What is asked.
+
+    def ask_affinity(self, job_id: int, hosts: Mapping[str, int], variables: Sequence[str],
+                     patience: float = PATIENCE) -> None:
+        """Ask for the CPUs of a job's ranks: `hosts` are its nodes with the number of its ranks
+        on each, `variables` what tells the rank (see `RANK_VARIABLES`).
+
+        Each of these nodes that is up gives an `Affinity` when it has found so many, or after
+        `patience` seconds, or when the job is swept.
+        """
+        for host, ranks in hosts.items():
+            node = self._nodes.get(host)
+            if node is not None and node.up is not False:
+                self._ask(node, {"ask": "affinity", "run": self.run, "job": job_id,
+                                 "ranks": ranks, "variables": list(variables),
+                                 "patience": patience})
+
+    def sweep(self, job_id: Optional[int], hosts: Optional[Iterable[str]] = None) -> None:
+        """Kill all processes of a job on some nodes, or on all; of the whole run if it is None.
+
+        Each node gives a `Swept`, one that is down when it has come back, before its `NodeUp`.
+        A job must not start again under its number before (see `sweeping`): a sweep ends all
+        that has the marks.
+        """
+        if not self.run:
+            raise ValueError("the run has no mark yet: set Agents.run")
+        for host in self._nodes if hosts is None else hosts:
+            node = self._nodes.get(host)
+            if node is not None:
+                self._ask(node, {"ask": "sweep", "run": self.run, "job": job_id})
+
+    def sweeping(self, job_id: int) -> bool:
+        """Whether some node that is not down is being swept of this job."""
+        return any(request["ask"] == "sweep" and request["job"] in (None, job_id)
+                   for node in self._nodes.values() if node.up is not False
+                   for request in node.asked.values())
+
+    def unanswered(self, up_only: bool = True) -> int:
+        """Questions without an answer yet, by default without those to nodes that are down."""
+        return sum(len(node.asked) for node in self._nodes.values()
+                   if node.up is not False or not up_only)
+
+    def relay(self) -> Optional[Relay]:
+        """What starts programs on the other nodes, by the ways on which agents are started there;
+        None when there is no other node."""
+        ways = {node.host: command_line(node.host, node.reach, self.timeout, self._command,
+                                        (runner.__file__,), self._attach)
+                for node in self._nodes.values() if not node.local}
+        return Relay(ways, self._env, self.timeout) if ways else None
+
+    def drop(self, hosts: Iterable[str]) -> None:
+        """Have nothing to do with these nodes any more."""
+        self._end([node for node in [self._nodes.pop(host, None) for host in hosts] if node])
+
+    def settle(self) -> Tuple[Dict[str, NodeFacts], Dict[str, str]]:
+        """Start, and wait until every node has answered or counts as down: the facts of the
+        ones and the reasons of the others, who are tried again unless they are dropped."""
+        found: Dict[str, NodeFacts] = {}
+        failed: Dict[str, str] = {}
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLIN)
+        while True:
+            now = time.monotonic()
+            due = self.tick(now)
+            for event in self.events():
+                if isinstance(event, NodeUp):
+                    found[event.host] = event.facts
+                    failed.pop(event.host, None)
+                elif isinstance(event, NodeDown):
+                    failed[event.host] = event.reason
+                    found.pop(event.host, None)
+            if len(found) + len(failed) >= len(self._nodes):
+                return found, failed
+            poll.poll(1000 * min(max(0.0, due - now), 1.0))
+
+    def close(self) -> None:
+        """End all agents. Jobs are not touched."""
+        self._end(self._nodes.values())
+        for process in self._dying:
+            try:
+                process.wait(0.1)
+            except subprocess.TimeoutExpired:
+                continue  # it hangs in the kernel, and has its SIGKILL
+        self._nodes.clear()
+        self._poll.close()
+
+    def _end(self, nodes: Collection[_Node]) -> None:
+        """End agents by the end of their input, and by force what has not ended in
+        CLOSE_SECONDS, or has never answered. (An srun that is killed leaves its agent alone.)"""
+        processes = [node.process for node in nodes
+                     if node.process is not None and node.state == _ANSWERS]
+        for process in processes:
+            assert process.stdin is not None
+            self._forget(process.stdin.fileno())
+            process.stdin.close()
+        end = time.monotonic() + CLOSE_SECONDS
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, end - time.monotonic()))
+        for node in nodes:
+            self._disconnect(node)
+
+    # Connecting and losing.
+
+    def _connect(self, node: _Node, now: float) -> None:
+        wish = self._wishes.get(node.host)
+        argv = command_line(node.host, node.reach, self.timeout, self._command,
+                            (agent.__file__, str(SILENCE), *([wish] if wish else [])),
+                            self._attach)
+        try:
+            # A session of its own: a Ctrl-C at the terminal is for vrm alone.
+            node.process = subprocess.Popen(
+                argv, env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, start_new_session=True, cwd="/")
+        except OSError as error:
+            self._fail(node, now, f"{argv[0]} cannot be started: {error.strerror}")
+            return
+        for pipe in (node.process.stdin, node.process.stdout, node.process.stderr):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            self._by_fd[pipe.fileno()] = node
+            self._poll.register(pipe.fileno(),
+                                0 if pipe is node.process.stdin else select.EPOLLIN)
+        node.state, node.due = _CONNECTING, now + self.timeout
+        node.unread.clear()
+        node.unsent.clear()
+        node.noise, node.said, node.pinged = 0, "", False
+
+    def _disconnect(self, node: _Node) -> None:
+        process, node.process = node.process, None
+        node.rising = None
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            assert pipe is not None
+            if not pipe.closed:
+                self._forget(pipe.fileno())
+                pipe.close()
+        _kill(process)
+        if process.poll() is None:
+            self._dying.append(process)
+
+    def _forget(self, fd: int) -> None:
+        if self._by_fd.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def _fail(self, node: _Node, now: float, reason: str) -> None:
+        """The agent is lost, or was never there: try again after a pause."""
+        answered = node.state == _ANSWERS
+        self._disconnect(node)
+        node.failures += 1
+        node.said = reason
+        node.state = _WAITING
+        node.due = now + min(self._timing.longest_pause,
+                             self._timing.first_pause * 2 ** min(node.failures - 1, 20))
+        if answered and node.lost_at is None:
+            node.lost_at = now
+            if node.up and not node.local:
+                self._ready.append(NodeLost(node.host, reason))
+        if node.up is None and node.failures >= 2:
+            self._down(node, reason)
+
+    def _down(self, node: _Node, reason: str) -> None:
+        node.up = False
+        node.lost_at = None
+        node.asked = {number: request for number, request in node.asked.items()
+                      if request["ask"] == "sweep"}
+        self._ready.append(NodeDown(node.host, _with_mend(reason)))
+
+    # Speaking.
+
+    def _ask(self, node: _Node, request: Dict[str, Any]) -> None:
+        request["number"] = next(self._numbers)
+        node.asked[request["number"]] = request
+        if node.state == _ANSWERS:
+            self._send(node, request)
+
+    def _send(self, node: _Node, request: Dict[str, Any]) -> None:
+        node.unsent.append((json.dumps(request, separators=(",", ":")) + "\n").encode())
+        self._flush(node)
+
+    def _flush(self, node: _Node) -> None:
+        """Write what the pipe takes; the poll tells when it takes more."""
+        assert node.process is not None and node.process.stdin is not None
+        fd = node.process.stdin.fileno()
+        while node.unsent:
+            try:
+                written = os.write(fd, node.unsent[0])
+            except BlockingIOError:
+                break
+            except BrokenPipeError:  # the end of its output tells of the loss
+                node.unsent.clear()
+                self._forget(fd)
+                return
+            if written < len(node.unsent[0]):
+                node.unsent[0] = node.unsent[0][written:]
+            else:
+                node.unsent.popleft()
+        if fd in self._by_fd:
+            self._poll.modify(fd, select.EPOLLOUT if node.unsent else 0)
+
+    # Listening.
+
+    def _read(self, now: float) -> None:
+        for fd, mask in self._poll.poll(0, max(1, 3 * len(self._nodes))):
+            node = self._by_fd.get(fd)
+            if node is None or node.process is None:
+                continue  # lost a moment ago
+            process = node.process
+            assert process.stdin is not None and process.stderr is not None
+            if fd == process.stdin.fileno():
+                if mask & select.EPOLLERR:
+                    self._forget(fd)
+                else:
+                    self._flush(node)
+            elif fd == process.stderr.fileno():
+                self._hear_errors(node)
+            else:
+                self._hear(node, fd, now)
+
+    def _hear_errors(self, node: _Node) -> None:
+        """Keep the last line that ssh, srun or the agent complained of."""
+        assert node.process is not None and node.process.stderr is not None
+        fd = node.process.stderr.fileno()
+        if fd not in self._by_fd:
+            return
+        try:
+            data = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return
+        if data:
+            self._note(node, data)
+        else:
+            self._forget(fd)
+
+    @staticmethod
+    def _note(node: _Node, data: bytes) -> None:
+        lines = [line.strip() for line in data.decode(errors="replace").splitlines()]
+        said = next((line for line in reversed(lines) if line), "")
+        if said:
+            node.said = "".join(c if c.isprintable() else "?" for c in said)[:300]
+
+    def _hear(self, node: _Node, fd: int, now: float) -> None:
+        try:
+            data = os.read(fd, 1 << 18)
+        except BlockingIOError:
+            return
+        if not data:
+            self._hear_errors(node)
+            self._fail(node, now, node.said or "its agent ended without a word")
+            return
+        node.unread += data
+        lines: List[bytes] = []
+        if b"\n" in data:  # a long answer comes in many parts
+            *lines, rest = bytes(node.unread).split(b"\n")
+            node.unread[:] = rest
+        for line in lines:
+            answer = _answer(line)
+            if answer is None:
+                node.noise += len(line)
+                self._note(node, line)
+            else:
+                node.noise = 0
+                self._take(node, answer, now)
+                if node.state == _WAITING:
+                    return  # it could not be understood
+        unread = len(node.unread)
+        if unread + node.noise > MOST_NOISE and not node.unread.startswith(b"{") or (
+                unread > LONGEST_LINE):
+            self._note(node, bytes(node.unread[:300]))
+            self._fail(node, now, f"something else than an agent answers there: {node.said}")
+
+    def _take(self, node: _Node, answer: Dict[str, Any], now: float) -> None:
+        """One answer of an agent."""
+        try:
+            if "facts" in answer:
+                self._take_facts(node, node_facts(answer["facts"], node.host), now)
+                if answer["facts"].get("claimed"):  # the same ones, if it is connected to again
+                    self._wishes[node.host] = "cpus:" + ",".join(
+                        map(str, answer["facts"]["claimed"]))
+                return
+            node.pinged, node.failures, node.due = False, 0, now + self._timing.ping
+            request = node.asked.pop(answer["number"], None)
+            if request is None:
+                return
+            if request["ask"] == "affinity":
+                ranks = {int(rank): parse_cpu_list(cpus)
+                         for rank, cpus in answer["ranks"].items()}
+                self._ready.append(Affinity(node.host, request["job"], ranks))
+            else:
+                self._ready.append(Swept(node.host, request["job"], int(answer["processes"]),
+                                         int(answer["left"])))
+                self._rise(node)
+        except TopologyError as error:
+            self._fail(node, now, str(error))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self._fail(node, now, f"its agent's answer cannot be read: {error!r}")
+
+    def _take_facts(self, node: _Node, facts: NodeFacts, now: float) -> None:
+        node.state, node.pinged, node.due = _ANSWERS, False, now + self._timing.ping
+        if node.up and node.boot and facts.boot != node.boot:
+            self._down(node, "it was restarted")
+        if node.up and node.lost_at is not None and not node.local:
+            self._ready.append(NodeUp(node.host, facts))
+        node.lost_at = None
+        node.boot = facts.boot
+        node.rising = None if node.up else facts
+        for request in list(node.asked.values()):
+            self._send(node, request)
+        self._rise(node)
+
+    def _rise(self, node: _Node) -> None:
+        """Tell of a node that answers, once it is swept: what is swept may start there again."""
+        if node.rising is not None and not any(request["ask"] == "sweep"
+                                               for request in node.asked.values()):
+            node.up = True
+            self._ready.append(NodeUp(node.host, node.rising))
+            node.rising = None
+
+
+def _answer(line: bytes) -> Optional[Dict[str, Any]]:
+    """The answer in a line, None when it is something else: login scripts print what they like."""
+    if not line.startswith(b"{"):
+        return None
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) and answer.get("vrm") == 1 else None
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """End an ssh or srun with all it has started; it leads a session, and so a group."""
+    if process.poll() is None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            process.kill()
+
+
+def probe(hosts: Iterable[str], reach: str = "auto", env: Optional[Mapping[str, str]] = None,
+          timeout: float = 10.0, command: Sequence[str] = ()
+          ) -> Tuple[Dict[str, NodeFacts], Dict[str, str]]:
+    """Ask all hosts at the same time what they are: the facts of those that answer, and the
+    reasons of those that do not. Leaves nothing running."""
+    agents = Agents(hosts, reach, env, timeout, command)
+    try:
+        return agents.settle()
+    finally:
+        agents.close()
+
+
+# ------------------------------------------------------------------------- affinity, as wished
+
+
+def compare_affinity(slots: Sequence[RankSlot], nodes: Sequence[Node],
+                     topologies: Mapping[str, Topology],
+                     ranks_by_host: Mapping[str, Mapping[int, FrozenSet[int]]]) -> BindingCheck:
+    """Compare the CPUs that ranks may use, by host and rank, with the cores of their slots.
+
+    A rank is right when all of its CPUs belong to cores of its slot: to have one hardware thread
+    of a core is to have the core, and a program may have narrowed itself. Nothing is said of
+    ranks on nodes without a topology or with a synthetic one, and of ranks that were not found.
+    """
+    hosts_of: Dict[int, Set[str]] = {}
+    for host, ranks in ranks_by_host.items():
+        for rank in ranks:
+            hosts_of.setdefault(rank, set()).add(host)
+    differences, unknown, missing = [], [], []
+    for slot in slots:
+        host = nodes[slot.node].name
+        topology = topologies.get(host)
+        elsewhere = hosts_of.get(slot.rank, set()) - {host}
+        cpus = ranks_by_host.get(host, {}).get(slot.rank)
+        if elsewhere:
+            differences.append(f"rank {slot.rank} runs on {', '.join(sorted(elsewhere))}, "
+                               f"wanted {host}")
+        elif topology is None or topology.synthetic:
+            unknown.append(slot.rank)
+        elif cpus is None:
+            missing.append(slot.rank)
+        else:
+            difference = _difference(topology, slot, cpus)
+            if difference:
+                differences.append(f"rank {slot.rank} of {host}: {difference}")
+    if differences:
+        return BindingCheck("mismatch", tuple(differences))
+    reasons = [f"rank(s) {fold(ranks)} {text}" for ranks, text in (
+        (unknown, "run on emulated cores"), (missing, "were not found on their node")) if ranks]
+    return BindingCheck("unchecked" if reasons else "ok", tuple(reasons))
+
+
+def _difference(topology: Topology, slot: RankSlot, cpus: FrozenSet[int]) -> str:
+    """What is wrong with the CPUs of a rank, "" for nothing."""
+    try:
+        wanted = [topology.core(slot.socket, core) for core in slot.cores]
+    except IndexError:
+        return f"has no socket {slot.socket} with core {max(slot.cores)}"
+    mine = {cpu for core in wanted for cpu in core.cpus}
+    if cpus <= mine:
+        return ""
+    return (f"may use CPU {fold(cpus)}, wanted {fold(mine)} (socket {slot.socket} core "
+            f"{fold(slot.cores)})")

@@ -1,0 +1,234 @@
+"""The nodes of a run while it runs: which of them answer, where the ranks of a job really are, and
+what jobs leave behind.
+
+Stands between the agents on the nodes (`vrm.live.nodes.agents`) and the manager, whose loop it never holds
+up. On a cluster that is emulated there are no agents, and nothing is watched.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import time
+from dataclasses import dataclass, field
+from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Union
+
+from vrm.live.launch.base import BindingCheck
+from vrm.live.nodes.agents import (RANK_VARIABLES, Affinity, Agents, NodeDown, NodeLost, NodeUp, Swept,
+                                   compare_affinity)
+from vrm.live.nodes.topology import Topology
+from vrm.model import AnyPlacement, Cluster, RankSlot
+
+CLOSING_SECONDS = 5.0
+"""Seconds that the last sweep may take."""
+
+
+@dataclass(frozen=True)
+class Down:
+    """A node (its number in the cluster) does not answer any more."""
+
+    node: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Unsure:
+    """The connection to a node was lost, which may mean that the node was."""
+
+    node: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Up:
+    """A node that was down, or of which nobody could be sure, answers again."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where the ranks of a job were found, compared with where they should be."""
+
+    job_id: int
+    check: BindingCheck
+
+
+@dataclass(frozen=True)
+class Left:
+    """A job that ended had left processes on a node; they are killed, but for `immortal` ones."""
+
+    job_id: int
+    host: str
+    processes: int
+    immortal: int
+
+
+NodeEvent = Union[Down, Unsure, Up, Bound, Left]
+
+
+@dataclass
+class _Question:
+    """Where the ranks of a job are, as far as its nodes have answered."""
+
+    slots: Sequence[RankSlot]
+    waiting_for: Set[str]
+    found: Dict[str, Mapping[int, FrozenSet[int]]] = field(default_factory=dict)
+
+
+class NodeWatch:
+    """Watches the nodes of a cluster through their agents (None: nothing is watched).
+
+    `topologies` by node name; `kind` is that of the launcher, by which ranks are known; `here` is
+    the name of this machine in the cluster.
+    """
+
+    def __init__(self, agents: Optional[Agents], cluster: Cluster,
+                 topologies: Mapping[str, Topology], kind: str, here: str = "") -> None:
+        self._agents = agents
+        self._cluster = cluster
+        self._topologies = topologies
+        self._variables = RANK_VARIABLES.get(kind, ())
+        self._here = here
+        self._hosts = [node.name for node in cluster.nodes]
+        self._index = {host: number for number, host in enumerate(self._hosts)}
+        self._questions: Dict[int, _Question] = {}
+        self._down: Set[int] = set()
+        self._unsure: Set[int] = set()
+        # The one agent of a single machine starts when it is first asked something.
+        self._awake = agents is not None and set(self._hosts) != {here}
+        self.deadline = 0.0 if self._awake else math.inf
+        """When `poll` must be called even if nothing can be read (the manager's clock)."""
+
+    def fileno(self) -> int:
+        """Readable when `poll` has something; -1 when nothing is watched."""
+        return -1 if self._agents is None else self._agents.fileno()
+
+    def begin(self, run: str) -> None:
+        """Learn the mark of the run's processes."""
+        if self._agents is not None:
+            self._agents.run = run
+
+    def poll(self, now: float) -> List[NodeEvent]:
+        """What has happened; `now` is the manager's clock."""
+        if self._agents is None or not self._awake:
+            return []
+        moment = time.monotonic()
+        due = self._agents.tick(moment)
+        events: List[NodeEvent] = []
+        for event in self._agents.events():
+            if isinstance(event, Affinity):
+                events += self._answered(event.job_id, event.host, event.ranks)
+            elif isinstance(event, Swept):
+                if event.job_id is not None and event.processes:
+                    events.append(Left(event.job_id, event.host, event.processes, event.left))
+            else:
+                events += self._changed(event)
+        self.deadline = now + (due - moment)
+        return events
+
+    def resumed(self, seconds: float) -> None:
+        """This process was stopped for so long: it has heard nobody meanwhile."""
+        if self._agents is not None:
+            self._agents.resumed(seconds)
+            self.deadline = 0.0 if self._awake else self.deadline
+
+    def _changed(self, event: Union[NodeUp, NodeLost, NodeDown]) -> List[NodeEvent]:
+        """A node that comes or goes; at the start of a run all are known to be up."""
+        node = self._index[event.host]
+        if isinstance(event, NodeLost):
+            self._unsure.add(node)
+            return [Unsure(node, event.reason)]
+        if isinstance(event, NodeUp):
+            if self.answers(node):
+                return []
+            self._unsure.discard(node)
+            if event.topology != self._topologies.get(event.host):
+                self._down.add(node)
+                return [Down(node, "it has come back with other cores than before")]
+            self._down.discard(node)
+            return [Up(node)]
+        told: List[NodeEvent] = [] if node in self._down else [Down(node, event.reason)]
+        self._down.add(node)
+        for job_id in [job_id for job_id, question in self._questions.items()
+                       if event.host in question.waiting_for]:
+            told += self._answered(job_id, event.host, {})
+        return told
+
+    def answers(self, node: int) -> bool:
+        """Whether a node does, as far as is known."""
+        return node not in self._down | self._unsure
+
+    # Where ranks are.
+
+    def ask(self, job_id: int, slots: Sequence[RankSlot]) -> bool:
+        """Ask where the ranks of a job run, for a `Bound` later; False when nobody can tell."""
+        ranks: Dict[str, int] = {}
+        for slot in slots:
+            host = self._hosts[slot.node]
+            topology = self._topologies.get(host)
+            if topology is not None and not topology.synthetic:
+                ranks[host] = ranks.get(host, 0) + 1
+        if self._agents is None or not self._variables or not ranks:
+            return False
+        self._awake = True
+        self.deadline = 0.0
+        self._questions[job_id] = _Question(slots, set(ranks))
+        self._agents.ask_affinity(job_id, ranks, self._variables)
+        return True
+
+    def _answered(self, job_id: int, host: str,
+                  ranks: Mapping[int, FrozenSet[int]]) -> List[NodeEvent]:
+        question = self._questions.get(job_id)
+        if question is None or host not in question.waiting_for:
+            return []
+        question.found[host] = ranks
+        question.waiting_for.discard(host)
+        if question.waiting_for:
+            return []
+        del self._questions[job_id]
+        return [Bound(job_id, compare_affinity(question.slots, self._cluster.nodes,
+                                               self._topologies, question.found))]
+
+    # What jobs leave behind.
+
+    def beyond(self, placement: AnyPlacement) -> bool:
+        """Whether a placement has other nodes than this machine, which emulated ones are not."""
+        return self._agents is not None and any(
+            self._hosts[node] != self._here for node in placement.nodes)
+
+    def sweep(self, job_id: int, placement: AnyPlacement, here: bool = False) -> None:
+        """Nothing of a job that is over may stay on its nodes; `here`: on this machine, too, whose
+        sessions the manager sweeps itself."""
+        self._questions.pop(job_id, None)
+        hosts = {self._hosts[node] for node in placement.nodes} - {self._here}
+        if here:
+            hosts.add(self._here)
+        if self._agents is not None and hosts:
+            self._awake = True
+            self.deadline = 0.0
+            self._agents.sweep(job_id, hosts)
+
+    def sweeping(self, job_id: int) -> bool:
+        """Whether some node is still being swept of a job."""
+        return self._agents is not None and self._agents.sweeping(job_id)
+
+    def close(self, sweep: bool) -> int:
+        """End the agents; before, with `sweep`, every process of the run on every node. The number
+        of processes that were still there."""
+        if self._agents is None:
+            return 0
+        killed = 0
+        if sweep and self._awake and self._agents.run:
+            self._agents.sweep(None)
+            end = time.monotonic() + CLOSING_SECONDS
+            readable = select.poll()
+            readable.register(self._agents.fileno(), select.POLLIN)
+            while self._agents.unanswered() and time.monotonic() < end:
+                due = self._agents.tick(time.monotonic())
+                killed += sum(event.processes for event in self._agents.events()
+                              if isinstance(event, Swept))
+                readable.poll(1000 * min(max(0.0, due - time.monotonic()), 0.1))
+        self._agents.close()
+        self._agents = None
+        return killed

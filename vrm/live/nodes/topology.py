@@ -1,0 +1,575 @@
+"""What machines offer to a run: sockets, cores and their CPU numbers, memory, GPUs, a CPU quota.
+
+Read from the kernel's own files under /sys and /proc, with no other tool: those of this machine,
+or those that an agent (`vrm.live.nodes.agent`) sends from a node.
+
+Three numberings of cores meet here, and mixing them up puts ranks on the wrong cores:
+
+| numbering | used by | example: 2 sockets of 4 cores, even CPUs on the first |
+|---|---|---|
+| socket and core, both from 0, counting only what this process may use | the model: `Node`, `RankSlot` | socket 1, core 0 |
+| logical: socket and core within it, or core of the whole machine, counting all that the cpuset has | rankfiles, what Open MPI reports | socket 1, core 0; core 4 |
+| CPU numbers of the operating system, one for each hardware thread | /proc, taskset, srun, what Open MPI 5 reports when cores have one thread | CPU 1 |
+
+The logical order is the one hwloc gives, since the launchers count with hwloc: sockets, and
+within them dies, NUMA nodes, caches and cores, each level by its lowest CPU number.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import threading
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import (Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple,
+                    Union)
+
+from vrm.live.nodes import agent
+from vrm.model import Node
+
+PathLike = Union[str, "os.PathLike[str]"]
+Size = Union[str, int]
+Cpus = FrozenSet[int]
+
+SYSTEM = "sys/devices/system"
+"""Where the kernel keeps its files on CPUs, below the root."""
+
+MOST_CPUS = 1 << 16
+"""No synthetic machine may have more."""
+
+
+class TopologyError(Exception):
+    """The machine cannot be read, or is smaller than what was asked for; the text says the mend."""
+
+
+@dataclass(frozen=True)
+class Core:
+    """One core: its place in the logical order (see above) and its CPU numbers.
+
+    `number` counts over the whole machine, `socket` and `index` name the same core by its
+    socket and its place in it.
+    """
+
+    number: int
+    socket: int
+    index: int
+    cpus: Tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The cores of one machine.
+
+    `all_cores` are those of the cpuset in logical order, which is what a launcher sees;
+    `sockets` are the ones among them that this process may use, socket by socket, without
+    empty sockets. `hidden` tells that the cpuset leaves some socket no core at all.
+    `synthetic`: hwloc was told to show this machine (HWLOC_SYNTHETIC) instead of the real one.
+    Launchers then map ranks to it, but the kernel binds them to nothing.
+    """
+
+    host: str
+    all_cores: Tuple[Core, ...]
+    sockets: Tuple[Tuple[Core, ...], ...]
+    hidden: bool = False
+    synthetic: bool = False
+
+    @classmethod
+    def regular(cls, host: str, sockets: Sequence[int]) -> "Topology":
+        """A machine with one thread on each core and CPUs numbered in logical order."""
+        cores: List[Core] = []
+        for place, size in enumerate(sockets):
+            first = len(cores)
+            cores += [Core(first + i, place, i, (first + i,)) for i in range(size)]
+        return cls(host, tuple(cores), _by_socket(cores))
+
+    @property
+    def node(self) -> Node:
+        """The usable cores as a node of the model."""
+        return Node(self.host, tuple(len(cores) for cores in self.sockets))
+
+    @property
+    def cores(self) -> int:
+        """How many cores this process may use."""
+        return sum(len(cores) for cores in self.sockets)
+
+    @cached_property
+    def threads(self) -> bool:
+        """Whether some core has several hardware threads."""
+        return any(len(core.cpus) > 1 for core in self.all_cores)
+
+    @cached_property
+    def even(self) -> bool:
+        """Whether the cpuset has the same number of cores of every socket."""
+        counts = {len(cores) for cores in _by_socket(self.all_cores)}
+        return len(counts) == 1 and not self.hidden
+
+    @cached_property
+    def number_of_cpu(self) -> Dict[int, int]:
+        """The logical number of the core that each CPU belongs to."""
+        return {cpu: core.number for core in self.all_cores for cpu in core.cpus}
+
+    def core(self, socket: int, core: int) -> Core:
+        """The core that the model calls so; IndexError when this machine has none such."""
+        return self.sockets[socket][core]
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What a node has: its cores, bytes of memory (all, and what was free at the time), GPUs.
+
+    `boot` names the time since its last boot; `warning` says what could not be understood.
+    """
+
+    topology: Topology
+    memory: int = 0
+    available: int = 0
+    gpus: int = 0
+    boot: str = ""
+    warning: str = ""
+
+
+# ------------------------------------------------------------------------------- this machine
+
+
+def read_topology(root: PathLike = "/") -> Topology:
+    """The topology of this machine as this process may use it, or the one of HWLOC_SYNTHETIC.
+
+    `root` stands for a file system to read instead (all of whose CPUs may then be used).
+    Raises TopologyError when it shows no usable CPU.
+    """
+    if Path(root) != Path("/"):
+        return parse_topology(root, host_name())
+    synthetic = parse_synthetic(os.environ.get("HWLOC_SYNTHETIC", ""), host_name())
+    if synthetic is not None:
+        return synthetic
+    return parse_topology(root, host_name(), cpuset=_cpuset(), mask=os.sched_getaffinity(0))
+
+
+def host_name() -> str:
+    """The short name of this machine."""
+    return os.uname().nodename.partition(".")[0]
+
+
+def _cpuset() -> Set[int]:
+    """See `agent.widen`: in a thread that ends at once, since it changes the thread's mask."""
+    found: Set[int] = set()
+    thread = threading.Thread(target=lambda: found.update(agent.widen()))
+    thread.start()
+    thread.join()
+    return found
+
+
+# ------------------------------------------------------------------------------------ parsing
+
+
+def node_facts(said: Mapping[str, Any], host: str) -> NodeFacts:
+    """What an agent's facts (`agent.facts`) say of node `host`.
+
+    Raises TopologyError when they are none, or show no usable CPU.
+    """
+    try:
+        text = str(said["synthetic"])
+        topology = parse_synthetic(text, host)
+        warning = ""
+        if topology is None:
+            topology = replace(_alike(tuple(said["files"].items()), frozenset(said["cpuset"]),
+                                      frozenset(said["mask"])), host=host)
+            if text:
+                warning = (f"HWLOC_SYNTHETIC is `{text}` there, of which vrm understands nothing: "
+                           "it wants a number each of packages, cores and PUs, such as `pack:2 "
+                           "core:4 pu:1`; the real cores are taken")
+        if said.get("claimed") is not None:
+            topology = claimed(topology, said["claimed"])
+            warning = str(said.get("shared", "")) or warning
+        return NodeFacts(topology, int(said["memory"]), int(said["available"]), int(said["gpus"]),
+                         str(said["boot"]), warning)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TopologyError(f"its agent sent facts that cannot be read ({error!r}); do all nodes "
+                            "see the same version of vrm?") from error
+
+
+def claim(wanted: int) -> Tuple[Topology, str]:
+    """This machine with the cores that `agent.Claim` gets for this process, and why these are not
+    those that were wished for ("" if they are). Raises TopologyError when all are taken."""
+    machine = read_topology()
+    if machine.synthetic:
+        return machine, ""
+    made = agent.Claim(agent.read_files(), os.sched_getaffinity(0), str(wanted))
+    return (machine if made.cpus is None else claimed(machine, made.cpus)), made.trouble
+
+
+def claimed(topology: Topology, cpus: Iterable[int]) -> Topology:
+    """The machine with those of its cores that were claimed. Raises TopologyError for none."""
+    own = frozenset(cpus)
+    sockets = _by_socket(core for cores in topology.sockets for core in cores
+                         if not own.isdisjoint(core.cpus))
+    if not sockets:
+        raise TopologyError("all of its cores are taken by other vrm; wait for their end, or ask "
+                            "the batch system for whole nodes (--exclusive)")
+    return replace(topology, sockets=sockets)
+
+
+@lru_cache(maxsize=16)
+def _alike(files: Tuple[Tuple[str, str], ...], cpuset: Cpus, mask: Cpus) -> Topology:
+    """The topology of nodes that say the same: most of a cluster's do, and a large one takes a
+    twentieth of a second."""
+    return _topology(dict(files), "/" + SYSTEM, "", cpuset, mask)
+
+
+_LEVEL = re.compile(r"""
+    (?P<attached>\[[^\]]*\])
+    |(?P<type>[a-z]\w*):(?P<count>[1-9]\d*)(?:\([^()]*\))?
+    """, re.VERBOSE | re.IGNORECASE)
+_PACKAGE = re.compile(r"pa\w*|so\w*", re.IGNORECASE)
+_CORE = re.compile(r"co\w*", re.IGNORECASE)
+_PU = re.compile(r"pu", re.IGNORECASE)
+_BETWEEN = re.compile(r"(ma|n[uo]|di|gr|ca|l[1-5])\w*", re.IGNORECASE)
+
+
+def parse_synthetic(text: str, host: str) -> Optional[Topology]:
+    """The machine that hwloc shows when HWLOC_SYNTHETIC is `text`, None if it is not understood.
+
+    Understood are levels with a type: one of packages (or sockets), one of cores, PUs last, and
+    NUMA nodes, dies, groups and caches anywhere between, for example
+    `numa:2 pack:1 l3:1 core:4 pu:2`. Each number counts the children of one object above. CPU
+    numbers are taken to be in order: an `(indexes=...)` is left aside.
+    """
+    levels, place = [], 0
+    stripped = text.strip()
+    while place < len(stripped):
+        match = _LEVEL.match(stripped, place)
+        if not match:
+            return None
+        if match["type"]:
+            levels.append((match["type"], int(match["count"])))
+        place = match.end()
+        while stripped[place:place + 1].isspace():
+            place += 1
+    order = "".join("P" if _PACKAGE.fullmatch(name) else "C" if _CORE.fullmatch(name)
+                    else "U" if _PU.fullmatch(name) else "." if _BETWEEN.fullmatch(name) else "?"
+                    for name, _ in levels)
+    shape = re.fullmatch(r"(\.*P)(\.*C)(\.*U)", order)
+    if not shape:
+        return None
+    packages, cores, threads = (
+        math.prod(count for _, count in levels[slice(*shape.span(part))]) for part in (1, 2, 3))
+    if packages * cores * threads > MOST_CPUS:
+        return None
+    every = tuple(Core(number, number // cores, number % cores,
+                       tuple(range(number * threads, (number + 1) * threads)))
+                  for number in range(packages * cores))
+    return Topology(host, every, _by_socket(every), synthetic=True)
+
+
+def parse_topology(root: PathLike, host: str, cpuset: Optional[Iterable[int]] = None,
+                   mask: Optional[Iterable[int]] = None) -> Topology:
+    """The topology that the files under `root` describe, cut to a cpuset and to a mask.
+
+    None stands for all CPUs. Raises TopologyError when nothing is left. Where the kernel tells
+    nothing of sockets or threads, CPUs are cores of one socket.
+    """
+    return _topology(agent.read_files(root), Path(root, SYSTEM), host, cpuset, mask)
+
+
+def _topology(files: Mapping[str, str], system: PathLike, host: str,
+              cpuset: Optional[Iterable[int]], mask: Optional[Iterable[int]]) -> Topology:
+    kernel = _Kernel(files, Path(system), cpuset)
+    allowed = kernel.cpus if cpuset is None else kernel.cpus & frozenset(cpuset)
+    usable = allowed if mask is None else allowed & frozenset(mask)
+    if not usable:
+        raise TopologyError(f"no CPU that this process may use is found under {kernel.system}")
+    places: Dict[Cpus, int] = {}
+    sizes: Dict[int, int] = {}
+    cores: List[Core] = []
+    taken: Set[int] = set()
+    for cpu in sorted(allowed, key=kernel.nest):
+        if cpu in taken:
+            continue
+        package = kernel.package(cpu)
+        threads = (kernel.threads(cpu) & package & allowed) - taken
+        taken |= threads
+        place = places.setdefault(package, len(places))
+        cores.append(Core(len(cores), place, sizes.get(place, 0), tuple(sorted(threads))))
+        sizes[place] = sizes.get(place, 0) + 1
+    return Topology(host, tuple(cores),
+                    _by_socket(core for core in cores if not usable.isdisjoint(core.cpus)),
+                    hidden=any(kernel.package(cpu) not in places for cpu in kernel.cpus))
+
+
+def _by_socket(cores: Iterable[Core]) -> Tuple[Tuple[Core, ...], ...]:
+    sockets: Dict[int, List[Core]] = {}
+    for core in cores:
+        sockets.setdefault(core.socket, []).append(core)
+    return tuple(tuple(sockets[place]) for place in sorted(sockets))
+
+
+class _Kernel:
+    """The kernel's files on CPUs, by their path below `system` (see `agent.read_files`)."""
+
+    def __init__(self, files: Mapping[str, str], system: Path,
+                 cpuset: Optional[Iterable[int]]) -> None:
+        self.system = system
+        self._files = files
+        self._lists: Dict[str, Cpus] = {}
+        self._caches: Dict[str, List[str]] = {}
+        for name in files:
+            folder, cache, _ = name.partition("/cache/")
+            if cache:
+                self._caches.setdefault(folder, []).append(name)
+        self._numa = sorted(name for name in files if name.startswith("node/"))
+        self.cpus = self._online(cpuset)
+        self._by_id: Dict[str, Cpus] = {}
+
+    def _online(self, cpuset: Optional[Iterable[int]]) -> Cpus:
+        """The CPUs that are switched on."""
+        listed = self._list("cpu/online")
+        if listed:
+            return listed
+        folders = (re.fullmatch(r"cpu/cpu(\d+)", name) for name in self._files)
+        named = frozenset(int(folder[1]) for folder in folders if folder)
+        return named or frozenset(cpuset or ())  # /sys is masked in some containers
+
+    def package(self, cpu: int) -> Cpus:
+        """The CPUs of the CPU's socket. Some ARM machines call every socket -1."""
+        folder = f"cpu/cpu{cpu}/topology"
+        siblings = self._first_list(folder, "package_cpus_list", "core_siblings_list")
+        if siblings:
+            return siblings | {cpu}
+        own = self._files.get(f"{folder}/physical_package_id")
+        if own is None:
+            return self.cpus
+        if own not in self._by_id:
+            self._by_id[own] = frozenset(other for other in self.cpus if own == self._files.get(
+                f"cpu/cpu{other}/topology/physical_package_id"))
+        return self._by_id[own]
+
+    def threads(self, cpu: int) -> Cpus:
+        """The CPUs of the CPU's core."""
+        folder = f"cpu/cpu{cpu}/topology"
+        return self._first_list(folder, "core_cpus_list", "thread_siblings_list") | {cpu}
+
+    def nest(self, cpu: int) -> Tuple[int, ...]:
+        """The CPU's place in the logical order: the lowest CPU of everything around it, from
+        the largest (the socket, or a NUMA node of several) to the core, and the CPU itself."""
+        folder = f"cpu/cpu{cpu}"
+        around = {self.package(cpu), self.threads(cpu)}
+        around.update(self._list(f"{folder}/topology/{name}_cpus_list")
+                      for name in ("die", "cluster"))
+        around.update(self._list(name) for name in self._caches.get(folder, ()))
+        around.update(self._list(name) for name in self._numa)
+        nest = sorted((group for group in around if cpu in group),
+                      key=lambda group: (-len(group), min(group)))
+        return (*map(min, nest), cpu)
+
+    def _first_list(self, folder: str, *names: str) -> Cpus:
+        """The first of several files that there is; the kernel has renamed some."""
+        return next(filter(None, (self._list(f"{folder}/{name}") for name in names)), frozenset())
+
+    def _list(self, name: str) -> Cpus:
+        """The CPUs listed in a file that are switched on; none when there is no such file."""
+        found = self._lists.get(name)
+        if found is None:
+            try:
+                found = parse_cpu_list(self._files.get(name, ""))
+            except ValueError as error:
+                raise TopologyError(f"{self.system / name}: {error}") from error
+            if name != "cpu/online":
+                found &= self.cpus
+            self._lists[name] = found
+        return found
+
+
+def _read(path: Path) -> Optional[str]:
+    try:
+        return path.read_text().strip()
+    except OSError:  # files differ between kernels, machines and containers
+        return None
+
+
+def fold(numbers: Iterable[int]) -> str:
+    """`0-2,5` for 0, 1, 2, 5: what `parse_cpu_list` reads."""
+    runs: List[List[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def parse_cpu_list(text: str) -> Cpus:
+    """The numbers in a kernel's list such as `0-3,8,10-11`; ValueError when it is none."""
+    numbers: Set[int] = set()
+    for part in text.split(",") if text.strip() else ():
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if not match:
+            raise ValueError(f"`{text.strip()}` is not a list of CPU numbers")
+        first = int(match.group(1))
+        numbers.update(range(first, int(match.group(2) or first) + 1))
+    return frozenset(numbers)
+
+
+# -------------------------------------------------------------------------------------- quota
+
+
+def cpu_quota(root: PathLike = "/") -> Optional[float]:
+    """How many CPUs' worth of time the control groups of this process allow; None = no limit.
+
+    Containers are often given less time than cores; ranks on all cores are then stopped by
+    the kernel for part of every period. Version 1 and 2 of control groups are read, with all
+    groups above.
+    """
+    quotas = []
+    for line in (_read(Path(root, "proc/self/cgroup")) or "").splitlines():
+        _, controllers, group = (line.split(":", 2) + ["", ""])[:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for mount in ("sys/fs/cgroup", f"sys/fs/cgroup/{controllers}", "sys/fs/cgroup/cpu"):
+            place = Path(group.lstrip("/"))
+            for above in (place, *place.parents):
+                quotas.append(_quota(Path(root, mount, above)))
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota(folder: Path) -> Optional[float]:
+    """CPUs' worth of time that one control group allows itself."""
+    words = (_read(folder / "cpu.max") or "").split() or [
+        _read(folder / "cpu.cfs_quota_us") or "", _read(folder / "cpu.cfs_period_us") or ""]
+    if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
+        return int(words[0]) / int(words[1])
+    return None  # `max` or -1
+
+
+# ----------------------------------------------------------------------------------- geometry
+
+
+def geometry(nodes: Size = "auto", sockets: Size = "auto", cores: Size = "auto",
+             emulate: bool = False, topology: Optional[Topology] = None
+             ) -> Tuple[List[Node], bool]:
+    """The nodes of the wished cluster, and whether they are emulated.
+
+    Each size is a number or `auto`, which is what the machine has. A cluster that is smaller
+    than the machine uses its first sockets and cores. A larger one is emulated if `emulate`
+    allows it (its nodes are then n0, n1, ...), else TopologyError.
+    """
+    machine = topology or read_topology()
+    found = cluster_geometry([machine.host], {machine.host: NodeFacts(machine)},
+                             nodes, sockets, cores, emulate)
+    return list(found.nodes), found.emulated
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The nodes of a run and their topologies by name. An `emulated` cluster has none: all of
+    its nodes are this machine. `warnings` say what is used otherwise than it might seem.
+    `granted` are all nodes of the allocation; one that does not answer counts as like the first
+    that does."""
+
+    nodes: Tuple[Node, ...]
+    topologies: Mapping[str, Topology]
+    emulated: bool = False
+    warnings: Tuple[str, ...] = ()
+    granted: Tuple[Node, ...] = ()
+
+
+MOST_CORES = 10_000_000
+"""Cores of the largest cluster that is made."""
+
+
+def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
+                     nodes: Size = "auto", sockets: Size = "auto", cores: Size = "auto",
+                     emulate: bool = False, granted: Optional[Mapping[str, int]] = None,
+                     failed: Optional[Mapping[str, str]] = None) -> Geometry:
+    """The wished cluster on the nodes of an allocation.
+
+    `hosts` in the allocation's order, `facts` of those that answered, `failed` the reasons of
+    those that did not: they are left out with a warning, unless none is left. `granted` are the
+    cores that the batch system gives on a host. Where the probe sees more, the first so many are
+    used (a batch system that confines jobs shows them no other).
+
+    `nodes`, `sockets` and `cores` are numbers or `auto`, which is what there is: nodes may
+    differ. Smaller numbers take the first nodes, sockets and cores. Larger ones give nodes n0,
+    n1 ... emulated on this machine if `emulate` allows it, else TopologyError.
+    """
+    granted, failed = granted or {}, failed or {}
+    wanted_nodes = _size("Nodes", nodes) or len(hosts)
+    wanted_sockets, wanted_cores = _size("Sockets", sockets), _size("Cores", cores)
+    answered = [host for host in hosts if host in facts]
+    if wanted_nodes * (wanted_sockets or 1) * (wanted_cores or 1) > MOST_CORES:
+        raise TopologyError(f"Nodes, Sockets and Cores ask for more than {MOST_CORES} cores in all; "
+                            "make them smaller, or write auto")
+    if not answered:
+        raise TopologyError("no node of the allocation answers: " + "; ".join(
+            f"{host}: {failed.get(host, 'not asked')}" for host in hosts))
+    warnings = [f"{host} is left out: {failed.get(host, 'not asked')}"
+                for host in hosts if host not in facts]
+    chosen, shapes, complaint = [], {}, ""
+    for host in answered[:wanted_nodes]:
+        machine, text = _granted(host, facts[host].topology, granted.get(host))
+        warnings += [part for part in (facts[host].warning and
+                                       f"{host}: {facts[host].warning}", text) if part]
+        shape = _wanted_shape(machine, wanted_sockets, wanted_cores)
+        chosen.append(Node(host, shape))
+        shapes[host] = machine
+        if not complaint and not (len(shape) <= len(machine) and all(
+                wanted <= there for wanted, there in zip(shape, machine))):
+            complaint = (f"this machine is 1 node of {_shape(machine)} usable cores"
+                         if len(hosts) == 1 else f"{host} has {_shape(machine)} usable cores")
+    first = shapes[chosen[0].name]
+    if wanted_nodes > len(hosts) and not complaint:
+        complaint = (f"this machine is 1 node of {_shape(first)} usable cores" if len(hosts) == 1
+                     else f"the allocation has {len(hosts)} nodes")
+    if not complaint:
+        like = facts[answered[0]].topology
+        silent = [Node(host, _wanted_shape(_granted(host, like, granted.get(host))[0],
+                                           wanted_sockets, wanted_cores))
+                  for host in hosts if host not in facts]
+        return Geometry(tuple(chosen), {host: facts[host].topology for host in shapes},
+                        warnings=tuple(warnings), granted=(*chosen, *silent)[:wanted_nodes])
+    shape = _wanted_shape(first, wanted_sockets, wanted_cores)
+    if emulate:
+        return Geometry(tuple(Node(f"n{i}", shape) for i in range(wanted_nodes)), {}, True,
+                        tuple(warnings))
+    raise TopologyError(
+        f"Nodes, Sockets and Cores ask for {wanted_nodes} node(s) of {_shape(shape)} cores; "
+        f"{complaint}. Make them smaller, or write auto; or add `Emulate: true` to run the ranks "
+        "oversubscribed and unbound")
+
+
+def _wanted_shape(machine: Sequence[int], sockets: int, cores: int) -> Tuple[int, ...]:
+    """Cores of each wanted socket; 0 stands for what the machine has."""
+    return tuple(cores or (machine[i] if i < len(machine) else max(machine))
+                 for i in range(sockets or len(machine)))
+
+
+def _granted(host: str, topology: Topology, cores: Optional[int]) -> Tuple[Tuple[int, ...], str]:
+    """Cores of each socket that may be used when so many are granted, and a warning if these
+    are fewer than there are."""
+    sockets = topology.node.sockets
+    if cores is None or cores >= sum(sockets):
+        return sockets, ""
+    cut, left = [], max(cores, 1)
+    for size in sockets:
+        cut += [min(size, left)] if left else []
+        left -= min(size, left)
+    return tuple(cut), (f"{host}: {cores} of the {sum(sockets)} cores that are seen there are "
+                        "granted to this job, and the first ones are used")
+
+
+def _size(key: str, value: Size) -> int:
+    """The number, or 0 for auto."""
+    if value == "auto":
+        return 0
+    if not isinstance(value, int) or value < 1:
+        raise TopologyError(f"{key}: found {value!r}, wanted auto or a whole number from 1 up")
+    return value
+
+
+def _shape(sockets: Sequence[int]) -> str:
+    """`2 x 4` for two sockets of four cores, `2+4` when they differ."""
+    if len(set(sockets)) == 1:
+        return f"{len(sockets)} x {sockets[0]}"
+    return "+".join(map(str, sockets))

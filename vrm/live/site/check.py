@@ -1,0 +1,269 @@
+"""`vrm check`: a configuration with its queue. What can never run, and why, before anything runs.
+
+Nothing is started and nothing is changed. A line of the queue is judged as the manager would judge
+it: the same readers, programs, trust and placement.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, Union
+
+from vrm.config import ConfigError, Settings, load
+from vrm.live.batch.allocation import AllocationError, find_allocation
+from vrm.live.launch.base import LaunchError, make_launcher
+from vrm.live.nodes.topology import TopologyError, cluster_geometry
+from vrm.live.site.doctor import Finding, ask_nodes
+from vrm.live.site.setup import application_fault, describe, distrusted, make_scheduler
+from vrm.model import Cluster, Infeasible, Job
+from vrm.model.job import resolved
+from vrm.scheduling import Scheduler
+from vrm.system.trust import distrust
+from vrm.workload.estimates import EstimateError, read_estimates
+from vrm.workload.npb import allows, rule
+from vrm.workload.queue_file import Line, LineError, QueueFollower, QueueLine
+
+MOST_SHOWN = 20
+"""Lines of the queue that are shown with the same sort of trouble; the others are counted."""
+
+Size = Union[str, int]
+
+
+@dataclass
+class Report:
+    """What was found. `usable`: a manager could start with this configuration; `lines` of the queue
+    name jobs, and those in `never` can never run."""
+
+    findings: List[Finding]
+    usable: bool = True
+    lines: int = 0
+    never: int = 0
+
+    def add(self, level: str, what: str, text: str, fix: str = "") -> None:
+        """Enter one finding."""
+        self.findings.append(Finding(level, what, text, fix))
+
+
+def check(config: Optional[str], env: Mapping[str, str], estimates: Optional[str] = None,
+          sizes: Optional[Dict[str, Size]] = None) -> Report:
+    """Check a configuration (None: every key's default) and its queue.
+
+    `estimates` is a table of `vrm calibrate` to compare the queue with. `sizes` (nodes, sockets,
+    cores) describe a machine other than this one.
+    """
+    report = Report([])
+    try:
+        settings = load(config)
+        problems = settings.check_files() or distrusted(settings)
+        if problems:
+            raise ConfigError(problems)
+    except ConfigError as error:
+        return _unusable(report, error)
+    report.add("ok", "config", config or "none; every key has its default")
+    known = None
+    if estimates is not None:
+        try:
+            known = read_estimates(estimates)[0]
+        except EstimateError as error:
+            report.usable = False
+            report.add("wrong", "estimates", str(error))
+            return report
+    cluster = _cluster(settings, env, sizes or {}, report)
+    kind = _launcher(settings, report)
+    if cluster is None:
+        return report
+    try:
+        scheduler = make_scheduler(settings, cluster)
+    except ConfigError as error:
+        return _unusable(report, error)
+    _queue(settings, scheduler, kind, known, report)
+    return report
+
+
+def _unusable(report: Report, error: ConfigError) -> Report:
+    for problem in error.problems:
+        report.add("wrong", "config", str(problem))
+    report.usable = False
+    return report
+
+
+def _cluster(settings: Settings, env: Mapping[str, str], sizes: Dict[str, Size], report: Report
+             ) -> Optional[Cluster]:
+    """The nodes that jobs would have; None where that is not to be found out."""
+    try:
+        allocation = find_allocation(env, settings.hosts.file)
+        found, failed = ask_nodes(allocation, settings)
+        own = {name: sizes.get(name, getattr(settings, name))
+               for name in ("nodes", "sockets", "cores")}
+        alone = allocation.kind == "machine"
+        described = bool(sizes) or (alone and "auto" not in own.values())
+        shape = cluster_geometry(allocation.hosts, found, own["nodes"], own["sockets"],
+                                 own["cores"], settings.emulate or described, allocation.cores,
+                                 failed)
+    except (AllocationError, TopologyError) as error:
+        report.usable = False
+        report.add("wrong", "nodes", str(error))
+        return None
+    emulated = shape.emulated and settings.emulate
+    report.add("ok", "nodes", describe(settings, shape.nodes, emulated))
+    for warning in shape.warnings:
+        report.add("note", "nodes", warning)
+    if shape.emulated and not settings.emulate and not sizes:
+        report.add("note", "nodes", "this machine is smaller than the configuration says: checked "
+                   "as configured", "run vrm there, in a batch job: `vrm script` writes one")
+    elif alone and not sizes and (shutil.which("sbatch") or shutil.which("qsub")):
+        report.add("note", "nodes", "checked for this machine alone, outside of a batch job",
+                   "for 4 nodes: vrm check --nodes 4 (--sockets and --cores, if they differ)")
+    return Cluster(shape.nodes)
+
+
+def _launcher(settings: Settings, report: Report) -> str:
+    """The kind of the launcher; empty where there is none."""
+    try:
+        launcher = make_launcher(settings.launcher)
+    except LaunchError as error:
+        report.usable = False
+        report.add("wrong", "MPI", str(error))
+        return ""
+    report.add("ok", "MPI", ", ".join(filter(None, (launcher.mpirun, launcher.version_text))))
+    return getattr(launcher, "kind", "")
+
+
+def _queue(settings: Settings, scheduler: Scheduler, kind: str,
+           known: Optional[Mapping[Any, Any]], report: Report) -> None:
+    """Judge every line of the queue."""
+    path = settings.applications.queue
+    if not path.exists():
+        report.add("note", "queue", f"{path} does not exist yet; a manager waits for it")
+        return
+    reason = distrust(path, settings.trust)
+    if reason:
+        report.usable = False
+        report.add("wrong", "queue", reason)
+        return
+    follower = QueueFollower(path)
+    follower.finish()
+    lines = follower.read_new()
+    if follower.trouble:
+        report.usable = False
+        report.add("wrong", "queue", follower.trouble)
+        return
+    Lines(settings, scheduler, kind, known, report).judge(lines)
+    if not lines:
+        report.add("note", "queue", f"{path} names no job yet; a job is for example `cg.A.x 4 60 0` "
+                   "(program, ranks, estimated seconds, exclusive)")
+    elif not report.never:
+        report.add("ok", "queue", f"{path}: all {report.lines} line(s) can run")
+
+
+class Lines:
+    """Judges the lines of a queue one after the other, as a manager that begins would."""
+
+    def __init__(self, settings: Settings, scheduler: Scheduler, kind: str,
+                 known: Optional[Mapping[Any, Any]], report: Report) -> None:
+        self.settings = settings
+        self.scheduler = scheduler
+        self.kind = kind
+        self.known = known
+        self.report = report
+        self._next_id = 0
+        self._named: Dict[str, List[int]] = {}
+        self._shown: Dict[str, int] = {}
+        self._warned: Set[Tuple[str, ...]] = set()
+        self._program: Callable[[str], str] = lru_cache(maxsize=None)(self._program_fault)
+
+    def judge(self, lines: List[Line]) -> None:
+        """Report of all of them what is wrong."""
+        name = self.settings.applications.queue.name
+        for line in lines:
+            self.report.lines += 1
+            place = f"{name}:{line.number}"
+            if isinstance(line.parsed, LineError):
+                self._next_id += line.parsed.jobs
+                self._never(place, "", str(line.parsed))
+                continue
+            wanted = line.parsed
+            reason = self._fault(wanted)
+            what = f"{wanted.app} {wanted.procs}"
+            if reason:
+                self._never(place, what, reason)
+            else:
+                self._notes(place, wanted)
+            ids = range(self._next_id, self._next_id + len(wanted.fields.get("array", (None,))))
+            if wanted.fields.get("name"):
+                self._named.setdefault(wanted.fields["name"], []).extend(ids)
+            self._next_id = ids[-1] + 1
+        hidden = sum(max(0, count - MOST_SHOWN) for count in self._shown.values())
+        if hidden:
+            self.report.add("wrong", "queue", f"... and {hidden} more lines that can never run")
+
+    def _never(self, place: str, what: str, reason: str) -> None:
+        self.report.never += 1
+        self._shown["never"] = self._shown.get("never", 0) + 1
+        if self._shown["never"] <= MOST_SHOWN:
+            self.report.add("wrong", place, f"{what}: {reason}" if what else reason)
+
+    def _fault(self, wanted: QueueLine) -> str:
+        """Why a job can never run, or nothing."""
+        fields = wanted.fields
+        job = Job(self._next_id, wanted.app, wanted.procs, wanted.seconds, 0.0, wanted.exclusive,
+                  fields.get("cores", 1))
+        reason = self._program(wanted.app)
+        if reason:
+            return reason
+        try:
+            for dependency in resolved(fields.get("after", ()), self._named):
+                if dependency.ids[-1] >= self._next_id:
+                    return (f"after={dependency} is not a job before this one, which is job "
+                            f"{self._next_id}")
+        except ValueError as unknown:
+            return str(unknown)
+        try:
+            self.scheduler.check(job)
+        except Infeasible as never:
+            return str(never)
+        nodes = self.scheduler.policy.nodes(job)
+        if self.kind == "direct" and nodes > 1:
+            return (f"it needs {nodes} nodes, and Launcher.Kind: direct starts one process on one "
+                    "node; ask for fewer ranks, or set the Kind of an MPI")
+        end = self.settings.end
+        if isinstance(end.at, float) and end.fit and wanted.seconds > end.at - end.margin:
+            return (f"its estimate of {wanted.seconds:g} s is longer than the allocation: End.At "
+                    f"{end.at:g} s less a Margin of {end.margin:g} s")
+        return ""
+
+    def _program_fault(self, app: str) -> str:
+        known = self.settings.applications
+        return (application_fault(known.path, app, known.programs)
+                or distrust(known.program(app), self.settings.trust))
+
+    def _notes(self, place: str, wanted: QueueLine) -> None:
+        """What may go wrong with a job that can run; of each program once."""
+        if not allows(wanted.app, wanted.procs):
+            self._note(place, ("ranks", wanted.app, str(wanted.procs)),
+                       f"{wanted.app} is a NAS benchmark by its name and runs on "
+                       f"{rule(wanted.app)}, not on {wanted.procs} ranks")
+        heatmap = getattr(self.scheduler.policy, "heatmap", None)
+        if heatmap is not None and heatmap.missing([wanted.app]):
+            self._note(place, ("heatmap", wanted.app),
+                       f"{wanted.app} is not in the heatmap; it counts as an average partner",
+                       f"vrm heatmap measure --apps '{wanted.app}' --out "
+                       f"{self.settings.applications.heatmap}")
+        if self.known is not None:
+            measured = self.known.get((wanted.app, wanted.procs))
+            if measured is None:
+                self._note(place, ("unknown", wanted.app, str(wanted.procs)),
+                           f"{wanted.app} on {wanted.procs} rank(s) is not in the estimates",
+                           f"vrm calibrate --apps '{wanted.app}' --ranks {wanted.procs}")
+            elif measured.seconds > wanted.seconds:
+                ended = "; Walltime: kill would end it" * (self.settings.walltime == "kill")
+                self._note(place, ("short", wanted.app, str(wanted.procs)),
+                           f"{wanted.app} on {wanted.procs} rank(s) took {measured.seconds:.0f} s, "
+                           f"its estimate is {wanted.seconds:g} s{ended}")
+
+    def _note(self, place: str, key: Tuple[str, ...], text: str, fix: str = "") -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            self.report.add("note", place, text, fix)

@@ -1,0 +1,235 @@
+"""From settings to what a live run needs: cluster, scheduler, launcher; and all that is wrong.
+
+Everything that can be checked before the first job is checked here, and told at once.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from vrm.config import ConfigError, Problem, Settings
+from vrm.live.batch.adoption import Adoption, attach_command
+from vrm.live.batch.allocation import AllocationError, batch_job, batch_system, end_of, find_allocation
+from vrm.live.launch.base import Launcher, LaunchError, make_launcher
+from vrm.live.nodes.agents import Agents, is_local
+from vrm.live.nodes.nodewatch import NodeWatch
+from vrm.live.nodes.topology import NodeFacts, TopologyError, claim, cluster_geometry, read_topology
+from vrm.live.own import load_own
+from vrm.live.site.room import NodesOf, Room
+from vrm.live.spawn.remote import Relay
+from vrm.model import Cluster, Heatmap, Node
+from vrm.run.rundir import RunDirectory, RunError
+from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.system.trust import distrust
+from vrm.workload import heatmap_files
+
+
+@dataclass(frozen=True)
+class Site:
+    """The cluster of a live run, what decides on it, and what starts jobs on it.
+
+    `allocation` names the batch job (empty: the environment tells), and `end` asks when it ends:
+    epoch seconds, None for never. `watch` watches the nodes, `relay` starts on them what the
+    launcher does not, `warnings` tell what is used
+    otherwise than it might seem. `room` says which jobs the nodes can take, `adoption` adds jobs
+    to the batch job.
+    """
+
+    cluster: Cluster
+    emulated: bool
+    scheduler: Scheduler
+    launcher: Launcher
+    room: Room
+    allocation: str = ""
+    end: Optional[Callable[[], Optional[float]]] = None
+    watch: Optional[NodeWatch] = None
+    relay: Optional[Relay] = None
+    warnings: Tuple[str, ...] = ()
+    adoption: Adoption = field(default_factory=lambda: Adoption(()))
+
+
+def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
+    """What a run does where, in one line."""
+    shapes = {"+".join(map(str, node.sockets)) for node in nodes}
+    shape = f"{len(nodes)} node{'s' * (len(nodes) > 1)} of {' or '.join(sorted(shapes))} cores"
+    warning = ", EMULATED: ranks run oversubscribed and unbound on this machine"
+    rules = settings.scheduling
+    every = f", deciding every {rules.interval:g} s" if rules.interval else ""
+    return (f"{rules.algorithm}, backfilling {rules.backfilling}{every}, "
+            f"{settings.allocation.policy} on {shape}{warning * emulated}")
+
+
+def run_directory(settings: Settings) -> RunDirectory:
+    """The run directory that the settings name."""
+    return RunDirectory(settings.directory, settings.log, settings.state)
+
+
+def read_heatmap(settings: Settings) -> Optional[Heatmap]:
+    """The heatmap that the settings name, if any, of any form; ValueError when it is unusable."""
+    path = settings.applications.heatmap
+    if path is None:
+        return None
+    return heatmap_files.read(path, least=settings.allocation.min_throughput).heatmap
+
+
+def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
+              granted: Sequence[Node] = ()) -> Room:
+    """What judges whether jobs can run on the cluster, or could on the `granted` nodes."""
+    heatmap = getattr(scheduler.policy, "heatmap", None)
+
+    def on(nodes: Sequence[Node]) -> NodesOf:
+        return make_policy(settings.allocation.policy, Cluster(nodes), heatmap).nodes
+
+    return Room(scheduler, cluster.nodes, on, granted)
+
+
+def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
+    """The scheduler that the settings describe; ConfigError with everything wrong in them."""
+    problems: List[Problem] = []
+    made = {}
+    for key, text in own_policies(settings).items():
+        try:
+            load_own(text, settings.base, settings.trust)
+        except PolicyError as error:
+            problems.append(settings.problem(key, str(error)))
+    if problems:
+        raise ConfigError(problems)
+    for key, make in (
+            ("Scheduling.Algorithm", lambda: make_ordering(settings.scheduling.algorithm)),
+            ("Scheduling.Backfilling",
+             lambda: make_backfilling(str(settings.scheduling.backfilling))),
+            ("Applications.Heatmap", lambda: read_heatmap(settings))):
+        try:
+            made[key] = make()
+        except (PolicyError, ValueError, OSError) as error:
+            problems.append(settings.problem(key, str(error)))
+    try:
+        policy = make_policy(settings.allocation.policy, cluster, made.get("Applications.Heatmap"))
+    except PolicyError as error:
+        problems.append(settings.problem("Allocation.Policy", str(error)))
+    if problems:
+        raise ConfigError(problems)
+    try:
+        return Scheduler(made["Scheduling.Algorithm"], made["Scheduling.Backfilling"], policy,
+                         settings.scheduling.interval, settings.scheduling.starts_per_interval)
+    except PolicyError as error:
+        raise ConfigError([settings.problem("Scheduling.StartsPerInterval", str(error))]) from error
+
+
+def own_policies(settings: Settings) -> Dict[str, str]:
+    """The keys that can name a policy of the user's own, with what they say."""
+    return {"Scheduling.Algorithm": settings.scheduling.algorithm,
+            "Scheduling.Backfilling": str(settings.scheduling.backfilling),
+            "Allocation.Policy": settings.allocation.policy}
+
+
+def distrusted(settings: Settings) -> List[Problem]:
+    """What the settings name and others have made or may write (see `vrm.system.trust`)."""
+    named = {"Applications.Path": settings.applications.path,
+             "Applications.Queue": settings.applications.queue,
+             "Applications.Heatmap": settings.applications.heatmap,
+             "Hosts.File": settings.hosts.file,
+             "Launcher.Mpirun": settings.launcher.mpirun}
+    reasons = {key: distrust(path, settings.trust) for key, path in named.items()
+               if path is not None and os.sep in str(path)}
+    return [settings.problem(key, reason) for key, reason in reasons.items() if reason]
+
+
+def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: bool = True
+            ) -> Site:
+    """Everything a live run needs, of the nodes that the environment (`env`, else this process's)
+    or the configuration names. With `watch` their agents stay, for the manager to watch them.
+
+    Raises ConfigError, or RunError for what the machine or the allocation lacks.
+    """
+    problems = settings.check_files() or distrusted(settings)
+    if problems:
+        raise ConfigError(problems)
+    env = os.environ if env is None else env
+    try:
+        allocation = find_allocation(env, settings.hosts.file)
+    except AllocationError as error:
+        raise RunError(str(error)) from error
+    here = next((host for host in allocation.hosts if is_local(host, env)), "")
+    reach = settings.hosts.reach
+    attach = attach_command(env)
+    # A number of cores of a node, which the batch system has granted without saying which.
+    granted = allocation.cores if batch_system(env) == allocation.kind and watch else {}
+    single = (here,) == allocation.hosts  # then this process itself holds the claims
+    agents = Agents(allocation.hosts, env=env, timeout=settings.hosts.timeout, attach=attach,
+                    granted={} if single else granted,
+                    **({"reach": reach} if isinstance(reach, str) else {"command": reach}))
+    try:
+        if single:
+            machine, trouble = (claim(granted[here]) if granted.get(here)
+                                else (read_topology(), ""))
+            found = {here: NodeFacts(replace(machine, host=here), warning=trouble)}
+            failed: Mapping[str, str] = {}
+        else:
+            found, failed = agents.settle()
+        wished = cluster_geometry(allocation.hosts, found, settings.nodes, settings.sockets,
+                                  settings.cores, settings.emulate, allocation.cores, failed)
+        agents.drop(set(allocation.hosts) - {node.name for node in wished.nodes})
+        cluster = Cluster(wished.nodes)
+        scheduler = make_scheduler(settings, cluster)
+        launcher = make_launcher(settings.launcher, emulated=wished.emulated,
+                                 topologies=wished.topologies or None, base=env)
+    except (TopologyError, LaunchError) as error:
+        agents.close()
+        raise RunError(str(error)) from error
+    except BaseException:
+        agents.close()
+        raise
+    kind = getattr(launcher, "kind", "")
+    relay = agents.relay() if kind == "direct" and not wished.emulated else None
+    watched = watch and not wished.emulated
+    if not watched:
+        agents.close()
+    watcher = NodeWatch(agents if watched else None, cluster, wished.topologies,
+                        kind, here)
+    room = make_room(settings, cluster, scheduler, wished.granted)
+    return Site(cluster, wished.emulated, scheduler, launcher, room,
+                batch_job(env, allocation.runs),
+                (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
+                relay, wished.warnings, Adoption(attach, env))
+
+
+def leads_outside(directory: Path, app: str, programs: Mapping[str, Path] = MappingProxyType({})
+                  ) -> str:
+    """Why an application is none inside `directory`, also after symbolic links; "" when it is, or
+    is one of `programs`."""
+    if app in programs:
+        return ""
+    inside = Path(os.path.realpath(directory))
+    real = Path(os.path.realpath(Path(directory) / app))
+    if os.sep in app or app in ("", ".", "..") or inside not in real.parents:
+        named = f"; to run it, name it in the configuration, under Applications: Programs: {{{app}: " \
+                f"{real}}}" if os.sep not in app and real.is_file() else ""
+        return f"{app} points outside {directory} (Applications.Path){named}"
+    return ""
+
+
+def application_fault(directory: Path, app: str,
+                      programs: Mapping[str, Path] = MappingProxyType({})) -> str:
+    """Why an application can't be run, or "" when it can.
+
+    It must be an executable file inside `directory`, also after symbolic links, or one of
+    `programs`, which have files elsewhere.
+    """
+    path = programs.get(app, Path(directory) / app)
+    real = Path(os.path.realpath(path))
+    outside = leads_outside(directory, app, programs)
+    if outside:
+        return outside
+    if not real.exists():
+        key = "Applications.Programs" if app in programs else "Applications.Path"
+        return f"{path} does not exist; build it, or correct {key}"
+    if not real.is_file():
+        return f"{path} is not a file"
+    if not os.access(real, os.X_OK):
+        return f"{path} is not executable (chmod +x it)"
+    return ""

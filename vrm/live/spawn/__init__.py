@@ -1,0 +1,1 @@
+"""Starts the processes of jobs and follows them to their end."""

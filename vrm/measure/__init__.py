@@ -1,0 +1,1 @@
+"""Measurements that need no manager: heatmaps, estimates, builds of the benchmarks."""

@@ -1,0 +1,305 @@
+"""Runs applications on chosen cores and times them: what calibrating and measuring heatmaps share.
+
+While it works nothing else may run on the same run directory, and whatever an earlier, killed
+measurement has left running is ended first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import re
+import selectors
+import signal
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+from vrm.config import Settings
+from vrm.live.launch.base import LaunchError, read_result
+from vrm.live.launch.openmpi import parse_bindings, strip_prefix
+from vrm.live.site.setup import Site, application_fault, run_directory
+from vrm.live.spawn.spawner import (Ended, LaunchFailed, LaunchRequest, Marker, RecordError, Spawner,
+                                    SpawnerLost, Started, SupervisorLost)
+from vrm.model import RankSlot
+from vrm.run.rundir import RunDirectory, RunError
+from vrm.system.files import write_new
+from vrm.system.processes import SessionEnd
+
+INTERRUPTED = 130
+"""Exit status of a measurement that was interrupted, as of a shell command ended by Ctrl-C."""
+
+
+class MeasureError(RunError):
+    """Nothing can be measured; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that ended: `seconds` as the application says (else the whole), `whole` seconds of
+    mpirun, `cpu` seconds of all its processes on this machine, or why it does not count in
+    `fault`."""
+
+    trial: int
+    seconds: float
+    whole: float
+    fault: str = ""
+    cpu: float = 0.0
+
+
+@dataclass
+class _Trial:
+    """A run that is under way; `session` is known when it has started."""
+
+    app: str
+    slots: Sequence[RankSlot]
+    deadline: float
+    session: Optional[int] = None
+    ending: Optional[SessionEnd] = None
+    fault: str = ""
+
+
+class Bench:
+    """Starts applications and hands out how they ended: `with Bench(settings, site) as bench:`.
+
+    Raises RunError when a manager, or another measurement, uses the run directory.
+    """
+
+    def __init__(self, settings: Settings, site: Site) -> None:
+        self.settings = settings
+        self.site = site
+        owner = run_directory(settings)
+        self._owner = owner
+        folder = owner.directory / "measure"
+        self.run = RunDirectory(folder, folder, folder / "state")
+        self._trials: Dict[int, _Trial] = {}
+        self._next = 0
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "Bench":
+        with contextlib.ExitStack() as stack:
+            self._owner.create()
+            self.run.create()
+            lock = stack.enter_context(self._owner.owned())
+            self._end_leftovers()
+            self.site.launcher.run_id = uuid.uuid4().hex[:12]
+            stack.enter_context(_interrupted_by_signals())
+            self._spawner = stack.enter_context(Spawner([lock], self.site.relay))
+            self._selector = stack.enter_context(selectors.DefaultSelector())
+            self._selector.register(self._spawner.fileno(), selectors.EVENT_READ)
+            stack.callback(self.end_all)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def _end_leftovers(self) -> None:
+        """End the runs of a measurement that was killed: they would disturb this one."""
+        for marker_file in self.run.pids.iterdir():
+            try:
+                marker = Marker.read(marker_file)
+            except RecordError:
+                marker = None
+            if marker is not None and marker.alive() is not False:
+                if marker.host != os.uname().nodename:
+                    raise MeasureError(
+                        f"a measurement of {marker.host} still runs (process {marker.pid}); end "
+                        f"it there, or remove {marker_file} if it is gone")
+                _end_session(SessionEnd(marker.pid, 1.0))
+            marker_file.unlink(missing_ok=True)
+
+    # Running.
+
+    def start(self, app: str, slots: Sequence[RankSlot], limit: float) -> int:
+        """Start an application on its slots; the number of the trial. It is ended, and counts as
+        failed, after `limit` seconds. Raises MeasureError when it cannot be launched."""
+        number, self._next = self._next, self._next + 1
+        run = self.run
+        rankfile = run.rankfile(app, number)
+        try:
+            launch = self.site.launcher.command(
+                number, self.settings.applications.path / app, slots, self.site.cluster.nodes,
+                rankfile)
+            for path, text in launch.files.items():
+                write_new(path, text)
+            self._trials[number] = _Trial(app, slots, time.monotonic() + limit)
+            self._spawner.launch(LaunchRequest(
+                number, launch.argv, launch.env, os.getcwd(), run.output(app, number),
+                run.errors(app, number), run.marker(number), run.status(number),
+                launch.affinity, host=launch.host))
+        except (LaunchError, OSError) as error:
+            self._trials.pop(number, None)
+            raise MeasureError(f"{app}: cannot be started: {error}") from error
+        return number
+
+    def wait(self) -> List[Run]:
+        """Wait until something ends, and give all that has ended."""
+        while True:
+            now = time.monotonic()
+            for number, trial in self._trials.items():
+                if now >= trial.deadline and trial.ending is None:
+                    trial.fault = "ran longer than the limit (--limit SECONDS)"
+                    self._end(trial)
+            ended = self._look(now)
+            if ended:
+                return ended
+
+    def _look(self, now: float) -> List[Run]:
+        due = [trial.ending.deadline if trial.ending else trial.deadline
+               for trial in self._trials.values()]
+        self._selector.select(max(0.0, min(due, default=now) - now))
+        ended: List[Run] = []
+        for event in self._spawner.events():
+            if isinstance(event, SpawnerLost):
+                raise MeasureError(f"{event.message}; start the measurement again: it "
+                                   "continues where it was")
+            number = int(event.id)
+            trial = self._trials[number]
+            if isinstance(event, Started):
+                trial.session = event.supervisor_pid
+                if trial.fault:
+                    self._end(trial)
+            else:
+                ended.append(self._ended(number, trial, event))
+        now = time.monotonic()
+        for trial in self._trials.values():
+            if trial.ending is not None and now >= trial.ending.deadline:
+                trial.ending.poll(now)
+        return ended
+
+    def _ended(self, number: int, trial: _Trial, event: Any) -> Run:
+        del self._trials[number]
+        output = self.run.output(trial.app, number)
+        errors = self.run.errors(trial.app, number)
+        fault, whole, seconds, cpu = trial.fault, 0.0, None, 0.0
+        if isinstance(event, Ended):
+            whole = event.status.duration
+            cpu = event.status.user + event.status.system
+            result = read_result(output)
+            seconds = result.seconds
+            if not fault and not event.status.ok:
+                fault = f"{event.status.describe()}: {_complaint(output, errors)}"
+            elif not fault and result.verification == "UNSUCCESSFUL":
+                fault = "its verification failed"
+        elif isinstance(event, LaunchFailed):
+            fault = fault or f"could not start: {event.message}"
+        elif isinstance(event, SupervisorLost):
+            fault = fault or "its supervisor was killed"
+            if event.supervisor_pid is not None:
+                _end_session(SessionEnd(event.supervisor_pid, 1.0))
+        if not fault:
+            fault = self._bindings(trial, output, errors)
+        for path in (output, errors, self.run.rankfile(trial.app, number),
+                     self.run.status(number), self.run.marker(number)):
+            path.unlink(missing_ok=True)
+        return Run(number, whole if seconds is None else seconds, whole, fault, cpu)
+
+    def _bindings(self, trial: _Trial, output: Path, errors: Path) -> str:
+        """What is wrong with the cores a run was on: a figure from other cores is worth nothing."""
+        if self.settings.launcher.check_bindings == "ignore":
+            return ""
+        found = self.site.launcher.check_bindings(errors, output, trial.slots,
+                                                  self.site.cluster.nodes)
+        if found.state != "mismatch":
+            return ""
+        return "its ranks were not where the rankfile puts them: " + found.differences[0]
+
+    def _end(self, trial: _Trial) -> None:
+        if trial.session is not None:
+            trial.ending = SessionEnd(trial.session, 1.0, spare={trial.session})
+            trial.ending.poll(time.monotonic())
+
+    def end_all(self) -> None:
+        """End what still runs and wait until it is gone."""
+        for trial in self._trials.values():
+            trial.fault = trial.fault or "ended before its time"
+            self._end(trial)
+        while self._trials:
+            self._look(time.monotonic())
+
+
+def _end_session(ending: SessionEnd) -> None:
+    """End the processes of a session and wait until they are gone."""
+    with selectors.DefaultSelector() as nothing:
+        while not ending.poll(time.monotonic()):
+            nothing.select(max(0.0, ending.deadline - time.monotonic()))
+
+
+_NOISE = re.compile(r"^[-\s]*$|Primary job +terminated|non-zero exit code|mpirun detected|"
+                    r"^the job to be terminated|Process name:|Exit code:")
+
+
+def _complaint(output: Path, errors: Path) -> str:
+    """The first thing a failed run said in its own words: on its standard error, or else last."""
+    for path, first in ((errors, 0), (output, -1)):
+        try:
+            text = path.read_text(errors="replace")
+        except OSError:
+            continue
+        lines = [strip_prefix(line).strip() for line in text.splitlines()
+                 if not parse_bindings(line + "\n")]
+        lines = [line for line in lines if not _NOISE.search(line)]
+        if lines:
+            return lines[first][:200]
+    return "it said nothing"
+
+
+@contextlib.contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP interrupt as Ctrl-C does, so that nothing is left running."""
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+    before = {number: signal.signal(number, interrupt)
+              for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def find_apps(directory: Path, patterns: Sequence[str]) -> List[str]:
+    """The executables of a directory that match (all without patterns), in alphabetical order.
+
+    Raises MeasureError for a pattern that matches none.
+    """
+    try:
+        names = sorted(entry.name for entry in os.scandir(directory)
+                       if not entry.name.startswith(".") and entry.is_file())
+    except OSError as error:
+        raise MeasureError(f"{directory} cannot be read ({error.strerror}); correct "
+                           "Applications.Path") from error
+    names = [name for name in names if not application_fault(directory, name)]
+    if not names:
+        raise MeasureError(f"no programs in {directory} (Applications.Path); `vrm npb build` "
+                           "makes some")
+    chosen: List[str] = []
+    for pattern in patterns or ["*"]:
+        found = fnmatch.filter(names, pattern)
+        if not found:
+            raise MeasureError(f"no program {pattern} in {directory} (Applications.Path); there "
+                               f"are {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}")
+        chosen += [name for name in found if name not in chosen]
+    return chosen
+
+
+def machine_text(site: Site) -> str:
+    """The allocation and the launcher in words: what makes figures comparable."""
+    shapes: Dict[str, int] = {}
+    for node in site.cluster.nodes:
+        shape = "+".join(map(str, node.sockets))
+        shapes[shape] = shapes.get(shape, 0) + 1
+    nodes = ", ".join(f"{count} node(s) with sockets of {shape} cores"
+                      for shape, count in shapes.items())
+    return f"{nodes}; {site.launcher.version_text}" + ("; emulated" if site.emulated else "")
+
+
+def duration(seconds: float) -> str:
+    """A time for people: `40 s`, `5 min`, `2.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

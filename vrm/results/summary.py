@@ -1,0 +1,201 @@
+"""All metrics of a run at once, from columns of numbers: the same function for live runs,
+simulations and studies. The definitions are those of `vrm.results.metrics`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+
+from vrm.results.metrics import THRESHOLD, Distribution, jain_index, percentile
+
+METHOD = "linear interpolation (Hyndman and Fan, type 7)"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The jobs of a run that ran, one entry of each array (numpy) per job.
+
+    `submit`, `start` and `end` are in seconds, `cores` is the number of cores that the job held,
+    `completed` says whether it completed, `user` is the place of its user in `users` (0: unknown).
+    """
+
+    submit: Any
+    start: Any
+    end: Any
+    cores: Any
+    completed: Any
+    user: Any
+    users: Sequence[str] = ("",)
+
+    @property
+    def whole(self) -> Tuple[float, float]:
+        """First submission and last end; (0, 0) if no job ran."""
+        if not len(self.submit):
+            return 0.0, 0.0
+        return float(self.submit.min()), float(self.end.max())
+
+    @property
+    def wait(self) -> Any:
+        """Waiting times, in seconds."""
+        return self.start - self.submit
+
+    def bounded_slowdown(self, threshold: float = THRESHOLD) -> Any:
+        """Bounded slowdowns; see `vrm.results.metrics.bounded_slowdown`."""
+        import numpy as np
+        if threshold <= 0:
+            raise ValueError(f"the threshold must be above 0 s, not {threshold:g}")
+        return np.maximum(1.0, (self.end - self.submit) / np.maximum(self.end - self.start,
+                                                                     threshold))
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Queue and machine over time: at each of the rising `times` (s), the waiting jobs and the
+    cores that they want, and the cores in use, from then on."""
+
+    times: Any
+    queued: Any
+    wanted: Any
+    busy: Any
+
+    @classmethod
+    def of(cls, jobs: Columns) -> "Moments":
+        """Those of jobs that wait from their submission to their start."""
+        import numpy as np
+        count = len(jobs.submit)
+        times, at = np.unique(np.concatenate([jobs.submit, jobs.start, jobs.end]),
+                              return_inverse=True)
+        submit, start, end = at[:count], at[count:2 * count], at[2 * count:]
+
+        def over_time(begin: Any, finish: Any, amount: Any) -> Any:
+            change = np.zeros(len(times), np.int64)
+            np.add.at(change, begin, amount)
+            np.subtract.at(change, finish, amount)
+            return np.cumsum(change)
+
+        return cls(times, over_time(submit, start, 1), over_time(submit, start, jobs.cores),
+                   over_time(start, end, jobs.cores))
+
+
+def summarise(jobs: Columns, moments: Moments, counts: Mapping[str, int], processors: int,
+              warm_up: float = 0.0, cool_down: float = 0.0,
+              threshold: float = THRESHOLD) -> Dict[str, Any]:
+    """All metrics of a run on `processors` cores, ready for JSON (None where there is no value).
+
+    Averages are over the jobs that ran (`jobs` of them), completed or not. With `warm_up` or
+    `cool_down` (s) they are over the jobs that `vrm.results.metrics.trim` leaves, and what belongs
+    to the machine (utilisation, queue, loss, throughput) is over the time between their limits;
+    the makespan stays that of all. `slowdown` leaves out the jobs that ran 0 s. `counts` are the
+    jobs by how they ended. ValueError when trimming leaves no time, or for a bad threshold or
+    number of processors.
+    """
+    import numpy as np
+    if processors < 1:
+        raise ValueError(f"a machine has at least 1 processor, not {processors}")
+    if not (warm_up >= 0 and cool_down >= 0):
+        raise ValueError("warm-up and cool-down are seconds from 0 on")
+    if threshold <= 0:
+        raise ValueError(f"the threshold must be above 0 s, not {threshold:g}")
+    submit, start, end, cores = jobs.submit, jobs.start, jobs.end, jobs.cores
+    first, last = whole = jobs.whole
+    chosen = np.ones(len(submit), dtype=bool)
+    if (warm_up or cool_down) and len(submit):
+        latest = float(submit.max())
+        first, last = first + warm_up, latest - cool_down
+        if last <= first:
+            raise ValueError(f"a warm-up of {warm_up:g} s and a cool-down of {cool_down:g} s leave"
+                             f" nothing of the {latest - whole[0]:g} s in which jobs came")
+        chosen = (submit >= first) & (submit <= last)
+    length = last - first
+    capacity = processors * length
+    used = math.fsum((cores * np.clip(np.minimum(end, last) - np.maximum(start, first), 0,
+                                      None)).tolist())
+    done = int((jobs.completed & (end >= first) & (end <= last)).sum())
+    lost, queue = _over_time(moments, processors, first, last)
+    wait, run = (start - submit)[chosen], (end - start)[chosen]
+    turnaround = (end - submit)[chosen]
+    bounded = np.maximum(1.0, turnaround / np.maximum(run, threshold))
+    per_processor = np.maximum(1.0, turnaround / (cores[chosen] * np.maximum(run, threshold)))
+    waits, runs, turnarounds, bounds = map(_distribution, (wait, run, turnaround, bounded))
+    return {
+        "jobs": int(chosen.sum()),
+        **counts,
+        "average_wait": waits["mean"],
+        "average_running": runs["mean"],
+        "average_turnaround": turnarounds["mean"],
+        "average_bounded_slowdown": bounds["mean"],
+        "average_queue_length": queue["mean"],
+        "makespan": whole[1] - whole[0],
+        "utilisation": used / capacity if capacity > 0 else 0.0,
+        "loss_of_capacity": lost / capacity if capacity > 0 else 0.0,
+        "throughput_per_hour": done * 3600 / length if length > 0 else 0.0,
+        "wait": waits,
+        "running": runs,
+        "turnaround": turnarounds,
+        "slowdown": _distribution(turnaround[run > 0] / run[run > 0]),
+        "bounded_slowdown": bounds,
+        "per_processor_bounded_slowdown": _distribution(per_processor),
+        "queue_length": queue,
+        "fairness": _fairness(jobs, chosen, bounded),
+        "method": {
+            "processors": processors,
+            "bounded_slowdown_threshold": threshold,
+            "bounded_slowdown_floor": 1.0,
+            "percentile": METHOD,
+            "warm_up": warm_up,
+            "cool_down": cool_down,
+        },
+    }
+
+
+def _over_time(moments: Moments, processors: int, first: float,
+               last: float) -> Tuple[float, Dict[str, Any]]:
+    """Core seconds lost and the distribution of the queue's length over a window."""
+    import numpy as np
+    times, queued = moments.times, moments.queued
+    if not len(times) or last <= first:
+        return 0.0, asdict(Distribution(0, None, None, None, None))
+    begin = np.maximum(times, first)
+    until = np.minimum(np.append(times[1:], max(last, times[-1])), last)
+    seconds = np.clip(until - begin, 0, None)
+    idle = processors - moments.busy
+    lost = math.fsum((seconds * np.clip(np.minimum(moments.wanted, idle), 0, None)).tolist())
+    held = seconds > 0
+    lengths, inverse = np.unique(queued[held], return_inverse=True)
+    weights = np.bincount(inverse, seconds[held], len(lengths))
+    total = math.fsum(seconds.tolist())
+    passed = np.cumsum(weights)
+
+    def reached(share: float) -> int:
+        at = int(np.searchsorted(passed, share * total))
+        return int(lengths[min(at, len(lengths) - 1)])
+
+    mean = math.fsum((queued * seconds).tolist()) / total
+    return lost, asdict(Distribution(int(held.sum()), mean, reached(0.5), reached(0.95),
+                                     int(lengths[-1])))
+
+
+def _distribution(values: Any) -> Dict[str, Any]:
+    import numpy as np
+    if not len(values):
+        return asdict(Distribution(0, None, None, None, None))
+    ordered = np.sort(values).tolist()
+    return asdict(Distribution(len(ordered), math.fsum(ordered) / len(ordered),
+                               percentile(ordered, 0.5), percentile(ordered, 0.95), ordered[-1]))
+
+
+def _fairness(jobs: Columns, chosen: Any, metric: Any) -> Optional[Dict[str, Any]]:
+    """The mean of the metric over each user's jobs, and Jain's index of these means."""
+    import numpy as np
+    if len(jobs.users) < 2:
+        return None
+    users = jobs.user[chosen]
+    order = np.lexsort((metric, users))  # sums that do not depend on the order of the jobs
+    sums = np.bincount(users[order], metric[order], len(jobs.users))
+    counts = np.bincount(users, minlength=len(jobs.users))
+    means = {name: float(sums[number] / counts[number])
+             for number, name in sorted(enumerate(jobs.users), key=lambda one: one[1])
+             if name and counts[number]}
+    return {"index": jain_index(means.values()), "means": means} if means else None

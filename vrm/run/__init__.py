@@ -1,0 +1,1 @@
+"""The state of a run, its journal and its directory, and commands to its manager."""

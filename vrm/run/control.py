@@ -1,0 +1,141 @@
+"""Commands to a running manager, as files: `vrm submit`, `vrm cancel`, `vrm hold` and others.
+
+The client drops a JSON file into the run's private `commands` directory; the manager takes it,
+acts, and answers in `replies` under the same name. Nothing listens on the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import stat
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+
+from vrm.run.rundir import PRIVATE, RunDirectory, RunError, write_json
+from vrm.system.files import open_own, read_own
+from vrm.workload.queue_file import MOST_JOBS, numbers
+
+Command = Dict[str, Any]
+_LARGEST = 1 << 20
+_LONGEST_NAME = 200
+_POLL = 0.05
+
+
+def send(run: RunDirectory, command: Command) -> str:
+    """Drop a command and return its name; RunError when the directory does not take it."""
+    name = f"{time.time_ns():020d}.{secrets.token_hex(4)}"
+    try:
+        run.commands.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(run.commands / name, command, private=True)
+    except OSError as error:
+        raise RunError(f"cannot write to {run.commands}: {error.strerror}; is this the config of "
+                       "your own run?") from error
+    return name
+
+
+def wait_reply(run: RunDirectory, name: str, seconds: float) -> Optional[Command]:
+    """The manager's answer, or None when it has not come within `seconds`."""
+    path = run.replies / name
+    end = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            reply = json.loads(read_own(path))
+            path.unlink()
+            return reply
+        if time.monotonic() >= end:
+            return None
+        time.sleep(_POLL)  # the answer comes from another host perhaps: only files tell
+
+
+def withdraw(run: RunDirectory, name: str) -> bool:
+    """Take a command back that no manager has taken yet; whether that was so."""
+    try:
+        (run.commands / name).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def take(run: RunDirectory) -> Iterator[Tuple[str, Command]]:
+    """The waiting commands, oldest first; the manager answers each, which removes its file.
+
+    What is not a command of this user's comes as `{"do": "invalid", "why": ...}`, for `put_aside`.
+    """
+    for name in sorted(os.listdir(run.commands)):
+        if name.startswith("."):
+            continue
+        command = _read(run.commands / name)
+        if command is not None:
+            yield name, command
+
+
+def _read(path: Path) -> Optional[Command]:
+    """A command; None when it has been taken back."""
+    if len(os.fsencode(path.name)) > _LONGEST_NAME:
+        return {"do": "invalid", "why": "its name is too long"}
+    try:
+        with open(open_own(path, os.O_RDONLY), "rb") as file:
+            if os.fstat(file.fileno()).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                return {"do": "invalid", "why": "others may write this file (chmod go-w)"}
+            data = file.read(_LARGEST + 1)
+        command = json.loads(data) if len(data) <= _LARGEST else None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return {"do": "invalid", "why": f"it {error.strerror}"}
+    except (ValueError, RecursionError) as error:
+        return {"do": "invalid", "why": f"it is not JSON ({error})"}
+    if not isinstance(command, dict) or not isinstance(command.get("do"), str):
+        return {"do": "invalid", "why": "it is not a command"}
+    return command
+
+
+def answer(run: RunDirectory, name: str, reply: Command) -> None:
+    """Answer a command and remove it."""
+    write_json(run.replies / name, reply, private=True)
+    (run.commands / name).unlink(missing_ok=True)
+
+
+def put_aside(run: RunDirectory, name: str, why: str) -> Path:
+    """Move what lies among the commands and is none to `refused/`, and answer it where that is
+    possible; OSError when it cannot be moved."""
+    with contextlib.suppress(OSError):
+        write_json(run.replies / name, {"ok": False, "text": f"not understood: {why}"},
+                   private=True)
+    folder = run.directory / "refused"
+    folder.mkdir(PRIVATE, exist_ok=True)
+    plain = re.sub(r"[^0-9A-Za-z._-]", "_", name[:50])
+    aside = folder / f"{plain}.{secrets.token_hex(4)}"
+    os.rename(run.commands / name, aside)
+    return aside
+
+
+def chosen(command: Command, known: Iterable[int], failed: Iterable[int] = ()
+           ) -> Tuple[List[int], List[int]]:
+    """The jobs that a command names: those named one by one, and those of ranges, `all` or `failed`.
+
+    It has an `id`, or `ids`: texts and numbers such as 3, "5-7", "all", which stands for the
+    `known`, and "failed", for the `failed`. Ranges are cut to the `known`, since not each of their jobs need be there. ValueError
+    for what is none of these or names too many, KeyError when neither is there.
+    """
+    named: Dict[int, None] = {}
+    swept: Dict[int, None] = {}
+    known = set(known)
+    words = command["ids"] if "ids" in command else [command["id"]]
+    count = 0
+    for text in dict.fromkeys(map(str, words)):
+        each = (sorted(known) if text == "all" else sorted(failed) if text == "failed"
+                else numbers(text))
+        count += len(each)
+        if count > 10 * MOST_JOBS:
+            raise ValueError("more jobs than a run has are named")
+        if text in ("all", "failed") or "-" in text:
+            swept.update(dict.fromkeys(i for i in each if i in known))
+        else:
+            named.update(dict.fromkeys(each))
+    return list(named), [job_id for job_id in swept if job_id not in named]

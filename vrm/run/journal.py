@@ -1,0 +1,332 @@
+"""The journal: an append-only record of what the manager does, written before it does it.
+
+One JSON object a line, closed by a checksum that is chained over all lines before it. `Journal`
+writes, `read` reads, `replay` turns the records into the past of a run, from which a restarted
+manager goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Union
+from zlib import crc32
+
+from vrm.model import AnyPlacement, Cluster, CorePlacement, Dependency, Job, Node, Placement
+from vrm.run import journal_check as check
+from vrm.run.book import PLAIN, Details
+from vrm.run.journal_check import JournalError, Record
+from vrm.system.files import naming, open_own, read_own
+from vrm.workload.queue_file import dependencies, fold, numbers
+
+FORMAT = check.NEWEST
+"""What `run` records say of the journal's form. Format 1 (vrm 0.1.0, which says none) has no
+checksums; it is read, and the records that are added to it are chained to it from there on."""
+
+RESERVE = 1 << 16
+"""Bytes by which the file is extended ahead of its records."""
+
+_SUM = b',"sum":"%08x"}\n'
+_SUM_SIZE = len(_SUM % 0)
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Journal:
+    """Appends records; `sync` makes what was appended survive a crash of the machine.
+
+    The file is extended with zeros ahead of the records and cut to them when it is closed: to
+    write inside a file that does not grow needs no change of the file system's own records,
+    which makes a sync several times faster. A line that an earlier crash left half-written is
+    cut off, so that it cannot swallow the next record; JournalError for any other damage.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = open_own(path, os.O_RDWR | os.O_CREAT)
+        self._pending: List[bytes] = []
+        self._end = self._sum = 0
+        try:
+            for _, self._end, self._sum, _ in _lines(path, read_own(path)):
+                pass
+        except JournalError:
+            os.close(self._fd)
+            raise
+        self._reserved = self._end
+        os.ftruncate(self._fd, self._end)
+
+    def append(self, event: str, **values: Any) -> None:
+        """Add a record; it is on disk after the next `sync`."""
+        body = _encode({"event": event, **values})[:-1].encode()
+        self._sum = crc32(body, self._sum)
+        self._pending.append(body + _SUM % self._sum)
+
+    def sync(self) -> None:
+        """Write what is pending and wait until it is on disk; OSError when that fails."""
+        if not self._pending:
+            return
+        data = b"".join(self._pending)
+        with naming(self._path):
+            self._put(data)
+        self._end += len(data)
+        self._pending.clear()
+
+    def _put(self, data: bytes) -> None:
+        """Write behind the records, and nothing at all when that fails."""
+        try:
+            if self._end + len(data) > self._reserved:
+                self._write(bytes(len(data) + RESERVE))
+                self._reserved = self._end + len(data) + RESERVE
+            self._write(data)
+            os.fdatasync(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, self._end)
+            self._reserved = self._end
+            raise
+
+    def _write(self, data: bytes) -> None:
+        """Write all of it behind the records."""
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self._fd, data[written:], self._end + written)
+
+    def close(self) -> None:
+        """Sync and close."""
+        self.sync()
+        os.ftruncate(self._fd, self._end)
+        os.close(self._fd)
+
+
+def _lines(path: Path, data: bytes) -> Iterator[Tuple[bytes, int, int, bool]]:
+    """The whole lines of a journal: each with the offset and the checksum after it, and whether
+    it has a checksum of its own.
+
+    What stands behind the last line end is what a crash leaves, a line that was not written whole
+    and the zeros kept ahead, and is passed over. JournalError for anything else that is no line.
+    """
+    end = data.rfind(b"\n") + 1
+    zero = data.find(b"\0")
+    if zero >= 0 and (zero < end or data[zero:].strip(b"\0")):
+        raise JournalError(path, data.count(b"\n", 0, zero) + 1, "zeros within the records")
+    at = total = 0
+    chained = False
+    for number, line in enumerate(data[:end].split(b"\n")[:-1], 1):
+        line += b"\n"
+        at += len(line)
+        body = line[:-_SUM_SIZE]
+        if line[-_SUM_SIZE:-_SUM_SIZE + 8] == _SUM[:8]:
+            total, chained = crc32(body, total), True
+            if line[-_SUM_SIZE:] != _SUM % total:
+                raise JournalError(path, number, "its checksum does not match: it was changed, or "
+                                                 "a line before it is missing or out of place")
+        elif chained:
+            raise JournalError(path, number, "it has no checksum")
+        else:
+            total = crc32(line, total)
+        yield line, at, total, chained
+
+
+def read(path: Path) -> List[Record]:
+    """The records of a journal, without a half-written last line; [] when there is no file.
+
+    Raises JournalError with the line's number for a line that is not a record.
+    """
+    try:
+        data = read_own(path)
+    except FileNotFoundError:
+        return []
+    records = []
+    for number, (line, _, _, chained) in enumerate(_lines(path, data), 1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise JournalError(path, number, "not a journal record") from error
+        if not isinstance(record, dict) or not isinstance(record.get("event"), str):
+            raise JournalError(path, number, "not a journal record")
+        if not chained and record.get("format") == FORMAT:
+            raise JournalError(path, number, "it has no checksum")
+        records.append(record)
+    return records
+
+
+@dataclass
+class Past:
+    """What a journal tells: the jobs, which were started where, and how they ended.
+
+    `format` is that of the manager which began the run: 1 is vrm 0.1.0. `runs` are the records of
+    the managers that wrote it, `run_of` the one under which a job was started. `tries` counts the
+    retries of jobs, `losses` the nodes that they have lost, `again` are those that wait after a
+    start. `told` are the times at which jobs were told to end.
+    """
+
+    run: str = ""
+    format: int = FORMAT
+    finished: bool = False
+    next_id: int = 0
+    position: Optional[Record] = None
+    input_ended: bool = False
+    jobs: Dict[int, Job] = field(default_factory=dict)
+    details: Dict[int, Details] = field(default_factory=dict)
+    started: Dict[int, Record] = field(default_factory=dict)
+    ended: Dict[int, Record] = field(default_factory=dict)
+    intents: Dict[int, str] = field(default_factory=dict)
+    told: Dict[int, float] = field(default_factory=dict)
+    losses: Dict[int, int] = field(default_factory=dict)
+    tries: Dict[int, int] = field(default_factory=dict)
+    again: Set[int] = field(default_factory=set)
+    runs: List[Record] = field(default_factory=list)
+    run_of: Dict[int, Record] = field(default_factory=dict)
+    commands: List[str] = field(default_factory=list)
+
+    @property
+    def waiting(self) -> List[Job]:
+        """Jobs that were neither started nor ended."""
+        return [job for i, job in self.jobs.items()
+                if i not in self.started and i not in self.ended]
+
+    @property
+    def running(self) -> List[Tuple[Job, Record]]:
+        """Jobs that were started and whose end is not recorded, with the start's record."""
+        return [(self.jobs[i], start) for i, start in self.started.items() if i not in self.ended]
+
+
+def replay(records: Iterable[Record], path: PathLike = "journal") -> Past:
+    """The past that the records tell; each is applied to what those before it left.
+
+    JournalError, which names the line of `path`, for a record that makes no sense there.
+    """
+    past = Past()
+    for number, record in enumerate(records, 1):
+        fault = check.fault(record, past)
+        if fault:
+            raise JournalError(path, number, fault)
+        _apply(record, past)
+    return past
+
+
+def _apply(record: Record, past: Past) -> None:
+    """What a record changes."""
+    event = record["event"]
+    if event == "run":
+        if not past.runs:
+            past.format = record.get("format", 1)
+        past.run, past.finished = record["run"], False  # a copy takes another name
+        past.runs.append(record)
+    elif event == "job":
+        _jobs_came(past, record)
+    elif event == "input":
+        past.position = record.get("position") or past.position
+        past.input_ended = record["ended"]
+    elif event == "start":
+        past.started[record["id"]] = record
+        past.intents.pop(record["id"], None)
+        past.again.discard(record["id"])
+        past.run_of[record["id"]] = past.runs[-1]
+    elif event == "back":
+        del past.started[record["id"]]
+    elif event == "intent":
+        past.intents[record["id"]] = record["reason"]
+        past.told[record["id"]] = record.get("time", 0.0)
+    elif event == "end":
+        past.ended[record["id"]] = record
+    elif event == "again":
+        job_id = record["id"]
+        for facts in (past.started, past.ended, past.intents):
+            facts.pop(job_id, None)
+        past.again.add(job_id)
+        past.tries[job_id] = past.tries.get(job_id, 0) + record["retry"]
+        past.losses[job_id] = past.losses.get(job_id, 0) + record.get("lost", False)
+    elif event in ("hold", "release"):
+        past.details[record["id"]] = replace(past.details[record["id"]], held=event == "hold")
+    elif event == "finished":
+        past.finished = True
+    if record.get("command"):
+        past.commands.append(record["command"])
+
+
+def _jobs_came(past: Past, record: Record) -> None:
+    """The job of a record, or all jobs of an array."""
+    details = details_of(record)
+    if "array" not in record:
+        past.jobs[record["id"]], past.details[record["id"]] = job_of(record), details
+        past.next_id = record["id"] + 1
+    else:
+        first, indices = job_of(record), numbers(record["array"])
+        for job_id, index in enumerate(indices, first.id):
+            past.jobs[job_id] = replace(first, id=job_id)
+            past.details[job_id] = replace(details, index=index)
+        past.next_id = first.id + len(indices)
+    past.position = record.get("position") or past.position
+
+
+def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = ()) -> Record:
+    """A job as journal values, or with `indices` an array, whose first job it is."""
+    record = {"id": job.id, "app": job.app, "procs": job.procs, "estimate": job.estimate,
+              "submit": job.submit, "exclusive": job.exclusive, "cores": job.cores}
+    more = {"priority": job.priority, "after": ",".join(map(str, details.after)),
+            "retries": details.retries, "variables": dict(details.variables),
+            "arguments": list(details.arguments), "directory": details.directory,
+            "held": details.held, "name": details.name, "array": fold(indices)}
+    return {**record, **{name: value for name, value in more.items() if value}}
+
+
+def job_of(record: Record) -> Job:
+    """The job of a journal record."""
+    return Job(**{name: record[name] for name in
+                  ("id", "app", "procs", "estimate", "submit", "exclusive", "cores")},
+               priority=record.get("priority", 0))
+
+
+def details_of(record: Record) -> Details:
+    """What else a job's record tells, without an index in an array."""
+    values = {name: record[name] for name in ("retries", "variables", "directory", "held", "name")
+              if name in record}
+    after = record.get("after", "")
+    if isinstance(after, list):  # as vrm 0.1 wrote it, a pair for each job
+        after = tuple(Dependency.on(*each) for each in after)
+    return Details(after if isinstance(after, tuple) else dependencies(after) if after else (),
+                   arguments=tuple(record.get("arguments", ())), **values)
+
+
+def nodes_record(nodes: Sequence[Node]) -> List[List[Any]]:
+    """Names and sockets of nodes as journal values."""
+    return [[node.name, list(node.sockets)] for node in nodes]
+
+
+def cluster_of(record: Record, now: Cluster) -> Cluster:
+    """The cluster of a `run` record: `now` itself where the nodes are the same, or not told."""
+    if record.get("nodes") in (None, nodes_record(now.nodes)):
+        return now
+    return Cluster(nodes_of(record["nodes"]))
+
+
+def nodes_of(values: Iterable[Any]) -> List[Node]:
+    """The nodes of journal values."""
+    return [Node(name, tuple(sockets)) for name, sockets in values]
+
+
+def placement_record(placement: AnyPlacement) -> Record:
+    """A placement as journal values; sets of nodes or cores are hexadecimal."""
+    if isinstance(placement, CorePlacement):
+        return {"taken": hex(placement.taken), "procs": placement.procs,
+                "width": placement.width}
+    return {"share": placement.share, "claims": [hex(c) for c in placement.claims],
+            "order": [hex(g) for g in placement.order], "procs": placement.procs,
+            "width": placement.width,
+            "most": placement.most and {str(n): r for n, r in placement.most.items()}}
+
+
+def placement_of(record: Record, cluster: Cluster) -> AnyPlacement:
+    """The placement of a journal record, on the cluster that it was made for."""
+    if "taken" in record:
+        return CorePlacement(cluster.layout, int(record["taken"], 16), record["procs"],
+                             record["width"])
+    lane0, lane1 = (int(c, 16) for c in record["claims"])
+    return Placement(record["share"], (lane0, lane1),
+                     tuple(int(g, 16) for g in record["order"]), record["procs"],
+                     record["width"],
+                     most=record["most"] and {int(n): r for n, r in record["most"].items()})

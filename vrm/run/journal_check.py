@@ -1,0 +1,212 @@
+"""Whether a record of a journal makes sense after those before it.
+
+A journal without checksums (vrm 0.1.0) may have lost or changed a line and still be JSON. What it
+would then have a manager do is asked here of each record, before it is believed: the values that
+an event needs, and that its job is in a state in which it can happen.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Union
+
+from vrm.model import JobState, bits
+from vrm.model.node import HALF, WHOLE
+from vrm.system import shapes
+from vrm.system.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of, positive,
+                               size, text, whole)
+from vrm.workload.queue_file import LONGEST_TIME, LineError, check_app, dependencies, numbers
+
+if TYPE_CHECKING:
+    from vrm.run.journal import Past
+
+Record = Dict[str, Any]
+
+NEWEST = 2
+"""The newest form of a journal that this vrm reads."""
+
+
+class JournalError(ValueError):
+    """A journal that is damaged; the text is `path:line: what is wrong`."""
+
+    def __init__(self, path: "Union[str, os.PathLike[str]]", line: int, what: str) -> None:
+        super().__init__(f"{os.fspath(path)}:{line}: {what}")
+
+
+# ------------------------------------------------------------------------------------ values
+
+_VARIABLE = re.compile(r"(?!VRM_)[A-Za-z_][A-Za-z0-9_]*")
+_HEX = re.compile(r"0x[0-9a-f]{1,200000}")
+
+
+def _path(value: Any) -> bool:
+    return type(value) is str and "\0" not in value
+
+
+def _seconds(value: Any) -> bool:
+    return number(value) and 0 < value <= LONGEST_TIME
+
+
+def _application(value: Any) -> bool:
+    try:
+        return type(value) is str and bool(check_app(value))
+    except LineError:
+        return False
+
+
+def _numbers(value: Any) -> bool:
+    try:
+        return type(value) is str and bool(numbers(value))
+    except ValueError:
+        return False
+
+
+def _variables(value: Any) -> bool:
+    return type(value) is dict and all(_VARIABLE.fullmatch(name) and line(said)
+                                       for name, said in value.items())
+
+
+def _after(value: Any) -> bool:
+    """Ids as `after=` has them, or as vrm 0.1.0 wrote them."""
+    try:
+        return list_of(_dependency)(value) or (
+            type(value) is str and all(each.ids for each in dependencies(value)))
+    except ValueError:
+        return False
+
+
+def _dependency(value: Any) -> bool:
+    return type(value) is list and len(value) == 2 and count(value[0]) and flag(value[1])
+
+
+def _node(value: Any) -> bool:
+    return (type(value) is list and len(value) == 2 and line(value[0])
+            and list_of(positive)(value[1]) and bool(value[1]))
+
+
+def _position(value: Any) -> bool:
+    return (type(value) is list and len(value) == 4 and all(map(size, value[:3]))
+            and text(value[3]))
+
+
+_STATES = {state.value for state in JobState if state.ended}
+
+_WANTED: Dict[str, Dict[str, Check]] = {
+    "run": {"run": lambda value: text(value) and bool(re.fullmatch(r"[0-9a-z]{1,64}", value))},
+    "job": {"id": count, "app": _application, "procs": positive, "estimate": _seconds,
+            "submit": number, "exclusive": flag, "cores": positive},
+    "input": {"ended": flag},
+    "start": {"id": count, "time": number, "backfilled": flag,
+              "placement": mapping},
+    "back": {"id": count},
+    "intent": {"id": count, "reason": text},
+    "end": {"id": count, "time": number, "state": one_of(_STATES),
+            "reason": text, "exit_code": maybe(whole)},
+    "again": {"id": count, "retry": flag},
+    "hold": {"id": count},
+    "release": {"id": count},
+    "finished": {},
+}
+"""The events of a journal, and the values that each must have."""
+
+
+def _home(value: Any) -> bool:
+    """The directory of a run."""
+    return type(value) is dict and _path(value.get("path")) and size(value.get("inode"))
+
+
+_MAY: Dict[str, Check] = {
+    "time": number, "pid": count, "host": text, "boot": text, "allocation": text,
+    "nodes": list_of(_node), "granted": list_of(_node), "lost": flag, "format": positive,
+    "home": _home, "position": maybe(_position), "command": text,
+    "priority": whole, "after": _after, "retries": count, "variables": _variables,
+    "arguments": list_of(line), "directory": _path, "held": flag, "name": line,
+    "array": _numbers, "ran": maybe(list_of(number, 2)),
+}
+"""Values that are right where they are there; others are not looked at."""
+
+
+# ------------------------------------------------------------------------------------ events
+
+
+def fault(record: Record, past: "Past") -> str:
+    """Why a record makes no sense after what those before it tell; "" when it does."""
+    event = record["event"]
+    wanted = _WANTED.get(event)
+    if wanted is None:
+        return f"unknown event {event[:40]!r}"
+    wrong = shapes.fault(record, wanted, _MAY)
+    if wrong:
+        return f"{event}: {wrong}"
+    if event == "run":
+        newer = record.get("format", 1) > NEWEST
+        return "written by a newer vrm, which must continue it" if newer else ""
+    if not past.runs:
+        return "no manager's record comes first"
+    return _out_of_order(event, record, past)
+
+
+def _out_of_order(event: str, record: Record, past: "Past") -> str:
+    """Why what a record tells cannot have happened to its job then."""
+    if "id" not in record:
+        return ""
+    job_id = record["id"]
+    if event == "job":
+        return f"job {job_id} exists already" if job_id < past.next_id else ""
+    if job_id not in past.jobs:
+        return f"{event} of job {job_id}, which never came"
+    started, ended = job_id in past.started, job_id in past.ended
+    if event == "start" and (started or ended):
+        return f"job {job_id} starts, and it {'ended' if ended else 'runs'} already"
+    if event == "end" and ended:
+        return f"job {job_id} ends, and it ended already"
+    if event in ("back", "intent") and (ended or not started):
+        return f"{event} of job {job_id}, which does not run"
+    if event == "again" and not (started or ended):
+        return f"job {job_id} waits again, and it never started"
+    if event == "start":
+        return _misplaced(record["placement"], past.jobs[job_id], past.runs[-1].get("nodes", []))
+    return ""
+
+
+def _misplaced(placement: Record, job: Any, nodes: Sequence[Any]) -> str:
+    """Why a placement cannot be that of a job on the nodes of its run."""
+    if placement.get("procs") != job.procs or placement.get("width") != job.cores:
+        return "placement: it is that of another job"
+    if "taken" in placement:
+        cores = sum(sum(sockets) for _, sockets in nodes)
+        taken = _set(placement["taken"], cores)
+        wrong = taken is None or bits.count(taken) != job.procs * job.cores
+        return "placement: its cores are wrong" if wrong else ""
+    claims, order = placement.get("claims"), placement.get("order")
+    if (placement.get("share") not in (WHOLE, HALF) or type(claims) is not list
+            or len(claims) != 2 or type(order) is not list):
+        return "placement: it is not understood"
+    held, ranked = 0, 0
+    for values, into in ((claims, "claims"), (order, "order")):
+        for each in values:
+            group = _set(each, len(nodes))
+            if group is None or (into == "order" and group & ranked):
+                return f"placement: {into} is wrong"
+            if into == "claims":
+                held |= group
+            else:
+                ranked |= group
+    most = placement.get("most")
+    if held != ranked or not held:
+        return "placement: its nodes are wrong"
+    if "most" not in placement:
+        return "placement: most is missing"
+    if most is not None and not (type(most) is dict and all(
+            re.fullmatch("[0-9]{1,9}", name) and count(ranks) for name, ranks in most.items())):
+        return "placement: most is wrong"
+    return ""
+
+
+def _set(value: Any, below: int) -> Optional[int]:
+    """A set of numbers below a limit; None where it is none."""
+    if type(value) is not str or not _HEX.fullmatch(value):
+        return None
+    found = int(value, 16)
+    return found if found.bit_length() <= below else None

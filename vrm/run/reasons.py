@@ -1,0 +1,131 @@
+"""Why jobs wait, in a few words for people. The work is bounded: one question for each kind of
+request, and for no more than MOST of them, whatever the number of jobs.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Dict, Hashable, Mapping
+
+from vrm.model import Cluster, Job
+from vrm.run.book import Entry
+from vrm.scheduling import Scheduler
+from vrm.scheduling.backfilling import Easy, NoBackfilling
+from vrm.scheduling.placement import LanePolicy, PackPolicy
+from vrm.scheduling.queue import Waiting
+
+MOST = 24
+"""Kinds of requests for which it is asked what they lack."""
+
+STOPPING = "the manager starts no more jobs"
+
+
+def clock(moment: float, now: float) -> str:
+    """A moment (epoch seconds) as the local time, with the day where that is another."""
+    there = time.localtime(moment)
+    today = there[:3] == time.localtime(now)[:3]
+    return time.strftime("%H:%M:%S" if today else "%d %b %H:%M", there)
+
+
+def parked(entry: Entry, entries: Mapping[int, Entry]) -> str:
+    """Why a job waits that may not start even if there is room."""
+    if entry.held:
+        return "held"
+    if entry.missing:
+        assert entry.wish is not None
+        return f"after {_few(entry.wish.still(entries))}"
+    return entry.lacks or ("would not end before the allocation does" if entry.late else "")
+
+
+def _few(ids: str) -> str:
+    parts = ids.split(",")
+    return ids if len(parts) < 4 else ",".join(parts[:3]) + ",..."
+
+
+class Reasons:
+    """Why the jobs of a queue wait at one moment; `reserved` are the starts of those that have
+    reservations, by id, `phase` is the manager's."""
+
+    def __init__(self, now: float, waiting: Waiting, cluster: Cluster, scheduler: Scheduler,
+                 reserved: Mapping[int, float], phase: str = "running") -> None:
+        self.now = now
+        self.cluster = cluster
+        self.policy = scheduler.policy
+        self.reserved = reserved
+        self.stopping = phase != "running"
+        self.head = waiting[0] if len(waiting) else None
+        self.strict = isinstance(scheduler.backfilling, NoBackfilling)
+        self.interval = scheduler.interval
+        self._known: Dict[Hashable, str] = {}  # what a kind of request lacks; "": nothing
+
+    def of(self, job: Job) -> str:
+        """Why this job does not run yet."""
+        if self.stopping:
+            return STOPPING
+        assert self.head is not None
+        lacks = "" if self.strict and job is not self.head else self._lacks(job)
+        moment = self.reserved.get(job.id)
+        if moment is not None and moment > self.now:
+            return f"{lacks or 'its turn comes'}; starts by {clock(moment, self.now)}"
+        if lacks:
+            return lacks
+        if job is self.head:
+            return f"decided every {self.interval:g} s" if self.interval else "starts next"
+        return f"behind job {self.head.id}" if self.strict or not self._asked(job) else (
+            f"would delay job {self.head.id}")
+
+    def _asked(self, job: Job) -> bool:
+        return self._kind(job) in self._known
+
+    @staticmethod
+    def _kind(job: Job) -> Hashable:
+        return (job.app, job.procs, job.cores, job.exclusive, job.features,
+                tuple(sorted(job.resources.items())))
+
+    def _lacks(self, job: Job) -> str:
+        """What there is too little of for the job at this moment; "" when there is enough, or when
+        too much has been asked already."""
+        kind = self._kind(job)
+        if kind not in self._known:
+            if len(self._known) >= MOST:
+                return ""
+            fits = getattr(self.policy, "fits", None)  # a user's own policy may have none
+            lacks = fits is not None and not fits(job, self.cluster)
+            self._known[kind] = self._why(job) if lacks else ""
+        return self._known[kind]
+
+    def _why(self, job: Job) -> str:
+        needs = self._needs(job)
+        if job.id in self.reserved:
+            return needs
+        moment = Easy.reserve(job, self.now, self.cluster, self.policy).time
+        then = (f"; next {clock(moment, self.now)}" if self.now < moment < math.inf else
+                "; a node of it is down" if moment == math.inf else "")
+        return needs + then
+
+    def _needs(self, job: Job) -> str:
+        """What the job needs, and how much of it there is."""
+        policy: Any = self.policy
+        cluster = self.cluster
+        if isinstance(policy, PackPolicy):
+            size, room = policy.size(job), policy.room(cluster)
+            return (f"needs {_count(size, 'free core')}, {room} free" if size > room else
+                    f"needs {job.procs} x {job.cores} free cores of one socket each")
+        if not isinstance(policy, LanePolicy):
+            return "no room"
+        need = policy.nodes(job)
+        empty = bin(cluster.empty).count("1")
+        if policy.alone(job):
+            return f"needs {_count(need, 'empty node')}, {empty} empty"
+        shared = bin(cluster.free0 | cluster.free1).count("1")
+        if shared >= need:
+            if policy.heatmap is None or not policy.heatmap.refused:
+                return "no room"
+            return (f"needs half of {_count(need, 'node')}; on {shared} with room the jobs there "
+                    "are no partners for it (heatmap)")
+        return f"needs half of {_count(need, 'node')}, {shared} with room"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
