@@ -27,10 +27,12 @@ from conftest import LIMIT, mpirun_environment, wait_until
 from test_topology import EVEN_ODD_THREADS, machine
 from vrm.live.nodes import agent
 from vrm.live.nodes.agents import (RANK_VARIABLES, SSH, Affinity, AgentEvent, Agents, NodeDown, NodeLost,
-                                   NodeUp, Swept, agent_environment, choose_reach, command_line,
-                                   compare_affinity, is_local, probe)
-from vrm.live.nodes.topology import Topology, host_name, node_facts, parse_topology, read_topology
+                                   NodeUp, Swept, agent_environment, choose_reach, command_line, is_local,
+                                   probe)
+from vrm.live.nodes.bindings import compare_affinity
+from vrm.live.nodes.topology import Topology, node_facts, parse_topology, read_topology
 from vrm.model import Node, RankSlot
+from vrm.system.hosts import host_name
 
 OPEN_MPI = RANK_VARIABLES["openmpi"]
 RUN = f"r1.{os.getpid()}"

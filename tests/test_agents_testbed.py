@@ -19,8 +19,7 @@ import pytest
 import testbed as testbed_module
 from conftest import LIMIT, wait_until
 from testbed import Testbed, missing
-from vrm.live.launch.base import BindingCheck
-from vrm.live.nodes.agents import compare_affinity
+from vrm.live.nodes.bindings import BindingCheck, compare_affinity
 from vrm.live.nodes.topology import read_topology
 from vrm.model import RankSlot
 

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vrm.live.batch.allocation import (Allocation, AllocationError, ask, end_of, expand, find_allocation,
+from vrm.live.batch.allocation import (Allocation, AllocationError, ask, end_of, find_allocation,
                                        parse_duration, parse_hostfile, parse_pbs_time, parse_qstat,
                                        parse_scontrol, parse_slurm_time, parse_squeue)
+from vrm.system.hosts import expand
 
 Script = Callable[[str, str], None]
 FOUR_O_CLOCK = time.mktime((2026, 11, 21, 16, 0, 0, 0, 0, -1))

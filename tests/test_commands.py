@@ -123,7 +123,7 @@ def test_a_mistake_gets_the_commands_own_usage(
 def test_starting_needs_no_heavy_library() -> None:
     """Not those of configurations, figures, completion or live runs."""
     heavy = {"numpy", "yaml", "pydantic", "argcomplete", "prettytable", "psutil", "ClusterShell",
-             "vrm.config", "vrm.model", "vrm.live", "vrm.simulation", "vrm.results.metrics"}
+             "vrm.config.schema", "vrm.model", "vrm.live", "vrm.simulation", "vrm.results.metrics"}
     code = "import sys, vrm.cli; vrm.cli.parser(); print(' '.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not heavy & set(done.stdout.split())

@@ -12,8 +12,9 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.run import control
-from vrm.run.rundir import RunDirectory, RunError
+from vrm.run.rundir import RunDirectory
 from vrm.system import files
+from vrm.system.errors import RunError
 from vrm.system.files import write_atomically
 
 

@@ -12,12 +12,14 @@ import pytest
 from conftest import Site, wait_until
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
 
-from vrm.config import Launcher as Settings
-from vrm.live.launch.base import MADE_UP, BindingCheck, LaunchError, make_launcher
+from vrm.config.schema import Launcher as Settings
+from vrm.live.launch.base import MADE_UP, LaunchError, make_launcher
 from vrm.live.launch.direct import Direct
 from vrm.live.launch.environment import thread_settings
-from vrm.live.nodes.topology import host_name, parse_cpu_list, parse_topology, read_topology
+from vrm.live.nodes.bindings import BindingCheck
+from vrm.live.nodes.topology import parse_cpu_list, parse_topology, read_topology
 from vrm.model import Node, RankSlot
+from vrm.system.hosts import host_name
 
 HERE = host_name()
 

@@ -16,7 +16,7 @@ import yaml
 
 from conftest import Site, wait_until
 from vrm.cli import main
-from vrm.config import ConfigError
+from vrm.config.problems import ConfigError
 from vrm.experiment.execute import Experiment, Task
 from vrm.experiment.plan import read_plan
 from vrm.results.jobs import read_jobs

@@ -19,7 +19,8 @@ from vrm.cli import main
 from vrm.live.launch.base import head, tail
 from vrm.live.spawn.spawner import Marker, RecordError
 from vrm.results.jobs import COLUMNS
-from vrm.run.rundir import RunDirectory, RunError
+from vrm.run.rundir import RunDirectory
+from vrm.system.errors import RunError
 from vrm.system.files import naming, open_own, read_own, write_atomically, write_new
 from vrm.workload.queue_file import marker_path, writer_of
 

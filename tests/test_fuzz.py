@@ -26,10 +26,11 @@ from vrm.model import Booking, Cluster, Dependency, Job, JobState
 from vrm.results.jobs import JobRow, JobWriter, PlacementText
 from vrm.run import journal as journals
 from vrm.run.book import Details, JobBook, LifeError
-from vrm.run.rundir import RunDirectory, RunError
+from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
 from vrm.scheduling.ordering import make_ordering
 from vrm.scheduling.queue import JobQueue
+from vrm.system.errors import RunError
 
 LONG = bool(os.environ.get("VRM_TEST_RANDOM"))
 SEED = int(os.environ.get("VRM_TEST_SEED") or (random.randrange(1 << 30) if LONG else 1))

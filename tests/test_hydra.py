@@ -17,13 +17,15 @@ from conftest import Site, mpiexecs
 from test_openmpi import INTEL as INTEL_TEXT, MPICH as MPICH_TEXT, OPEN_MPI, fake, only
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, machine
 
-from vrm.config import Launcher as Settings
+from vrm.config.schema import Launcher as Settings
 from vrm.live.launch import hydra
-from vrm.live.launch.base import MADE_UP, BindingCheck, LaunchError, NoProgram, make_launcher
+from vrm.live.launch.base import MADE_UP, LaunchError, NoProgram, make_launcher
 from vrm.live.launch.environment import environment, hydra_settings
 from vrm.live.launch.hydra import INTEL, MPICH, Hydra, find_mpiexec, parse_version
-from vrm.live.nodes.topology import Topology, host_name, parse_cpu_list, parse_topology, read_topology
+from vrm.live.nodes.bindings import BindingCheck
+from vrm.live.nodes.topology import Topology, parse_cpu_list, parse_topology, read_topology
 from vrm.model import RankSlot
+from vrm.system.hosts import host_name
 
 # ----------------------------------------------------------------------------------- commands
 

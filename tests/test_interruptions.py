@@ -12,7 +12,7 @@ from typing import Any, List
 import pytest
 
 from conftest import Site, mpiruns, wait_until
-from vrm.config import load
+from vrm.config.schema import load
 from vrm.live.batch.allocation import batch_job, kill_delay, parse_qstat
 from vrm.live.manager.manager import Manager, Running
 from vrm.live.manager.verdict import HOLD, NODE_LOSSES, verdict

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from reference import (ORDERINGS, POLICIES, Place, Reference, Task, pair, places_of, regular_nodes,
                        workloads)
-from vrm.config import ConfigError, load
+from vrm.config.problems import ConfigError
+from vrm.config.schema import load
 from vrm.live.site.setup import make_scheduler
 from vrm.model import Booking, Cluster, Job, Placement
 from vrm.results.jobs import read_jobs

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from conftest import LIMIT, Site, mpiruns, wait_until
-from vrm.config import load
+from vrm.config.schema import load
 from vrm.live.manager.manager import Manager
 from vrm.live.nodes.nodewatch import Down
 from vrm.live.nodes.topology import read_topology

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Tuple
 import pytest
 from conftest import mpirun_environment, wait_until
 
-from vrm.config import load
+from vrm.config.schema import load
 from vrm.report import tables
 from vrm.results.jobs import read_jobs
 from vrm.run import journal as journals

@@ -16,13 +16,14 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import pytest
 from test_topology import EVEN_ODD_THREADS, TWO_BY_FOUR, Cores, machine
 
-from vrm.config import Launcher as Settings
+from vrm.config.schema import Launcher as Settings
 from vrm.live.launch import openmpi
-from vrm.live.launch.base import LAUNCHERS, BindingCheck, LaunchError, Result, make_launcher, read_result
+from vrm.live.launch.base import LAUNCHERS, LaunchError, Result, make_launcher, read_result
 from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
                                          open_mpi_settings, root_allowed, tagged)
 from vrm.live.launch.openmpi import (UNNAMED, OpenMPI, find_mpirun, lost_nodes, parse_bindings, parse_map,
                                      parse_version, read_version, strip_prefix)
+from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology, parse_topology, read_topology
 from vrm.model import Node, RankSlot
 

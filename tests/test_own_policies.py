@@ -11,8 +11,8 @@ import pytest
 
 from conftest import Site
 from vrm.cli import main
-from vrm.live import own
-from vrm.live.own import load_own
+from vrm.config import own
+from vrm.config.own import load_own
 from vrm.scheduling import PolicyError, make_ordering
 
 WIDEST = "def widest_first(job, now, nodes):\n    return job.procs\n"

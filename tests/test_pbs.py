@@ -175,7 +175,7 @@ def test_mpirun_starts_its_daemons_by_pbs_attach(pbs: Dict[str, str]) -> None:
 def test_jobs_on_several_nodes_get_the_launch_agent(
         pbs: Dict[str, str], tmp_path: Path, nodes: List[str], own: Dict[str, str],
         expected: str) -> None:
-    from vrm.config import Launcher as Settings
+    from vrm.config.schema import Launcher as Settings
     mpirun = tmp_path / "mpirun"
     mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
     mpirun.chmod(0o755)

@@ -8,11 +8,12 @@ from typing import Any, List, Sequence
 import pytest
 
 from conftest import Site, wait_until
-from vrm.live.nodes.topology import NodeFacts, Topology, cluster_geometry, host_name
+from vrm.live.nodes.topology import NodeFacts, Topology, cluster_geometry
 from vrm.live.site.room import NodesOf, Room
 from vrm.model import Cluster, Job, JobState, Node
 from vrm.run.book import PLAIN, JobBook
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.system.hosts import host_name
 
 LOG = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\n'
 WAIT = LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'

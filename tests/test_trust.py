@@ -15,8 +15,9 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.run import control
-from vrm.run.rundir import RunDirectory, RunError
+from vrm.run.rundir import RunDirectory
 from vrm.system import trust
+from vrm.system.errors import RunError
 from vrm.system.trust import distrust, leads_astray
 
 NOBODY = 65534

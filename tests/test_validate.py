@@ -15,8 +15,9 @@ from conftest import Site
 from vrm.cli import main
 from vrm.model import Heatmap, Job, Node
 from vrm.model.speedups import Speedups
-from vrm.report.validation import Error, data, draw, table
+from vrm.report.validation import data, draw, table
 from vrm.results.jobs import JobRow, read_jobs
+from vrm.results.validation import Error
 from vrm.simulation import Submission, simulate
 from vrm.simulation.validation import Rules, ValidationError, read_rules, validate
 from vrm.workload.estimates import Estimate, read_estimates

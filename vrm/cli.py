@@ -93,8 +93,8 @@ def parser() -> Parser:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command line; the exit status."""
-    from vrm.problems import ConfigError
-    from vrm.run.rundir import RunError
+    from vrm.config.problems import ConfigError
+    from vrm.system.errors import RunError
     from vrm.system.text import printable_lines
 
     try:

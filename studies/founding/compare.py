@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from vrm.config import Settings, load
+from vrm.config.schema import Settings, load
 from vrm.model import Cluster, Heatmap, Job, bits
 from vrm.model.cluster import AnyPlacement
 from vrm.model.speedups import SpeedError, Speedups, load_name

@@ -26,8 +26,8 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import yaml
 
-from vrm.config import dump, load
-from vrm.problems import ConfigError
+from vrm.config.problems import ConfigError
+from vrm.config.schema import dump, load
 from vrm.report.compare import CompareError
 from vrm.report.plotting import pyplot
 from vrm.report.validation import data, draw

@@ -84,7 +84,7 @@ def run_vrm(jobs: int, **keys: Any) -> Tuple[float, float, List[float]]:
 
 def launched(folder: Path) -> Tuple[List[str], Dict[str, str]]:
     """The command and environment with which the manager starts one of these jobs."""
-    from vrm.config import load
+    from vrm.config.schema import load
     from vrm.live.site.setup import prepare
     config = configure(folder, [])
     os.environ.update(environment())

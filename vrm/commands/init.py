@@ -101,7 +101,7 @@ def init(arguments: argparse.Namespace) -> int:
 
 def look(programs: Sequence[str]) -> Found:
     """Find out what there is; CannotRun for programs that are none."""
-    from vrm.config import load
+    from vrm.config.schema import load
     from vrm.live.launch.base import LaunchError, make_launcher
     from vrm.live.nodes.topology import TopologyError, read_topology
 

@@ -17,7 +17,8 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from vrm.report import top
 from vrm.results.state import Snapshot, current, parsed
 from vrm.run import control
-from vrm.run.rundir import RunDirectory, RunError
+from vrm.run.rundir import RunDirectory
+from vrm.system.errors import RunError
 
 LOOK = 0.25
 """Seconds between two looks at the files; a change is drawn at once."""

@@ -61,7 +61,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def write(arguments: argparse.Namespace) -> int:
     """Write the script and tell how to submit it; 0. Raises ConfigError or CannotRun."""
-    from vrm.config import load
+    from vrm.config.schema import load
     from vrm.live.batch import wrapper as wrappers
 
     given = getattr(arguments, "config", default_config())

@@ -28,7 +28,7 @@ def settings_of(arguments: argparse.Namespace) -> Any:
 
     A ./vrm.yaml that nobody has named is used only if nobody else can have written it.
     """
-    from vrm.config import load
+    from vrm.config.schema import load
     from vrm.system.trust import distrust
     config = getattr(arguments, "config", default_config())
     if config is not None and not hasattr(arguments, "config") and "VRM_CONFIG" not in os.environ:

@@ -93,7 +93,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command: 0 done, 2 could not run, 130 interrupted (what ended is written)."""
-    from vrm.problems import ConfigError
+    from vrm.config.problems import ConfigError
     from vrm.scheduling.registry import PolicyError
     from vrm.simulation.inputs import ERRORS
     from vrm.simulation.library import described, simulate, write_summary
@@ -157,7 +157,7 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
     chosen: Dict[str, Any] = {}
     config = getattr(args, "config", None)
     if config is not None:
-        from vrm.config import load
+        from vrm.config.schema import load
         from vrm.simulation.library import choices_of
         settings = load(config)
         chosen.update(choices_of(settings))
@@ -183,7 +183,7 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
 def own(text: str, directory: Path, trust: str = "own") -> None:
     """Load the file of a policy of the user's own from a directory, if it is there."""
     if ":" in text:  # else nothing heavy is imported
-        from vrm.live.own import load_own
+        from vrm.config.own import load_own
         load_own(text, directory, trust)
 
 

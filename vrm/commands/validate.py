@@ -36,7 +36,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay and tell."""
-    from vrm.live.own import load_own
+    from vrm.config.own import load_own
     from vrm.model.speedups import SpeedError
     from vrm.report.compare import CompareError
     from vrm.results.jobs import JobFileError

@@ -30,10 +30,10 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 
 import yaml
 
-from vrm.config import dump, load
+from vrm.config.own import copy_own, load_own
+from vrm.config.schema import dump, load
 from vrm.experiment import record
 from vrm.experiment.plan import LIVE, Plan, Run, apps_of, mix_of
-from vrm.live.own import copy_own, load_own
 from vrm.live.site.setup import own_policies
 from vrm.model.job import Job, JobState
 from vrm.results.jobs import read_jobs

@@ -17,8 +17,9 @@ from typing import (Annotated, Any, Dict, Iterator, List, Literal, Mapping, Opti
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_pascal
 
-from vrm.config import (Amount, ConfigError, Document, Factor, FilePath, Location, Problem, Seconds, Settings,
-                        Text, dump, kind, load)
+from vrm.config.problems import ConfigError, Problem
+from vrm.config.schema import Amount, Factor, FilePath, Seconds, Settings, Text, dump, kind, load
+from vrm.config.yaml_reader import Document, Location
 from vrm.live.site.setup import application_fault, make_scheduler
 from vrm.model import Cluster
 from vrm.simulation.inputs import SYNTHETIC
@@ -282,7 +283,7 @@ def _settings(base: Dict[str, Any], changes: Sequence[Change], document: Documen
                 places[at + (number,)] = place
     if problems:
         raise ConfigError(problems)
-    return document.settings(mapping, places)
+    return document.placed(Settings, mapping, places)
 
 
 def _short(value: Any) -> str:

@@ -18,14 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from vrm.config import Settings
+from vrm.config.schema import Settings
 from vrm.live.launch.base import LaunchError, read_result
 from vrm.live.launch.openmpi import parse_bindings, strip_prefix
 from vrm.live.site.setup import Site, application_fault, run_directory
 from vrm.live.spawn.spawner import (Ended, LaunchFailed, LaunchRequest, Marker, RecordError, Spawner,
                                     SpawnerLost, Started, SupervisorLost)
 from vrm.model import RankSlot
-from vrm.run.rundir import RunDirectory, RunError
+from vrm.run.rundir import RunDirectory
+from vrm.system.errors import RunError
 from vrm.system.files import write_new
 from vrm.system.processes import SessionEnd
 

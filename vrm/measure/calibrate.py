@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Dict, List, Sequence, Tuple
 
-from vrm.config import Settings
+from vrm.config.schema import Settings
 from vrm.live.site.setup import Site
 from vrm.measure.bench import Bench, MeasureError, duration, machine_text
 from vrm.model import Infeasible, Job

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from vrm.config import Settings
+from vrm.config.schema import Settings
 from vrm.live.site.setup import Site
 from vrm.measure.bench import Bench, MeasureError, duration, machine_text
 from vrm.model import Cluster, Infeasible, Job, Placement, RankSlot

@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from vrm.run.rundir import PRIVATE, RunDirectory, RunError, write_json
+from vrm.run.rundir import PRIVATE, RunDirectory, write_json
+from vrm.system.errors import RunError
 from vrm.system.files import open_own, read_own
 from vrm.workload.queue_file import MOST_JOBS, numbers
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Iterator, List, Optional
 
+from vrm.system.errors import RunError
 from vrm.system.files import fault, naming, open_own, trusted_owners, write_atomically, write_new
 from vrm.system.trust import distrust
 
@@ -19,10 +20,6 @@ PRIVATE = 0o700
 
 HELPERS_END = 10.0
 """Seconds in which what a killed manager leaves behind lets go of the run's lock."""
-
-
-class RunError(Exception):
-    """The manager cannot run; the text says why and what to do."""
 
 
 class RunDirectory:

@@ -157,7 +157,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
 
 
 def choices_of(settings: Any) -> Dict[str, Any]:
-    """What a configuration (`vrm.config.Settings`) says for a simulation, as keyword arguments of
+    """What a configuration (`vrm.config.schema.Settings`) says for a simulation, as keyword arguments of
     `simulate`; a geometry of `auto` is left to the workload."""
     chosen = {"algorithm": settings.scheduling.algorithm,
               "backfill": settings.scheduling.backfilling, "policy": settings.allocation.policy,

@@ -16,10 +16,10 @@ from vrm.model.heatmap import Heatmap
 from vrm.model.job import Job, JobState
 from vrm.model.node import Node
 from vrm.model.speedups import Speedups
-from vrm.report.validation import Pair, Validation
 from vrm.results import metrics
 from vrm.results.jobs import JobFileError, JobRow, parse_cores, read_jobs
 from vrm.results.state import read
+from vrm.results.validation import Pair, Validation
 from vrm.simulation.library import simulate
 from vrm.workload.estimates import Table
 from vrm.workload.submission import Submission

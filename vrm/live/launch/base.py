@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import (Dict, FrozenSet, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple,
                     Union)
 
+from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology, TopologyError, read_topology
 from vrm.model import Node, RankSlot
 from vrm.scheduling.registry import PolicyError, Registry, failure
@@ -56,18 +57,8 @@ class Launch:
     reports: Tuple[Tuple[bytes, bytes, bytes], ...] = ()
 
 
-@dataclass(frozen=True)
-class BindingCheck:
-    """Where ranks run against where they should: `state` is ok, mismatch, unchecked (not all
-    of them were reported) or unbound (on purpose). `differences` say in words what differs or
-    is missing."""
-
-    state: str
-    differences: Tuple[str, ...] = ()
-
-
 class Settings(Protocol):
-    """The part of the configuration that launchers read (see `vrm.config.Launcher`)."""
+    """The part of the configuration that launchers read (see `vrm.config.schema.Launcher`)."""
 
     kind: str
     mpirun: str

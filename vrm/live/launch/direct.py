@@ -10,10 +10,11 @@ import os
 from pathlib import Path
 from typing import List, Mapping, Optional, Sequence
 
-from vrm.live.launch.base import (LAUNCHERS, MADE_UP, BindingCheck, Launch, LaunchError, PathLike, Settings,
-                                  slot_cpus, synthetic)
+from vrm.live.launch.base import (LAUNCHERS, MADE_UP, Launch, LaunchError, PathLike, Settings, slot_cpus,
+                                  synthetic)
 from vrm.live.launch.environment import environment, tagged, thread_settings
 from vrm.live.nodes.agents import is_local
+from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
 

@@ -22,12 +22,13 @@ import sys
 from itertools import groupby
 from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, BindingCheck, Launch, LaunchError,
-                                  NoProgram, PathLike, Settings, ask_version, shared_list, slot_cpus,
-                                  synthetic, tail)
+from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, Launch, LaunchError, NoProgram,
+                                  PathLike, Settings, ask_version, shared_list, slot_cpus, synthetic, tail)
 from vrm.live.launch.environment import environment, hydra_settings, step_environment, tagged, with_threads
-from vrm.live.nodes.topology import Topology, host_name
+from vrm.live.nodes.bindings import BindingCheck
+from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
+from vrm.system.hosts import host_name
 
 MPICH, INTEL = "MPICH", "Intel MPI"
 

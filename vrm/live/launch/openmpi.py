@@ -26,13 +26,15 @@ from pathlib import Path
 from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.live.batch.adoption import launch_agent
-from vrm.live.launch.base import (LAUNCHERS, TAIL, VERSION_SECONDS, BindingCheck, Launch, LaunchError,
-                                  NoProgram, PathLike, Settings, ask_version, head)
+from vrm.live.launch.base import (LAUNCHERS, TAIL, VERSION_SECONDS, Launch, LaunchError, NoProgram, PathLike,
+                                  Settings, ask_version, head)
 from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
                                          open_mpi_settings, tagged, with_threads)
-from vrm.live.nodes.topology import Core, Topology, fold, host_name, parse_cpu_list
+from vrm.live.nodes.bindings import BindingCheck
+from vrm.live.nodes.topology import Core, Topology, fold, parse_cpu_list
 from vrm.model import Node, RankSlot
 from vrm.system.files import open_own
+from vrm.system.hosts import host_name
 
 Version = Tuple[int, int, int]
 

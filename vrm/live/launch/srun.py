@@ -11,10 +11,11 @@ import signal
 from pathlib import Path
 from typing import Dict, FrozenSet, Mapping, Optional, Sequence
 
-from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, BindingCheck, Launch, LaunchError,
-                                  NoProgram, PathLike, Settings, ask_version, compare_cpus, head, shared_list,
-                                  slot_cpus, synthetic, tail)
+from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, Launch, LaunchError, NoProgram,
+                                  PathLike, Settings, ask_version, compare_cpus, head, shared_list, slot_cpus,
+                                  synthetic, tail)
 from vrm.live.launch.environment import environment, step_environment, tagged, with_threads
+from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
 

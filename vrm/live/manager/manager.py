@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
-from vrm.config import Settings
+from vrm.config.schema import Settings
 from vrm.live.batch import allocation
 from vrm.live.batch.walltime import AllocationEnd
 from vrm.live.launch.base import LaunchError
@@ -38,8 +38,9 @@ from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.job import resolved
 from vrm.run import control, journal as journals
 from vrm.run.book import Details, Dropped, JobBook, LifeError
-from vrm.run.rundir import RunDirectory, RunError, write_json
+from vrm.run.rundir import RunDirectory, write_json
 from vrm.scheduling import Start
+from vrm.system.errors import RunError
 from vrm.system.files import write_new
 from vrm.system.processes import SessionEnd, TagEnd, pids_with_environment
 from vrm.system.trust import distrust, leads_astray

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Collection, Deque, Dict, List, Optional, Set, Tuple
 
-from vrm.live.launch.base import BindingCheck, Launcher, Result, read_result
+from vrm.live.launch.base import Launcher, Result, read_result
 from vrm.live.manager.lastwords import last_words
+from vrm.live.nodes.bindings import BindingCheck
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.results.jobs import JobFileError, HEADER, JobRow, JobWriter, PlacementText, read_jobs
 from vrm.run import journal as journals
 from vrm.run.book import PLAIN, Details
-from vrm.run.rundir import RunDirectory, RunError
+from vrm.run.rundir import RunDirectory
+from vrm.system.errors import RunError
 from vrm.system.files import naming, write_atomically
 from vrm.system.processes import Strays, job_of, sessions, signal_session
 

@@ -8,7 +8,7 @@ import shlex
 import socket
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from vrm.config import Settings
+from vrm.config.schema import Settings
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.ranges import fold
 from vrm.run.book import Details, JobBook

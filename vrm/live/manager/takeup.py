@@ -17,7 +17,8 @@ from vrm.live.spawn.spawner import Marker, RecordError
 from vrm.results.jobs import HEADER
 from vrm.run import control, journal as journals
 from vrm.run.journal import Past, Record
-from vrm.run.rundir import RunDirectory, RunError
+from vrm.run.rundir import RunDirectory
+from vrm.system.errors import RunError
 
 Tell = Callable[[str, str], None]
 

@@ -37,15 +37,11 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import count
 from typing import (Any, Collection, Deque, Dict, FrozenSet, Iterable, List, Mapping, Optional,
-                    Sequence, Set, Tuple, Union)
+                    Sequence, Tuple, Union)
 
-from vrm.live.launch.base import BindingCheck
 from vrm.live.nodes import agent
-from vrm.live.nodes.topology import (NodeFacts, Topology, TopologyError, fold, host_name, node_facts,
-                                     parse_cpu_list)
-from vrm.live.spawn import runner
-from vrm.live.spawn.remote import Relay
-from vrm.model import Node, RankSlot
+from vrm.live.nodes.topology import NodeFacts, Topology, TopologyError, node_facts, parse_cpu_list
+from vrm.system.hosts import host_name
 
 PING_EVERY = 5.0
 """Seconds from an agent's answer to the next ping; less where a node must answer in less."""
@@ -286,7 +282,7 @@ class Agents:
         self._command = tuple(command)
         self._attach = tuple(attach)
         self._wishes = {host: str(cores) for host, cores in (granted or {}).items()}
-        self._env = agent_environment(env, self.reach)
+        self.env = agent_environment(env, self.reach)
         self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping, *pauses, fan_out)
         self._nodes = {host: _Node(host, "local" if is_local(host, env) else self.reach)
                        for host in hosts}
@@ -401,13 +397,12 @@ class Agents:
         return sum(len(node.asked) for node in self._nodes.values()
                    if node.up is not False or not up_only)
 
-    def relay(self) -> Optional[Relay]:
-        """What starts programs on the other nodes, by the ways on which agents are started there;
-        None when there is no other node."""
-        ways = {node.host: command_line(node.host, node.reach, self.timeout, self._command,
-                                        (runner.__file__,), self._attach)
+    def ways(self, program: str) -> Dict[str, List[str]]:
+        """The commands that start a program of Python (its file) on the other nodes, by their
+        names: they go the ways of the agents."""
+        return {node.host: command_line(node.host, node.reach, self.timeout, self._command,
+                                        (program,), self._attach)
                 for node in self._nodes.values() if not node.local}
-        return Relay(ways, self._env, self.timeout) if ways else None
 
     def drop(self, hosts: Iterable[str]) -> None:
         """Have nothing to do with these nodes any more."""
@@ -471,7 +466,7 @@ class Agents:
         try:
             # A session of its own: a Ctrl-C at the terminal is for vrm alone.
             node.process = subprocess.Popen(
-                argv, env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                argv, env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, start_new_session=True, cwd="/")
         except OSError as error:
             self._fail(node, now, f"{argv[0]} cannot be started: {error.strerror}")
@@ -709,56 +704,3 @@ def probe(hosts: Iterable[str], reach: str = "auto", env: Optional[Mapping[str, 
         return agents.settle()
     finally:
         agents.close()
-
-
-# ------------------------------------------------------------------------- affinity, as wished
-
-
-def compare_affinity(slots: Sequence[RankSlot], nodes: Sequence[Node],
-                     topologies: Mapping[str, Topology],
-                     ranks_by_host: Mapping[str, Mapping[int, FrozenSet[int]]]) -> BindingCheck:
-    """Compare the CPUs that ranks may use, by host and rank, with the cores of their slots.
-
-    A rank is right when all of its CPUs belong to cores of its slot: to have one hardware thread
-    of a core is to have the core, and a program may have narrowed itself. Nothing is said of
-    ranks on nodes without a topology or with a synthetic one, and of ranks that were not found.
-    """
-    hosts_of: Dict[int, Set[str]] = {}
-    for host, ranks in ranks_by_host.items():
-        for rank in ranks:
-            hosts_of.setdefault(rank, set()).add(host)
-    differences, unknown, missing = [], [], []
-    for slot in slots:
-        host = nodes[slot.node].name
-        topology = topologies.get(host)
-        elsewhere = hosts_of.get(slot.rank, set()) - {host}
-        cpus = ranks_by_host.get(host, {}).get(slot.rank)
-        if elsewhere:
-            differences.append(f"rank {slot.rank} runs on {', '.join(sorted(elsewhere))}, "
-                               f"wanted {host}")
-        elif topology is None or topology.synthetic:
-            unknown.append(slot.rank)
-        elif cpus is None:
-            missing.append(slot.rank)
-        else:
-            difference = _difference(topology, slot, cpus)
-            if difference:
-                differences.append(f"rank {slot.rank} of {host}: {difference}")
-    if differences:
-        return BindingCheck("mismatch", tuple(differences))
-    reasons = [f"rank(s) {fold(ranks)} {text}" for ranks, text in (
-        (unknown, "run on emulated cores"), (missing, "were not found on their node")) if ranks]
-    return BindingCheck("unchecked" if reasons else "ok", tuple(reasons))
-
-
-def _difference(topology: Topology, slot: RankSlot, cpus: FrozenSet[int]) -> str:
-    """What is wrong with the CPUs of a rank, "" for nothing."""
-    try:
-        wanted = [topology.core(slot.socket, core) for core in slot.cores]
-    except IndexError:
-        return f"has no socket {slot.socket} with core {max(slot.cores)}"
-    mine = {cpu for core in wanted for cpu in core.cpus}
-    if cpus <= mine:
-        return ""
-    return (f"may use CPU {fold(cpus)}, wanted {fold(mine)} (socket {slot.socket} core "
-            f"{fold(slot.cores)})")

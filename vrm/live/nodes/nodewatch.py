@@ -13,9 +13,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Union
 
-from vrm.live.launch.base import BindingCheck
-from vrm.live.nodes.agents import (RANK_VARIABLES, Affinity, Agents, NodeDown, NodeLost, NodeUp, Swept,
-                                   compare_affinity)
+from vrm.live.nodes.agents import RANK_VARIABLES, Affinity, Agents, NodeDown, NodeLost, NodeUp, Swept
+from vrm.live.nodes.bindings import BindingCheck, compare_affinity
 from vrm.live.nodes.topology import Topology
 from vrm.model import AnyPlacement, Cluster, RankSlot
 

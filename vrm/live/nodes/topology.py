@@ -29,6 +29,7 @@ from typing import (Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Seq
 
 from vrm.live.nodes import agent
 from vrm.model import Node
+from vrm.system.hosts import host_name
 
 PathLike = Union[str, "os.PathLike[str]"]
 Size = Union[str, int]
@@ -146,11 +147,6 @@ def read_topology(root: PathLike = "/") -> Topology:
     if synthetic is not None:
         return synthetic
     return parse_topology(root, host_name(), cpuset=_cpuset(), mask=os.sched_getaffinity(0))
-
-
-def host_name() -> str:
-    """The short name of this machine."""
-    return os.uname().nodename.partition(".")[0]
 
 
 def _cpuset() -> Set[int]:

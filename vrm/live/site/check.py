@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, Union
 
-from vrm.config import ConfigError, Settings, load
+from vrm.config.problems import ConfigError
+from vrm.config.schema import Settings, load
 from vrm.live.batch.allocation import AllocationError, find_allocation
 from vrm.live.launch.base import LaunchError, make_launcher
 from vrm.live.nodes.topology import TopologyError, cluster_geometry

@@ -18,7 +18,8 @@ from typing import Dict, List, Optional, Tuple
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
-from vrm.config import ConfigError, Settings, load
+from vrm.config.problems import ConfigError
+from vrm.config.schema import Settings, load
 from vrm.live.batch.allocation import Allocation, AllocationError, find_allocation
 from vrm.live.launch.base import LaunchError, make_launcher
 from vrm.live.nodes import agent

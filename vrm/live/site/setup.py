@@ -11,19 +11,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from vrm.config import ConfigError, Problem, Settings
+from vrm.config.own import load_own
+from vrm.config.problems import ConfigError, Problem
+from vrm.config.schema import Settings
 from vrm.live.batch.adoption import Adoption, attach_command
 from vrm.live.batch.allocation import AllocationError, batch_job, batch_system, end_of, find_allocation
 from vrm.live.launch.base import Launcher, LaunchError, make_launcher
 from vrm.live.nodes.agents import Agents, is_local
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.nodes.topology import NodeFacts, TopologyError, claim, cluster_geometry, read_topology
-from vrm.live.own import load_own
 from vrm.live.site.room import NodesOf, Room
+from vrm.live.spawn import runner
 from vrm.live.spawn.remote import Relay
 from vrm.model import Cluster, Heatmap, Node
-from vrm.run.rundir import RunDirectory, RunError
+from vrm.run.rundir import RunDirectory
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.system.errors import RunError
 from vrm.system.trust import distrust
 from vrm.workload import heatmap_files
 
@@ -185,7 +188,8 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
         agents.close()
         raise
     kind = getattr(launcher, "kind", "")
-    relay = agents.relay() if kind == "direct" and not wished.emulated else None
+    ways = agents.ways(runner.__file__) if kind == "direct" and not wished.emulated else {}
+    relay = Relay(ways, agents.env, settings.hosts.timeout) if ways else None
     watched = watch and not wished.emulated
     if not watched:
         agents.close()

@@ -24,7 +24,7 @@ from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tup
 
 from vrm.live.spawn import supervisor
 from vrm.live.spawn.remote import Relay
-from vrm.run.rundir import RunError
+from vrm.system.errors import RunError
 from vrm.system.files import read_own
 from vrm.system.processes import boot_id, read_stat
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a configuration. Apart from `vrm.config`, whose libraries take a quarter of
+"""What can be wrong with a configuration. Apart from `vrm.config.schema`, whose libraries take a quarter of
 a second to import, for programs that may never read a configuration."""
 
 from __future__ import annotations

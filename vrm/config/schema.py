@@ -1,0 +1,459 @@
+"""The settings: every key has a default, and what it takes is said here.
+
+A new setting is one line in one of the classes below. Files are read by `vrm.config.yaml_reader`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Callable, Dict, List, Literal, NoReturn, Optional, Tuple, Union
+
+from pydantic import (BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator,
+                      PrivateAttr, ValidationError, ValidationInfo, WrapValidator)
+from pydantic.alias_generators import to_pascal
+from pydantic_core import PydanticCustomError
+
+from vrm.config.problems import Problem
+from vrm.config.yaml_reader import Document, Source, found, reason, shown, validated
+from vrm.model.times import seconds_of
+
+# ----------------------------------------------------------------------- the kinds of settings
+# Validators run from the last one in Annotated[...] to the first.
+
+_OURS = "setting"  # pydantic's type for the complaints that are in our words already
+
+
+def _refuse(value: Any, wanted: str, example: str) -> NoReturn:
+    context = {"message": f"found {found(value)}, wanted {wanted}", "example": example}
+    raise PydanticCustomError(_OURS, "{message}", context)
+
+
+def _kind(wanted: str, example: str, empty: Any = None) -> WrapValidator:
+    """Say in our words, with an example, what a setting takes, whatever way it is missed.
+
+    `empty` is taken where a key stands without a value.
+    """
+
+    def check(value: Any, handler: Callable[[Any], Any]) -> Any:
+        try:
+            return handler(empty if value is None else value)
+        except ValidationError as error:
+            if any(part["type"] in (_OURS, "extra_forbidden") for part in error.errors()):
+                raise  # a part inside has said what is wrong
+            _refuse(value, wanted, example)
+
+    return WrapValidator(check)
+
+
+kind = _kind  # for settings in other files
+
+
+def _group(example: str) -> WrapValidator:
+    return _kind("a group of keys", example, empty={})
+
+
+def _strip(value: Any) -> Any:
+    return value.strip() if isinstance(value, str) else value
+
+
+def _lower(value: Any) -> Any:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def _backfilling(value: Any) -> Any:
+    text = str(value).strip().lower()
+    if text in ("0", "false", "no", "off", "none"):
+        return "none"
+    if text in ("1", "true", "yes", "on", "easy"):
+        return "easy"
+    return text
+
+
+def _time(value: Any) -> Any:
+    """Seconds of a time such as 90m or 1:30:00; other texts in lower case."""
+    text = str(value).strip().lower()
+    try:
+        return seconds_of(text)
+    except ValueError:
+        return text
+
+
+_VARIABLE = re.compile(r"\$(?:(\$)|(\w+)|\{([^}]*)\})")
+
+
+def _expanded(text: str) -> str:
+    """The text with a leading ~ and $VARIABLES filled in; `$$` stands for a dollar sign."""
+
+    def fill(match: "re.Match[str]") -> str:
+        if match.group(1):
+            return "$"
+        name = match.group(2) or match.group(3)
+        value = os.environ.get(name, "")
+        if not value:  # an empty one would turn $SCRATCH/log into /log
+            context = {
+                "message": f"the variable {shown(match.group())} is not set, or empty",
+                "hint": "set it before vrm starts, or write the path out",
+            }
+            raise PydanticCustomError(_OURS, "{message}", context)
+        return value
+
+    if text.startswith("~"):
+        home = os.path.expanduser(text)
+        if home.startswith("~"):
+            name = shown(text.split("/")[0])
+            message = f"no home directory found for {name}"
+            context = {"message": message, "hint": "write the path out"}
+            raise PydanticCustomError(_OURS, "{message}", context)
+        text = home
+    return _VARIABLE.sub(fill, text)
+
+
+def _absolute(path: Union[str, Path], info: ValidationInfo) -> str:
+    base = info.context.directory if info.context else ""
+    return os.path.abspath(os.path.join(base, path))
+
+
+def _path(value: Any, info: ValidationInfo) -> Path:
+    if isinstance(value, Path):  # a default, or given by a program: nothing to expand
+        return Path(_absolute(value, info))
+    if not isinstance(value, str) or not value.strip():
+        _refuse(value, "a path", "../demo/name")
+    return Path(_absolute(_expanded(value), info))
+
+
+def _program(value: Any, info: ValidationInfo) -> str:
+    """A bare name is left to PATH, anything with a slash in it is a path."""
+    if not isinstance(value, str) or not value.strip():
+        _refuse(value, "auto or the path of a program", "/opt/openmpi/bin/mpirun")
+    if value.strip().lower() == "auto":
+        return "auto"
+    expanded = _expanded(value)
+    return _absolute(expanded, info) if os.sep in expanded else expanded
+
+
+def _reach(value: Any) -> Union[str, Tuple[str, ...]]:
+    if isinstance(value, (list, tuple)) and value and all(isinstance(v, str) for v in value):
+        return tuple(value)
+    if isinstance(value, str) and _lower(value) in ("auto", "ssh", "srun"):
+        return str(_lower(value))
+    wanted = "auto, ssh, srun, or a list: the words of a program instead of ssh"
+    _refuse(value, wanted, '[ssh, -p, "2222"]')
+
+
+# What is written must read back as the same path.
+_as_text = PlainSerializer(lambda path: str(path).replace("$", "$$"), return_type=str)
+
+Text = Annotated[str, Field(min_length=1), BeforeValidator(_strip)]
+FilePath = Annotated[Path, PlainValidator(_path), _as_text]
+Program = Annotated[str, PlainValidator(_program), _as_text]
+Switch = Annotated[bool, _kind("true or false", "true")]
+Seconds = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=False),
+    BeforeValidator(_time),
+    _kind("seconds, 0 or more, or a time as 90m or 1:30:00", "10"),
+]
+Duration = Annotated[
+    float,
+    Field(gt=0, allow_inf_nan=False),
+    BeforeValidator(_time),
+    _kind("seconds above 0, or a time as 90m or 1:30:00", "10"),
+]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False), _kind("a number, 0 or more", "1")]
+Factor = Annotated[float, Field(gt=0, allow_inf_nan=False), _kind("a number above 0", "2.5")]
+Size = Annotated[
+    Union[Literal["auto"], Annotated[int, Field(ge=1, le=1_000_000)]],
+    BeforeValidator(_lower),
+    _kind("auto or a whole number from 1 to 1000000", "8"),
+]
+Version = Annotated[
+    str,
+    Field(pattern=r"^1(\.\d+)*$"),
+    BeforeValidator(lambda value: str(value).strip()),
+    _kind("a version that this vrm reads, 1 or 1.x", "1.0"),
+]
+Backfilling = Annotated[
+    Union[
+        Literal["none", "easy", "easy-kept", "conservative", "conservative-recomputed", "list"],
+        Annotated[int, Field(ge=2)],
+    ],
+    BeforeValidator(_backfilling),
+    _kind("none (0), easy (1), conservative, or a number of reservations from 2 up", "easy"),
+]
+Limit = Annotated[int, Field(ge=0), _kind("a whole number, 0 or more", "1")]
+Walltime = Annotated[
+    Literal["warn", "kill", "ignore"],
+    BeforeValidator(_lower),
+    _kind("warn, kill or ignore", "warn"),
+]
+Interrupted = Annotated[
+    Literal["requeue", "mark"], BeforeValidator(_lower), _kind("requeue or mark", "requeue")
+]
+Trust = Annotated[
+    Literal["own", "group", "any"], BeforeValidator(_lower), _kind("own, group or any", "own")
+]
+At = Annotated[
+    Union[Literal["auto", "never"], Annotated[float, Field(gt=0, allow_inf_nan=False)]],
+    BeforeValidator(_time),
+    _kind("auto, never, or a time from the start: seconds, 90m, 2h or 1:30:00", "02:00:00"),
+]
+OnStop = Annotated[
+    Literal["kill", "wait", "requeue"],
+    BeforeValidator(_lower),
+    _kind("kill, wait or requeue", "requeue"),
+]
+Transport = Annotated[
+    Literal["auto", "tcp", "site"], BeforeValidator(_lower), _kind("auto, tcp or site", "site")
+]
+CheckBindings = Annotated[
+    Literal["warn", "fail", "ignore"],
+    BeforeValidator(_lower),
+    _kind("warn, fail or ignore", "warn"),
+]
+_LIST = '["--mca", "btl", "self,tcp"]'
+Options = Annotated[
+    Tuple[Annotated[str, _kind("text", _LIST)], ...], _kind("a list", _LIST, empty=())
+]
+Reach = Annotated[
+    Union[str, Tuple[str, ...]],
+    PlainValidator(_reach),
+    PlainSerializer(lambda reach: reach if isinstance(reach, str) else list(reach)),
+]
+_NAMES = "{OMP_NUM_THREADS: 4}"
+Environment = Annotated[
+    Dict[
+        Annotated[str, Field(pattern=r"^[^=]+$"), _kind("the name of a variable", _NAMES)],
+        Annotated[str, _kind('text or a number ("" for an empty one)', "4")],
+    ],
+    _kind("names with their values", _NAMES, empty={}),
+]
+
+
+_SOLVER = "{solver: ~/code/solver}"
+Programs = Annotated[
+    Dict[
+        Annotated[str, Field(pattern=r"^[^/\-][^/]{0,199}$"), _kind("a name for a program", _SOLVER)],
+        FilePath,
+    ],
+    _kind("names with the paths of programs", _SOLVER, empty={}),
+]
+
+
+# ------------------------------------------------------------------------------- the settings
+
+_STRICT = ConfigDict(frozen=True, extra="forbid", alias_generator=to_pascal, validate_default=True)
+
+
+class Applications(BaseModel):
+    """The programs and the jobs that name them."""
+
+    model_config = _STRICT
+    path: FilePath = Path(".")  # the directory of the programs
+    queue: FilePath = Path("queue")  # the queue file
+    heatmap: Optional[FilePath] = None  # which applications run well together; None = all alike
+    run_in: Optional[FilePath] = None  # where jobs run; None = the queue file's directory
+    programs: Programs = Field(default_factory=dict)  # others, by the names that jobs use
+
+    def program(self, app: str) -> Path:
+        """The file that a job of this application runs."""
+        return self.programs.get(app, self.path / app)
+
+
+class Hosts(BaseModel):
+    """The nodes of the run, and how they are reached."""
+
+    model_config = _STRICT
+    file: Optional[FilePath] = None  # the nodes; None = those of the batch job, or this machine
+    reach: Reach = "auto"  # auto = srun inside Slurm, else ssh; a list stands in the place of ssh
+    timeout: Duration = 10.0  # seconds in which a node must answer
+
+
+class Scheduling(BaseModel):
+    """Which job starts next."""
+
+    model_config = _STRICT
+    # A name, an arithmetic expression or module:function, as written.
+    algorithm: Annotated[Text, _kind("text", "FCFS")] = "FCFS"
+    backfilling: Backfilling = "none"  # none, easy, conservative, or the number of reservations
+    interval: Seconds = 0.0  # between decisions; 0 = at every event
+    starts_per_interval: Limit = 0  # heads of the queue; 0 = all that fit
+
+
+class Allocation(BaseModel):
+    """Where a job's ranks go."""
+
+    model_config = _STRICT
+    policy: Annotated[Text, _kind("text", "compact")] = "compact"  # a name, as written
+    # Under strip, measured pairs with less combined throughput share no node; 0 = all may.
+    min_throughput: Amount = 1.0
+
+
+class Launcher(BaseModel):
+    """How a job becomes processes."""
+
+    model_config = _STRICT
+    kind: Annotated[Text, _kind("text", "openmpi")] = "auto"  # a name, as written
+    mpirun: Program = "auto"  # auto, a name to look up on PATH, or an absolute path
+    allow_root: Switch = False
+    transport: Transport = "auto"  # auto = shared memory and TCP without a fabric
+    options: Options = ()  # further arguments for mpirun
+    check_bindings: CheckBindings = "warn"
+    stamp: Switch = False  # mpirun puts the time before each line of output (Open MPI)
+    environment: Environment = Field(default_factory=dict)  # further variables for the jobs
+
+
+class End(BaseModel):
+    """When the allocation ends, and what that means for jobs."""
+
+    model_config = _STRICT
+    at: At = "auto"  # auto = what the batch system tells; never; seconds from the start
+    margin: Seconds = 60.0  # before the end; nothing starts in it
+    fit: Switch = True  # what would not end before by its estimate is not started
+
+
+class Replay(BaseModel):
+    """How a recorded queue is played."""
+
+    model_config = _STRICT
+    speed: Factor = 1.0  # 2 = the recorded delays halved
+
+
+class Settings(BaseModel):
+    """The checked settings of one run: frozen, all paths absolute, all times in seconds.
+
+    Settings compare equal when their values do, whichever file they were read from.
+    """
+
+    model_config = _STRICT
+    version: Version = "1.0"
+    applications: Annotated[Applications, _group("{Path: bin}")] = Field(default_factory=dict)
+    scheduling: Annotated[Scheduling, _group("{Algorithm: FCFS}")] = Field(default_factory=dict)
+    hosts: Annotated[Hosts, _group("{Timeout: 10}")] = Field(default_factory=dict)
+    nodes: Size = "auto"  # auto = what the allocation or the machine has
+    sockets: Size = "auto"  # per node
+    cores: Size = "auto"  # per socket
+    emulate: Switch = False  # a geometry larger than the machine, unbound
+    allocation: Annotated[Allocation, _group("{Policy: compact}")] = Field(default_factory=dict)
+    walltime: Walltime = "warn"  # for jobs that outrun their estimate
+    grace: Seconds = 10.0  # between SIGTERM and SIGKILL
+    end: Annotated[End, _group("{Margin: 120}")] = Field(default_factory=dict)
+    interrupted: Interrupted = "requeue"  # jobs that the end of the allocation interrupts
+    retries: Limit = 0  # of a job that failed or ran too long
+    on_stop: OnStop = "kill"  # running jobs, when the manager is told to stop
+    log: FilePath = Path("logs")  # directory of the jobs' output
+    state: FilePath = Field(default_factory=lambda given: given.get("log", Path()) / "state")
+    directory: FilePath = Field(default_factory=lambda given: given.get("state", Path()).parent)
+    launcher: Annotated[Launcher, _group("{AllowRoot: true}")] = Field(default_factory=dict)
+    trust: Trust = "own"  # whose files are obeyed
+    replay: Annotated[Replay, _group("{Speed: 10}")] = Field(default_factory=dict)
+
+    _source: Source = PrivateAttr(default_factory=Source)
+
+    def model_post_init(self, context: Any) -> None:
+        if context is not None:
+            self._source = context
+
+    @property
+    def base(self) -> Path:
+        """The directory of the configuration; without a file the current one."""
+        return Path(self._source.directory or os.getcwd())
+
+    @property
+    def workplace(self) -> Path:
+        """The directory in which jobs run that have none of their own."""
+        return self.applications.run_in or self.applications.queue.parent
+
+    def where(self, key: str) -> str:
+        """Where a key such as `Scheduling.Algorithm` was written: `file:line`, or the file alone
+        (without a file: `built-in defaults`) if the value is the default."""
+        return self._source.place(tuple(key.split(".")))
+
+    def problem(self, key: str, message: str, hint: str = "") -> Problem:
+        """A problem with the value of `key`, for checks that are made elsewhere."""
+        line = self._source.lines.get(tuple(key.split(".")))
+        return Problem(self._source.file, line, key, message, hint)
+
+    def check_files(self) -> List[Problem]:
+        """What is wrong with the files and directories that the settings name.
+
+        Apart from load(), because the status queries must answer without them. The queue file
+        need not exist yet, and Log, State and Directory are made when they are needed.
+        """
+        named = [
+            ("Applications.Path", self.applications.path, _must_be_directory),
+            ("Applications.Queue", self.applications.queue, _may_be_file),
+            ("Applications.Heatmap", self.applications.heatmap, _must_be_file),
+            ("Applications.RunIn", self.applications.run_in, _must_be_directory),
+            ("Hosts.File", self.hosts.file, _must_be_file),
+            ("Log", self.log, _may_be_directory),
+            ("State", self.state, _may_be_file),
+            ("Directory", self.directory, _may_be_directory),
+        ]
+        if os.sep in self.launcher.mpirun:
+            named.append(("Launcher.Mpirun", Path(self.launcher.mpirun), _must_be_program))
+        complaints = [(key, check(path)) for key, path, check in named if path is not None]
+        complaints += [
+            ("State", f"{path} is the file of {key}, too, and would be replaced")
+            for key, path, _ in named
+            if path == self.state and key != "State"
+        ]
+        return [
+            self.problem(key, message, "correct the path, or make what it names")
+            for key, message in complaints
+            if message
+        ]
+
+
+def dump(settings: Settings) -> Dict[str, Any]:
+    """The settings as a mapping under the YAML's own key names, of plain values only.
+
+    Written as YAML and loaded again it gives equal settings, wherever the file stands.
+    """
+    return settings.model_dump(mode="json", by_alias=True)
+
+
+# ------------------------------------------------------------------------ files that are named
+
+
+def _must_be_directory(path: Path) -> str:
+    return _complaint(path, os.path.isdir, "a directory")
+
+
+def _must_be_file(path: Path) -> str:
+    return _complaint(path, os.path.isfile, "a file")
+
+
+def _must_be_program(path: Path) -> str:
+    def is_program(path: Path) -> bool:
+        return os.path.isfile(path) and os.access(path, os.X_OK)
+
+    return _complaint(path, is_program, "an executable program")
+
+
+def _may_be_directory(path: Path) -> str:
+    return _must_be_directory(path) if os.path.lexists(path) else ""
+
+
+def _may_be_file(path: Path) -> str:
+    return _must_be_file(path) if os.path.lexists(path) else ""
+
+
+def _complaint(path: Path, right: Callable[[Path], bool], wanted: str) -> str:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return f"{shown(str(path), 200)}: {reason(error)}"
+    return "" if right(path) else f"{shown(str(path), 200)} is not {wanted}"
+
+
+def load(path: Union[str, "os.PathLike[str]", None] = None) -> Settings:
+    """Read and check a configuration file; None gives the defaults.
+
+    Relative paths inside the file are relative to its directory (for None: to the current one).
+    Raises ConfigError with everything that is wrong.
+    """
+    if path is None:
+        return validated(Settings, {}, Source(directory=os.getcwd()), [])
+    return Document.read(path).checked(Settings)

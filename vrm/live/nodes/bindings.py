@@ -1,0 +1,69 @@
+"""Where the ranks of a job really run, against where they should."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, FrozenSet, Mapping, Sequence, Set, Tuple
+
+from vrm.live.nodes.topology import Topology, fold
+from vrm.model import Node, RankSlot
+
+
+@dataclass(frozen=True)
+class BindingCheck:
+    """Where ranks run against where they should: `state` is ok, mismatch, unchecked (not all
+    of them were reported) or unbound (on purpose). `differences` say in words what differs or
+    is missing."""
+
+    state: str
+    differences: Tuple[str, ...] = ()
+
+
+def compare_affinity(slots: Sequence[RankSlot], nodes: Sequence[Node],
+                     topologies: Mapping[str, Topology],
+                     ranks_by_host: Mapping[str, Mapping[int, FrozenSet[int]]]) -> BindingCheck:
+    """Compare the CPUs that ranks may use, by host and rank, with the cores of their slots.
+
+    A rank is right when all of its CPUs belong to cores of its slot: to have one hardware thread
+    of a core is to have the core, and a program may have narrowed itself. Nothing is said of
+    ranks on nodes without a topology or with a synthetic one, and of ranks that were not found.
+    """
+    hosts_of: Dict[int, Set[str]] = {}
+    for host, ranks in ranks_by_host.items():
+        for rank in ranks:
+            hosts_of.setdefault(rank, set()).add(host)
+    differences, unknown, missing = [], [], []
+    for slot in slots:
+        host = nodes[slot.node].name
+        topology = topologies.get(host)
+        elsewhere = hosts_of.get(slot.rank, set()) - {host}
+        cpus = ranks_by_host.get(host, {}).get(slot.rank)
+        if elsewhere:
+            differences.append(f"rank {slot.rank} runs on {', '.join(sorted(elsewhere))}, "
+                               f"wanted {host}")
+        elif topology is None or topology.synthetic:
+            unknown.append(slot.rank)
+        elif cpus is None:
+            missing.append(slot.rank)
+        else:
+            difference = _difference(topology, slot, cpus)
+            if difference:
+                differences.append(f"rank {slot.rank} of {host}: {difference}")
+    if differences:
+        return BindingCheck("mismatch", tuple(differences))
+    reasons = [f"rank(s) {fold(ranks)} {text}" for ranks, text in (
+        (unknown, "run on emulated cores"), (missing, "were not found on their node")) if ranks]
+    return BindingCheck("unchecked" if reasons else "ok", tuple(reasons))
+
+
+def _difference(topology: Topology, slot: RankSlot, cpus: FrozenSet[int]) -> str:
+    """What is wrong with the CPUs of a rank, "" for nothing."""
+    try:
+        wanted = [topology.core(slot.socket, core) for core in slot.cores]
+    except IndexError:
+        return f"has no socket {slot.socket} with core {max(slot.cores)}"
+    mine = {cpu for core in wanted for cpu in core.cpus}
+    if cpus <= mine:
+        return ""
+    return (f"may use CPU {fold(cpus)}, wanted {fold(mine)} (socket {slot.socket} core "
+            f"{fold(slot.cores)})")
