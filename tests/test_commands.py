@@ -23,7 +23,7 @@ from vrm.commands.guide import GROUPS, manual
 from vrm.commands.parsing import Parser
 from vrm.commands.shared import BOUND
 from vrm.results.metrics import THRESHOLD
-from vrm.workload.queue_file import UNKNOWN_TIME
+from vrm.workload.grammar import UNKNOWN_TIME
 
 VRM = [sys.executable, "-m", "vrm.cli"]
 

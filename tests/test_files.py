@@ -22,7 +22,7 @@ from vrm.results.jobs import COLUMNS
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
 from vrm.system.files import naming, open_own, read_own, write_atomically, write_new
-from vrm.workload.queue_file import marker_path, writer_of
+from vrm.workload.writer_marker import marker_path, writer_of
 
 Plant = Callable[[Path], object]
 

@@ -19,7 +19,10 @@ from vrm.workload import npb
 from vrm.workload.estimates import Estimate, EstimateError, read_estimates, table_text
 from vrm.workload.generator import (GenerateError, Mix, choices, constant, parse_arrival,
                                     write_at_once, write_live)
-from vrm.workload.queue_file import QueueFollower, QueueLine, WriterMarker, replay, writer_of
+from vrm.workload.following import QueueFollower
+from vrm.workload.grammar import QueueLine
+from vrm.workload.replay import replay
+from vrm.workload.writer_marker import WriterMarker, writer_of
 
 TABLE = {("cg.S.x", 1): 3.0, ("cg.S.x", 2): 2.5, ("ep.S.x", 1): 4.0, ("ep.A.x", 4): 40.0,
          ("bt.S.x", 4): 7.0}

@@ -21,7 +21,7 @@ from vrm.live.site.setup import prepare, run_directory
 from vrm.live.spawn.spawner import ExitStatus
 from vrm.model import JobState
 from vrm.run.journal import Journal
-from vrm.workload.queue_file import parse_line
+from vrm.workload.grammar import parse_line
 
 LOG = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\n'
 WAIT = LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'

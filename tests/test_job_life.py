@@ -15,7 +15,8 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.results.jobs import HEADER, SIMULATED
-from vrm.workload.queue_file import QueueFollower, numbers
+from vrm.model.ranges import numbers
+from vrm.workload.following import QueueFollower
 
 LOG = 'echo "$VRM_JOB_ID $*" >> "$(dirname "$0")/log"\n'
 WAIT = LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'

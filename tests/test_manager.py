@@ -22,7 +22,8 @@ from vrm.live.nodes.nodewatch import Down
 from vrm.live.nodes.topology import read_topology
 from vrm.live.site.setup import prepare, run_directory
 from vrm.run.journal import Journal
-from vrm.workload.queue_file import WriterMarker, parse_line
+from vrm.workload.grammar import parse_line
+from vrm.workload.writer_marker import WriterMarker
 
 OK = "echo ran >> \"$0.log\"\n"
 WAIT = "echo ran >> \"$0.log\"\nwhile [ ! -e \"$0.go\" ]; do sleep 0.02; done\n"

@@ -22,9 +22,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from vrm.model import Dependency
 from vrm.model.job import resolved
 from vrm.model.times import seconds_of
-from vrm.workload.queue_file import (
-    LONGEST, Line, LineError, Position, QueueFollower, QueueLine, Replay, WriterMarker, marker_path,
-    fold, numbers, parse_line, replay, writer_of)
+from vrm.model.ranges import fold, numbers
+from vrm.workload.following import Line, Position, QueueFollower
+from vrm.workload.grammar import LONGEST, LineError, QueueLine, parse_line
+from vrm.workload.replay import Replay, replay
+from vrm.workload.writer_marker import WriterMarker, marker_path, writer_of
 
 # ------------------------------------------------------------------------------------- lines
 
@@ -190,9 +192,9 @@ def test_any_text_is_a_job_or_a_line_error(text):
                 ).map("".join))
 def test_words_are_those_of_the_shell_rules(tail):
     """The fast split, the comment search and shlex agree on what the words are."""
-    from vrm.workload.queue_file import _words
+    from vrm.workload.grammar import words_of
     try:
-        words = _words(tail)
+        words = words_of(tail)
     except LineError:
         with pytest.raises(ValueError):
             shlex.split(tail, comments=False)
@@ -728,7 +730,7 @@ def test_a_writer_is_seen_while_it_lives_and_when_it_has_ended(queue):
 
 
 def test_a_writer_that_was_killed_has_ended(queue):
-    program = ("import sys\nfrom vrm.workload.queue_file import WriterMarker\n"
+    program = ("import sys\nfrom vrm.workload.writer_marker import WriterMarker\n"
                "with WriterMarker(sys.argv[1]):\n    print('writing', flush=True)\n"
                "    sys.stdin.read()\n")
     with subprocess.Popen([sys.executable, "-c", program, str(queue)], stdin=subprocess.PIPE,

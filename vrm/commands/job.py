@@ -65,7 +65,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def submit(arguments: argparse.Namespace) -> int:
     """Give a running manager a job; the words are checked as a line of a queue file is."""
-    from vrm.workload.queue_file import LineError, parse_line
+    from vrm.workload.grammar import LineError, parse_line
 
     if arguments.arguments and arguments.args is not None:
         raise CannotRun("arguments are given twice: by --args and after `--`; choose one")
@@ -107,7 +107,7 @@ def requeue(arguments: argparse.Namespace) -> int:
     from vrm.run import control, journal as journals
     from vrm.live.site.setup import run_directory
     from vrm.live.manager.takeup import RERUN
-    from vrm.workload.queue_file import fold
+    from vrm.model.ranges import fold
 
     wanted: Dict[str, Any] = {"do": "requeue", "ids": arguments.ids}
     run = run_directory(settings_of(arguments))

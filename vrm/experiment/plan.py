@@ -26,7 +26,8 @@ from vrm.simulation.inputs import SYNTHETIC
 from vrm.workload.estimates import EstimateError, read_estimates
 from vrm.workload.generator import GenerateError, Mix, choices, constant, parse_arrival
 from vrm.workload.npb import CLASS_B
-from vrm.workload.queue_file import LineError, QueueFollower
+from vrm.workload.following import QueueFollower
+from vrm.workload.grammar import LineError
 
 LIVE, SIMULATED = "live", "simulated"
 _DEPTH = 6  # Scenarios, its number, Launcher, Environment, NAME

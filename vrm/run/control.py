@@ -19,7 +19,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 from vrm.run.rundir import PRIVATE, RunDirectory, write_json
 from vrm.system.errors import RunError
 from vrm.system.files import open_own, read_own
-from vrm.workload.queue_file import MOST_JOBS, numbers
+from vrm.model.ranges import MOST_JOBS, numbers
 
 Command = Dict[str, Any]
 _LARGEST = 1 << 20

@@ -19,7 +19,8 @@ from vrm.run import journal_check as check
 from vrm.run.book import PLAIN, Details
 from vrm.run.journal_check import JournalError, Record
 from vrm.system.files import naming, open_own, read_own
-from vrm.workload.queue_file import dependencies, fold, numbers
+from vrm.model.ranges import fold, numbers
+from vrm.workload.grammar import dependencies
 
 FORMAT = check.NEWEST
 """What `run` records say of the journal's form. Format 1 (vrm 0.1.0, which says none) has no

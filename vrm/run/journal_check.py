@@ -16,7 +16,8 @@ from vrm.model.node import HALF, WHOLE
 from vrm.system import shapes
 from vrm.system.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of, positive,
                                size, text, whole)
-from vrm.workload.queue_file import LONGEST_TIME, LineError, check_app, dependencies, numbers
+from vrm.model.ranges import numbers
+from vrm.workload.grammar import LONGEST_TIME, LineError, check_app, dependencies
 
 if TYPE_CHECKING:
     from vrm.run.journal import Past

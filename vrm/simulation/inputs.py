@@ -22,7 +22,9 @@ from vrm.model.speedups import SpeedError, Speedups
 from vrm.results.jobs import JobFileError, JobRow, read_jobs
 from vrm.workload import heatmap_files
 from vrm.workload.lublin import Lublin
-from vrm.workload.queue_file import LineError, QueueFollower, parse_line, replay
+from vrm.workload.following import QueueFollower
+from vrm.workload.grammar import LineError, parse_line
+from vrm.workload.replay import replay
 from vrm.workload.submission import Submission
 from vrm.workload.swf import FIELDS, LARGEST_ID, LONGEST, NEEDED, Rules, Trace, TraceError
 

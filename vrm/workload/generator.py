@@ -17,8 +17,8 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence, TextIO, T
 
 from vrm.system.files import write_atomically
 from vrm.workload.npb import allows, rule
-from vrm.workload.queue_file import (HEARTBEAT, LONGEST_TIME, LineError, QueueLine, WriterMarker,
-                                     check_app, parse_line)
+from vrm.workload.grammar import LONGEST_TIME, LineError, QueueLine, check_app, parse_line
+from vrm.workload.writer_marker import HEARTBEAT, WriterMarker
 
 END = "end\n"
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from vrm.live.launch.base import tail
-from vrm.workload.queue_file import show
+from vrm.workload.grammar import show
 
 SIZE = 8192
 """Bytes read from the end of a file."""

@@ -44,8 +44,11 @@ from vrm.system.errors import RunError
 from vrm.system.files import write_new
 from vrm.system.processes import SessionEnd, TagEnd, pids_with_environment
 from vrm.system.trust import distrust, leads_astray
-from vrm.workload.queue_file import (UNKNOWN_TIME, Line, LineError, Position, QueueFollower, QueueLine,
-                                     Replay, fold, show, writer_of)
+from vrm.model.ranges import fold
+from vrm.workload.following import Line, Position, QueueFollower
+from vrm.workload.grammar import UNKNOWN_TIME, LineError, QueueLine, show
+from vrm.workload.replay import Replay
+from vrm.workload.writer_marker import writer_of
 
 POLL = 0.2
 """Seconds between looks at the queue file and the commands (files may be written on another

@@ -14,7 +14,8 @@ from vrm.live.manager.takeup import RERUN
 from vrm.model import Job, JobState
 from vrm.run import control
 from vrm.run.book import Entry, LifeError
-from vrm.workload.queue_file import fold, parse_line, show
+from vrm.model.ranges import fold
+from vrm.workload.grammar import parse_line, show
 
 if TYPE_CHECKING:
     from vrm.live.manager.manager import Manager

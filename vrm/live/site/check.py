@@ -24,7 +24,8 @@ from vrm.scheduling import Scheduler
 from vrm.system.trust import distrust
 from vrm.workload.estimates import EstimateError, read_estimates
 from vrm.workload.npb import allows, rule
-from vrm.workload.queue_file import Line, LineError, QueueFollower, QueueLine
+from vrm.workload.following import Line, QueueFollower
+from vrm.workload.grammar import LineError, QueueLine
 
 MOST_SHOWN = 20
 """Lines of the queue that are shown with the same sort of trouble; the others are counted."""

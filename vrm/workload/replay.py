@@ -1,0 +1,67 @@
+"""Replaying a recorded queue: each line when it is due, by the delays of the lines before it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Deque, Iterable, Iterator, List, Optional, Tuple
+
+from vrm.workload.following import Line, QueueFollower
+from vrm.workload.grammar import LineError
+
+
+def replay(lines: Iterable[Line], speed: float = 1.0) -> Iterator[Tuple[float, Line]]:
+    """Each line with the seconds after the first at which it is due. A line's delay comes before
+    the next line, `speed` times faster than recorded; lines without one, and bad lines, have 0.
+    """
+    if not speed > 0:
+        raise ValueError(f"the speed of a replay must be above 0, not {speed:g}")
+    offset = 0.0
+    for line in lines:
+        yield offset, line
+        offset += _delay(line) / speed
+
+
+def _delay(line: Line) -> float:
+    return 0.0 if isinstance(line.parsed, LineError) else line.parsed.delay or 0.0
+
+
+class Replay:
+    """Gives the lines of a followed queue when they are due; `now` is any clock in seconds.
+
+    The first line (also the first after a restored position) is due at the first call. A line that
+    is appended later than its delay asks for is due at once, and those after it count from there.
+    A queue without delays is just followed.
+    """
+
+    def __init__(self, follower: QueueFollower, speed: float = 1.0) -> None:
+        if not speed > 0:
+            raise ValueError(f"the speed of a replay must be above 0, not {speed:g}")
+        self.follower = follower
+        self.speed = speed
+        self.position = follower.position
+        """The position after the last line that was given, to be stored and continued from."""
+        self._waiting: Deque[Tuple[float, Line]] = deque()
+        self._next = -math.inf  # when the line after the last one read is due
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will come, and all that came was given."""
+        return self.follower.ended and not self._waiting
+
+    def due(self, now: float) -> List[Line]:
+        """The lines that are due at `now` and were not given yet; reads the file's new lines."""
+        for line in self.follower.read_new():
+            at = max(self._next, now)
+            self._waiting.append((at, line))
+            self._next = at + _delay(line) / self.speed
+        lines = []
+        while self._waiting and self._waiting[0][0] <= now:
+            lines.append(self._waiting.popleft()[1])
+        if lines:
+            self.position = lines[-1].position
+        return lines
+
+    def next_due(self) -> Optional[float]:
+        """When the next line that was read is due; None when none waits."""
+        return self._waiting[0][0] if self._waiting else None

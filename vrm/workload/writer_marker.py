@@ -1,0 +1,111 @@
+"""Whether a program still writes a queue: it says so in a marker file while a manager runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional, Union
+
+from vrm.system.files import read_own, write_atomically
+
+HEARTBEAT = 20.0
+"""Seconds within which a writer touches its marker."""
+_LOST = 6 * HEARTBEAT
+
+
+@dataclass(frozen=True)
+class Writer:
+    """What a marker tells of a queue's writer: `state` is none, writing or ended."""
+
+    state: str
+    reason: str
+
+
+class WriterMarker:
+    """While a program writes a queue: `with WriterMarker(queue) as marker:`, and `marker.beat()`
+    with every line, at least every HEARTBEAT seconds.
+
+    The marker is the file `<queue>.writer`, a JSON object: `host`, `pid`, `start` (of the process,
+    in clock ticks since the boot, so that a reused pid is not mistaken for it) and `ended`. It
+    stays when the writer has ended, or else a manager that starts later could not know. Raises
+    RuntimeError when another program writes this queue, OSError when the marker can't be written.
+    """
+
+    def __init__(self, queue: Union[str, Path]) -> None:
+        self.path = marker_path(queue)
+        self.queue = queue
+
+    def __enter__(self) -> "WriterMarker":
+        try:
+            touched = self.path.stat().st_mtime
+        except FileNotFoundError:
+            touched = 0.0
+        # Without a clock of its own, a marker on another host counts as just touched.
+        other = writer_of(self.queue, touched)
+        if other.state == "writing":
+            raise RuntimeError(f"{self.queue} is being written already: {other.reason}; end that "
+                               f"program, or remove {self.path} if it is gone")
+        self._write(ended=False)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._write(ended=True)
+
+    def beat(self) -> None:
+        """Tell managers on other hosts that this writer is alive."""
+        os.utime(self.path)
+
+    def _write(self, ended: bool) -> None:
+        facts = {"host": socket.gethostname(), "pid": os.getpid(),
+                 "start": _process_start(os.getpid()), "ended": ended}
+        write_atomically(self.path, json.dumps(facts) + "\n")
+
+
+def marker_path(queue: Union[str, Path]) -> Path:
+    """The marker file of a queue's writer."""
+    return Path(f"{queue}.writer")
+
+
+def writer_of(queue: Union[str, Path], now: float) -> Writer:
+    """What is known of the writer of a queue file; `now` in epoch seconds.
+
+    On this host the process is looked for; on another, the marker must have been touched within
+    the last six heartbeats. Without a marker, or with one that is not understood, the state is
+    none: somebody may append by hand at any time, and the queue ends with an `end` line.
+    """
+    marker = marker_path(queue)
+    try:
+        touched = marker.lstat().st_mtime
+        facts = json.loads(read_own(marker, 4096))
+        host, pid, start, ended = (facts[key] for key in ("host", "pid", "start", "ended"))
+        pid = int(pid)
+    except FileNotFoundError:
+        return Writer("none", "no program has announced that it writes this queue")
+    except OSError as error:
+        return Writer("none", f"{marker} is not looked at: it {error.strerror}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return Writer("none", f"{marker} is not understood ({error}); remove it")
+    who = f"process {pid} on {host}"
+    if ended:
+        return Writer("ended", f"{who} has written all its lines")
+    if host == socket.gethostname():
+        if _process_start(pid) == start:
+            return Writer("writing", f"{who} is running")
+        return Writer("ended", f"{who} is gone")
+    if now - touched <= _LOST:
+        return Writer("writing", f"{who} gave a sign {max(0.0, now - touched):.0f} s ago")
+    return Writer("ended", f"{who} has given no sign for {now - touched:.0f} s")
+
+
+def _process_start(pid: int) -> Optional[int]:
+    """When the process started, in clock ticks since the boot; None when it does not run."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name in parentheses may hold anything; the state (Z: a zombie) follows it.
+    words = text.rpartition(")")[2].split()
+    return None if words[0] in "ZX" else int(words[19])
