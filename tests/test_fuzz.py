@@ -24,7 +24,7 @@ from vrm.live.manager import recovery
 from vrm.live.manager.records import Records
 from vrm.model import Booking, Cluster, Dependency, Job, JobState
 from vrm.results.jobs import JobRow, JobWriter, PlacementText
-from vrm.run import journal as journals
+from vrm.run import codec, journal as journals
 from vrm.run.book import Details, JobBook, LifeError
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
@@ -158,7 +158,7 @@ def good_journal(path: Path) -> bytes:
     cluster = Cluster.regular(4, 2, 4)
     journal = journals.Journal(path)
     add = journal.append
-    nodes = journals.nodes_record(cluster.nodes)
+    nodes = codec.nodes_record(cluster.nodes)
     add("run", format=2, run="abc123", time=1.0, pid=5, nodes=nodes, host="h", boot="b",
         home={"path": "/x", "inode": 7}, allocation="slurm 1")
     details = [Details(), Details(retries=2, variables={"A": "b c"}, arguments=("-n", "%i")),
@@ -168,14 +168,14 @@ def good_journal(path: Path) -> bytes:
             for number, (name, procs, exclusive) in enumerate(
                 [("a", 3, False), ("b", 8, True), ("c", 1, False), ("d", 5, False)])]
     for job, more in zip(jobs, details):
-        add("job", **journals.job_record(job, more), position=[5, 10 * job.id, job.id, "ab"])
-    add("job", **journals.job_record(Job(4, "e.x", 1, 9.0, 3.0), Details(), (0, 2, 4)))
+        add("job", **codec.job_record(job, more), position=[5, 10 * job.id, job.id, "ab"])
+    add("job", **codec.job_record(Job(4, "e.x", 1, 9.0, 3.0), Details(), (0, 2, 4)))
     policy, packed = make_policy("strip", cluster), make_policy("pack", cluster)
     for job in (jobs[0], jobs[1], jobs[3]):
         placement = (packed if job.id == 3 else policy).place(job, cluster)
         cluster.book(job, placement, 4.0)
         add("start", id=job.id, time=4.0, backfilled=False,
-            placement=journals.placement_record(placement))
+            placement=codec.placement_record(placement))
     add("end", id=0, time=9.0, state="completed", reason="", exit_code=0, ran=[4.1, 8.9])
     add("intent", id=1, reason="requeue", command="c1")
     add("again", id=1, time=9.5, reason="requeued", retry=True, command="c1")
@@ -185,7 +185,7 @@ def good_journal(path: Path) -> bytes:
     add("run", format=2, run="abc123", time=11.0, pid=6, nodes=nodes, host="h", boot="b",
         allocation="")
     add("start", id=6, time=12.0, backfilled=True,
-        placement=journals.placement_record(packed.place(Job(6, "e.x", 1, 9.0), cluster)))
+        placement=codec.placement_record(packed.place(Job(6, "e.x", 1, 9.0), cluster)))
     add("back", id=6)
     add("input", position=[5, 99, 9, "ab"], ended=True)
     journal.close()
@@ -208,8 +208,8 @@ def take_up(past: journals.Past, run: RunDirectory) -> None:
         assert records._row(outcome, "", None).line.endswith("\n")
     records.close()
     for job, start in past.running:
-        before = journals.cluster_of(past.run_of.get(job.id, {}), cluster)
-        placement = journals.placement_of(start["placement"], before)
+        before = codec.cluster_of(past.run_of.get(job.id, {}), cluster)
+        placement = codec.placement_of(start["placement"], before)
         list(placement.slots(before.nodes))
         PlacementText(before.nodes).cores(placement)
         recovery.moved(placement, before, cluster)

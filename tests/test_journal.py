@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.model import Cluster, Dependency, Job, Node
-from vrm.run import journal as journals
+from vrm.run import codec, journal as journals
 from vrm.run.book import Details
 from vrm.scheduling import make_policy
 
@@ -37,7 +37,7 @@ def test_records_survive_a_reopening(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = journals.Journal(path)
     journal.append("run", run="r", time=1.0)
-    journal.append("job", **journals.job_record(JOB))
+    journal.append("job", **codec.job_record(JOB))
     assert journals.read(path) == []  # nothing before `sync`
     journal.close()
     again = journals.Journal(path)
@@ -114,7 +114,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 def test_the_past_of_a_run() -> None:
     jobs = [Job(i, "a.x", 1, 10.0, float(i)) for i in range(5)]
     records = [RUN]
-    records += [{"event": "job", **journals.job_record(job), "position": [1, 10 * job.id, job.id, ""]}
+    records += [{"event": "job", **codec.job_record(job), "position": [1, 10 * job.id, job.id, ""]}
                 for job in jobs]
     records += [start(0), start(1), end(0, "completed"), start(2), {"event": "back", "id": 2},
                 {"event": "intent", "id": 1, "reason": "cancel"},
@@ -132,15 +132,15 @@ def test_what_a_job_was_submitted_with_comes_back() -> None:
     job = Job(4, "a.x", 2, 9.5, 1.25, True, 3, priority=-7)
     details = Details((Dependency.on(1), Dependency.on(2, True)), 3, {"A": "x y"}, ("-o", "$HOME"),
                       "/some where", None, True, "a name")
-    record = json.loads(json.dumps({"event": "job", **journals.job_record(job, details)}))
+    record = json.loads(json.dumps({"event": "job", **codec.job_record(job, details)}))
     past = journals.replay([RUN, record])
     assert past.jobs == {4: job} and past.details == {4: details} and past.next_id == 5
-    assert journals.job_record(JOB).keys() == {"id", "app", "procs", "estimate", "submit",
+    assert codec.job_record(JOB).keys() == {"id", "app", "procs", "estimate", "submit",
                                                "exclusive", "cores"}  # as ever, where it is plain
 
 
 def test_an_array_is_one_record_and_many_jobs() -> None:
-    record = journals.job_record(JOB, Details(arguments=("%i",)), (2, 4, 6))
+    record = codec.job_record(JOB, Details(arguments=("%i",)), (2, 4, 6))
     past = journals.replay([RUN, {"event": "job", **record, "position": [1, 2, 3, ""]},
                             end(4, "completed")])
     assert {i: past.details[i].index for i in past.jobs} == {3: 2, 4: 4, 5: 6}
@@ -151,7 +151,7 @@ def test_an_array_is_one_record_and_many_jobs() -> None:
 
 def test_jobs_that_wait_again_and_are_held() -> None:
     records = [{**RUN, "allocation": "slurm 1"},
-               *({"event": "job", **journals.job_record(Job(i, "a.x", 1, 9.0))} for i in range(3)),
+               *({"event": "job", **codec.job_record(Job(i, "a.x", 1, 9.0))} for i in range(3)),
                {"event": "hold", "id": 2}, start(0),
                {"event": "intent", "id": 0, "reason": "requeue", "command": "c1"},
                {"event": "again", "id": 0, "retry": False}, start(1), end(1, "failed"),
@@ -171,8 +171,8 @@ def test_a_placement_limited_by_resources_comes_back_as_it_was() -> None:
     job = Job(1, "a.x", 3, 60.0, resources={"gpu": 1})
     cluster = Cluster(nodes)
     placement = make_policy("compact", cluster).place(job, cluster)
-    record = json.loads(json.dumps(journals.placement_record(placement)))
-    back = journals.placement_of(record, Cluster(nodes))
+    record = json.loads(json.dumps(codec.placement_record(placement)))
+    back = codec.placement_of(record, Cluster(nodes))
     assert list(back.slots(nodes)) == list(placement.slots(nodes))
     assert len({slot.node for slot in back.slots(nodes)}) == 3
 
@@ -184,7 +184,7 @@ def test_placements_come_back_as_they_were(policy: str) -> None:
     for number, procs in enumerate((3, 8, 5)):
         job = Job(number, f"{'abc'[number]}.x", procs, 60.0)
         placement = make_policy(policy, cluster).place(job, cluster)
-        back = journals.placement_of(journals.placement_record(placement), other)
+        back = codec.placement_of(codec.placement_record(placement), other)
         assert list(back.slots(other.nodes)) == list(placement.slots(cluster.nodes))
         cluster.book(job, placement, 0.0)
         other.book(job, back, 0.0)
@@ -196,7 +196,7 @@ def test_placements_come_back_as_they_were(policy: str) -> None:
 
 def run_of_three() -> List[Dict[str, Any]]:
     """The records of three jobs: one has ended, one runs, one waits."""
-    return [RUN, *({"event": "job", **journals.job_record(Job(i, "a.x", 1, 9.0, 10.0 + i))}
+    return [RUN, *({"event": "job", **codec.job_record(Job(i, "a.x", 1, 9.0, 10.0 + i))}
                    for i in range(3)), start(0), end(0, "completed"), start(1)]
 
 

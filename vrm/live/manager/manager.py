@@ -36,7 +36,7 @@ from vrm.live.spawn.spawner import (Ended, ExitStatus, LaunchFailed, LaunchReque
                                     SpawnerError, SpawnerLost, Started, SupervisorLost)
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.job import resolved
-from vrm.run import control, journal as journals
+from vrm.run import codec, control, journal as journals
 from vrm.run.book import Details, Dropped, JobBook, LifeError
 from vrm.run.rundir import RunDirectory, write_json
 from vrm.scheduling import Start
@@ -647,7 +647,7 @@ class Manager:
         jobs = [Job(job_id, wanted.app, wanted.procs, wanted.seconds, now, wanted.exclusive,
                     fields.get("cores", 1), priority=fields.get("priority", 0)) for job_id in ids]
         # One record for the whole line: a crash leaves all of an array or nothing.
-        self.journal.append("job", **journals.job_record(jobs[0], common, fields.get("array", ())),
+        self.journal.append("job", **codec.job_record(jobs[0], common, fields.get("array", ())),
                             **origin)
         reason = fault or self._fault(jobs[0], common)
         if "position" in origin:  # a line of the queue file, which others may write
@@ -766,7 +766,7 @@ class Manager:
         for start in self.scheduler.step(now, self.queue, self.cluster):
             job, placement = start.job, start.booking.placement
             self.journal.append("start", id=job.id, time=now, backfilled=start.backfilled,
-                                placement=journals.placement_record(placement))
+                                placement=codec.placement_record(placement))
             self.book.started(job.id)
             self._prepared.append(start)
             self._dirty = True
@@ -1213,8 +1213,8 @@ class Manager:
         self.launcher.run_id = self.run_id
         self.watch.begin(self.run_id)
         self._run_of = past.run_of
-        nodes = journals.nodes_record(self.cluster.nodes)
-        granted = journals.nodes_record(self.room.granted)
+        nodes = codec.nodes_record(self.cluster.nodes)
+        granted = codec.nodes_record(self.room.granted)
         more = {"granted": granted} if granted not in ([], nodes) else {}
         if past.runs and past.runs[-1].get("nodes", nodes) != nodes:
             self.tell("note", "the nodes are others than before; the run continues with these")
@@ -1235,8 +1235,8 @@ class Manager:
             follower.finish()
         self._input = Replay(follower, self.settings.replay.speed)
         for record in past.runs:
-            self.room.add(journals.cluster_of(record, self.cluster).nodes)
-            self.room.add(journals.nodes_of(record.get("granted", [])))
+            self.room.add(codec.cluster_of(record, self.cluster).nodes)
+            self.room.add(codec.nodes_of(record.get("granted", [])))
         self._restore_jobs(past)
         if self.failed:
             self._run_failed_again(past)
@@ -1295,9 +1295,9 @@ class Manager:
     def _take_over(self, job: Job, start: journals.Record, intent: str, told: float) -> None:
         """Follow a job that an earlier manager started, or find how it ended. With an `intent` it
         had told the job to end, at `told`."""
-        before = journals.cluster_of(self._run_of.get(job.id, {}), self.cluster)
+        before = codec.cluster_of(self._run_of.get(job.id, {}), self.cluster)
         found = self._look(job.id)
-        old = journals.placement_of(start["placement"], before)
+        old = codec.placement_of(start["placement"], before)
         placement = recovery.moved(old, before, self.cluster)
         if placement is not None and placement.clashes(self.cluster):
             placement = None  # one of its nodes is down

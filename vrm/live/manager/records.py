@@ -18,7 +18,7 @@ from vrm.live.manager.lastwords import last_words
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.results.jobs import JobFileError, HEADER, JobRow, JobWriter, PlacementText, read_jobs
-from vrm.run import journal as journals
+from vrm.run import codec, journal as journals
 from vrm.run.book import PLAIN, Details
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
@@ -94,8 +94,8 @@ class Records:
             if job_id in known:
                 continue
             job, start = past.jobs[job_id], past.started.get(job_id)
-            cluster = journals.cluster_of(past.run_of.get(job_id, {}), self.cluster)
-            booking = Booking(job, journals.placement_of(start["placement"], cluster),
+            cluster = codec.cluster_of(past.run_of.get(job_id, {}), self.cluster)
+            booking = Booking(job, codec.placement_of(start["placement"], cluster),
                               start["time"], start["time"] + job.estimate) if start else None
             self.pending.append(Outcome(job, JobState(end["state"]), end["reason"], booking,
                                         bool(start and start["backfilled"]), end["exit_code"],
