@@ -4,6 +4,7 @@
 python3 tasks.py demo            install, build the benchmark programs, run a queue of real MPI jobs
 python3 tasks.py test            install, run all tests, several at a time
 python3 tasks.py test --quick    the same without those that need MPI, the test cluster, or long
+python3 tasks.py lint            install, check types (mypy) and code (ruff)
 
 Further arguments of `test` go to pytest: `-n 1` for one test at a time, `-k NAME`, a file.
 
@@ -126,6 +127,13 @@ def test(arguments: List[str]) -> int:
     return run(PYTHON, "-m", "pytest", *options, *arguments, env=root_environment())
 
 
+def lint() -> int:
+    """Install with what the checks want, and run both; 0 when neither finds anything."""
+    install("test")
+    say("ruff check, mypy")
+    return run(PYTHON, "-m", "ruff", "check", "--quiet") | run(PYTHON, "-m", "mypy")
+
+
 def main(argv: List[str]) -> int:
     """Run the task named first."""
     if sys.version_info < (3, 10):
@@ -135,6 +143,8 @@ def main(argv: List[str]) -> int:
         return demo()
     if argv[:1] == ["test"]:
         return test(argv[1:])
+    if argv == ["lint"]:
+        return lint()
     print(__doc__)
     return 2
 

@@ -158,7 +158,7 @@ class Site:
         return subprocess.run(
             [sys.executable, "-m", "vrm.cli", "-c", str(self.config_file), *arguments],
             cwd=self.root, env={**self.env, **env}, text=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit, check=False)
+            capture_output=True, timeout=limit, check=False)
 
     def rows(self) -> Dict[int, JobRow]:
         """The lines of jobs.csv by job id."""

@@ -205,7 +205,7 @@ def test_all_answer_what_this_machine_is(nodes: StandIn) -> None:
     own = host_name()
     loop = nodes.make("n1", own, "n2")
     found, failed = loop.agents.settle()
-    assert failed == {} and list(sorted(found)) == sorted(["n1", "n2", own])
+    assert failed == {} and sorted(found) == sorted(["n1", "n2", own])
     here = read_topology()
     for host, facts in found.items():
         assert facts.topology.host == host

@@ -138,7 +138,7 @@ def test_all_nodes_answer_over_ssh(testbed: Testbed, driver: Callable[..., Drive
     assert run.next("allocation")["of"] == "machine"
     assert run.next("reach")["reach"] == "ssh"
     found = run.next("found")
-    assert found["failed"] == {} and list(sorted(found["nodes"])) == list(testbed.nodes)
+    assert found["failed"] == {} and sorted(found["nodes"]) == list(testbed.nodes)
     for host, facts in found["nodes"].items():
         assert (facts["name"], facts["sockets"], facts["synthetic"]) == (host, [4, 4], True)
         assert facts["memory"] > 0

@@ -535,9 +535,9 @@ def texts(path: Path) -> Iterator[Tuple[int, str]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare:
-            if " " in node.value:
-                yield node.lineno, node.value
+        if (isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
+                and id(node) not in bare):
+            yield node.lineno, node.value
 
 
 def test_messages_are_in_words_that_everybody_knows() -> None:

@@ -892,7 +892,7 @@ def outcome(file, text):
         assert error.problems
         for problem in error.problems:
             assert problem.message and problem.file == str(file)
-            assert problem.line is None or 1 <= problem.line
+            assert problem.line is None or problem.line >= 1
             assert str(problem).isprintable()
         return error
 

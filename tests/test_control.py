@@ -75,9 +75,8 @@ def test_one_owner_at_a_time_also_after_a_kill(run: RunDirectory) -> None:
     try:
         assert holder.stdout.readline() == "owned\n"
         assert run.manager_runs()
-        with pytest.raises(RunError, match=f"pid {holder.pid} on"):
-            with run.owned():
-                pass
+        with pytest.raises(RunError, match=f"pid {holder.pid} on"), run.owned():
+            pass
     finally:
         holder.kill()
         holder.communicate()

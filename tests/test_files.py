@@ -88,9 +88,8 @@ def test_a_new_file_is_never_written_through_a_link(tmp_path: Path) -> None:
 
 
 def test_errors_name_the_file(tmp_path: Path) -> None:
-    with pytest.raises(OSError) as found:
-        with naming(tmp_path):
-            raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError) as found, naming(tmp_path):
+        raise OSError(errno.ENOSPC, "No space left on device")
     assert found.value.filename == str(tmp_path) and found.value.errno == errno.ENOSPC
 
 
@@ -200,9 +199,8 @@ def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: Any
     def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(OSError) as found:
-        with run.owned():
-            pass
+    with pytest.raises(OSError) as found, run.owned():
+        pass
     assert found.value.filename == str(run.lock)
 
 

@@ -43,8 +43,8 @@ def read(queue: Path) -> List[QueueLine]:
 
 def vrm(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "-m", "vrm.cli", "generate", *arguments], cwd=cwd,
-                          text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, timeout=60)
+                          text=True, stdin=subprocess.DEVNULL, capture_output=True,
+                          timeout=60)
 
 
 # The mix.

@@ -177,7 +177,7 @@ def test_an_interrupted_measurement_ends_both_programs(two: Site) -> None:
     wait_until(lambda: (two.root / "heatmap.csv").exists()
                and len(figures(two.root / "heatmap.csv")) >= 4, "they have run alone")
     (two.bin / "hold").touch()
-    wait_until(lambda: len([p for p in two.processes()]) >= 2, "programs are held")
+    wait_until(lambda: len(list(two.processes())) >= 2, "programs are held")
     process.send_signal(signal.SIGTERM)
     said = two.finish(process)
     assert process.returncode == 130 and "continues" in said and "Traceback" not in said
@@ -355,7 +355,7 @@ def convert(source: Path, target: Path) -> "subprocess.CompletedProcess[str]":
 def vrm(*arguments: str, cwd: Path, **env: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "-m", "vrm.cli", "heatmap", *arguments], cwd=cwd,
                           env={**os.environ, **env}, text=True, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+                          capture_output=True, timeout=60)
 
 
 HEAD = "placement,app,partner,speedup_compact\n"

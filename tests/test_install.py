@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 def run(*argv: object, cwd: Path) -> str:
     """What a command prints on standard output; fails the test when it fails."""
     done = subprocess.run([str(word) for word in argv], cwd=cwd, env=mpirun_environment(),
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, timeout=240, check=False)
+                          stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -164,7 +164,7 @@ def suite(root: Path, version: str = "3.4") -> Path:
 def vrm(*arguments: str, cwd: Path, **env: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "-m", "vrm.cli", "npb", "build", *arguments], cwd=cwd,
                           env={**mpirun_environment(), **env}, text=True, timeout=120,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                          stdin=subprocess.DEVNULL, capture_output=True)
 
 
 def run(program: Path) -> str:

@@ -115,7 +115,7 @@ def test_a_run_is_continued_from_any_record(number: int, tmp_path: Path) -> None
     for job_id, index, *words in ran:
         where = " ".join(words).split(str(elsewhere))[1].split()
         runs.setdefault(int(job_id), []).append(" ".join([index, *where]))
-    for job_id, status in wanted.items():
+    for job_id in wanted:
         again = runs.get(job_id, [])
         if job_id in ended or job_id in (1, 9, 11):  # 1 would span nodes, which `direct` cannot
             assert not again, (job_id, text)

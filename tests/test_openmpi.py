@@ -931,7 +931,7 @@ def test_inside_an_affinity_mask(mpirun: str, show: Path) -> None:
                                       t.slots((0, 0, (0,)))).state)
         """
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT,
+                          capture_output=True, timeout=LIMIT,
                           check=False)
     assert done.returncode == 0, done.stderr
     own = next(core for core in read_topology().all_cores if last in core.cpus)
@@ -950,8 +950,8 @@ def test_inside_another_mpirun(mpirun: str, show: Path) -> None:
         """
     done = subprocess.run(
         [mpirun, "-np", "1", "--bind-to", "none", sys.executable, "-c", code],
-        env=made_with(mpirun).env, cwd=Path(__file__).parent, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=LIMIT, check=False)
+        env=made_with(mpirun).env, cwd=Path(__file__).parent, text=True, capture_output=True,
+        stdin=subprocess.DEVNULL, timeout=LIMIT, check=False)
     assert done.returncode == 0 and "{0: 'Cpus_allowed_list" in done.stdout, done.stderr
 
 

@@ -46,7 +46,7 @@ def test_a_live_run_finds_it_with_its_configuration(site: Site) -> None:
                           cwd=elsewhere, env={**site.env, "PYTHONPATH": str(elsewhere)},
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(site.rows().values(), key=lambda row: row.start or 0)[-1].id == 1
+    assert max(site.rows().values(), key=lambda row: row.start or 0).id == 1
     assert site.run("check").returncode == 0 and site.run("doctor").returncode == 0
 
 

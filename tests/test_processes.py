@@ -373,7 +373,7 @@ def test_many_sessions_end_with_one_look(start: Start) -> None:
 
     def over() -> bool:
         table = sessions()
-        return all([ending.poll(time.monotonic(), table) for ending in endings])
+        return all(ending.poll(time.monotonic(), table) for ending in endings)
     wait_until(over, "end of ten sessions")
     assert [p.wait() for p in processes] == [-signal.SIGTERM] * 10
 

@@ -600,8 +600,7 @@ class GrowingFile(RuleBasedStateMachine):
         wanted = []
         for number, raw in enumerate(self.written.split(b"\n")[:-1], 1):
             text = raw.decode("utf-8", "backslashreplace")
-            if text.startswith("\ufeff"):
-                text = text[1:]
+            text = text.removeprefix("\ufeff")
             try:
                 parse_line(text)
             except LineError as error:
@@ -697,8 +696,8 @@ def test_replay_gives_every_line_once_and_never_early(delays, speed, waits):
         follower = QueueFollower(path)
         follower.finish()
         play, now, given_ = Replay(follower, speed), 0.0, []
-        wanted = dict((line.parsed.app, at)
-                      for at, line in replay(QueueFollower(path).read_new(), speed))
+        wanted = {line.parsed.app: at
+                      for at, line in replay(QueueFollower(path).read_new(), speed)}
         waits = [0.0, *waits]
         while not play.ended:
             now = now + waits.pop(0) if waits else play.next_due()

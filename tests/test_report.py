@@ -505,7 +505,7 @@ def test_a_browser_without_network_shows_it(page: Path, tmp_path: Path) -> None:
          "--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}",
          "--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom",
          asking.resolve().as_uri()],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=120, check=False)
     assert run.returncode == 0, run.stderr
     told = re.search(r"width (\d+) pictures (\d+) title (.*?)</pre>", run.stdout)

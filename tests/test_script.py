@@ -154,7 +154,7 @@ def config(tmp_path: Path) -> Path:
 def call(*words: object, cwd: Any = None) -> "subprocess.CompletedProcess[str]":
     """Run `vrm script`."""
     return subprocess.run([sys.executable, "-m", "vrm.cli", "script", *map(str, words)], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, cwd=cwd,
+                          capture_output=True, timeout=60, cwd=cwd,
                           env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
 
 
@@ -335,7 +335,7 @@ def test_a_chain_of_batch_jobs_runs_a_queue_to_its_end(testbed: Testbed, tmp_pat
         on_login("scancel", "--user=root")
         wait_until(lambda: not queued(), "no batch job is left")
     rows = {row.app: (row.status, row.procs) for row in read_jobs(log / "jobs.csv")}
-    assert rows == {name: ("completed", 2) for name in ("first.x", "waits.x", "last.x")}
+    assert rows == dict.fromkeys(("first.x", "waits.x", "last.x"), ("completed", 2))
     assert ran("first.x") == ran("waits.x") == [f"{jobs[0]}\n"] * 2
     assert ran("last.x") == [f"{jobs[1]}\n"] * 2
     assert "1 job(s) still wait" in outputs[0].read_text()

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Iterator, List, Sequence, Tuple
 
 import pytest
 import yaml
@@ -69,7 +69,7 @@ class Place:
                     "Launcher": {"Kind": "direct"}, **keys}
         return self.file("alice/vrm.yaml", ALICE, yaml.safe_dump(settings))
 
-    def start(self, uid: int, *command: str, cwd: str = "", groups: List[int] = []
+    def start(self, uid: int, *command: str, cwd: str = "", groups: Sequence[int] = ()
               ) -> "subprocess.Popen[str]":
         """Run a command as an account."""
         process = subprocess.Popen(

@@ -448,14 +448,14 @@ def test_a_users_own_ordering_backfilling_and_placement() -> None:
                 return job.procs
 
             def fits(self, job: Job, pool: Any) -> bool:
-                return bin(pool.empty).count("1") >= job.procs
+                return pool.empty.bit_count() >= job.procs
 
             def place(self, job: Job, cluster: Cluster, pool: Any = None) -> Any:
                 chosen = 0
                 for node in reversed(range(len(cluster.nodes))):
-                    if (pool or cluster).empty >> node & 1 and bin(chosen).count("1") < job.procs:
+                    if (pool or cluster).empty >> node & 1 and (chosen).bit_count() < job.procs:
                         chosen |= 1 << node
-                fits = bin(chosen).count("1") == job.procs
+                fits = (chosen).bit_count() == job.procs
                 return Placement("whole", (chosen, chosen), (chosen,), job.procs) if fits else None
 
             def similar(self, job: Job) -> None:

@@ -253,7 +253,7 @@ def test_a_status_that_nobody_could_be_told_is_written_later(place: Path) -> Non
         started = desk.await_event(1, Started)
     fifo.write_text("go\n")
     wait_until(lambda: not session_members(started.pid), "end of the job")
-    wait_until(lambda: [p for p in session_members(started.supervisor_pid)]
+    wait_until(lambda: list(session_members(started.supervisor_pid))
                == [started.supervisor_pid], "end of the job")
     (place / "later").mkdir()
     wait_until(lambda: not desk.marker(1).exists(), "end of the marker")

@@ -202,8 +202,7 @@ def test_memory_does_not_grow_with_the_trace(path: Path) -> None:
     def peak(jobs: int) -> int:
         with open(path, "w") as out:
             out.write("; MaxProcs: 8\n")
-            for number in range(1, jobs + 1):
-                out.write(row(number, number * 10, 8, 2, 2, 20))
+            out.writelines(row(number, number * 10, 8, 2, 2, 20) for number in range(1, jobs + 1))
         tracemalloc.start()
         simulate(path, backfill="easy")
         found = tracemalloc.get_traced_memory()[1]

@@ -279,8 +279,7 @@ def test_no_line_is_wider_than_the_terminal(width, slots, app):
         assert max(map(len, lines(text))) <= width
     compact = state_table(state, NOW, 60)
     if "Cores" in compact and len(app) < 15:
-        cells = [cell.split("|")[5] for cell in lines(compact) if cell.startswith("| n0   | 0")
-                 or cell.startswith("|      |")]
+        cells = [cell.split("|")[5] for cell in lines(compact) if cell.startswith(("| n0   | 0", "|      |"))]
         assert unfold(" ".join(cells).replace(",", " "))[:len(slots)] == [
             {0: app, 1: "is.B.x", 7: "job7", None: "."}[slot] for slot in slots]
 
@@ -440,9 +439,8 @@ def test_watch_does_not_hide_other_errors():
 def test_watch_tells_who_calls_that_nobody_reads():
     reader, writer = os.pipe()
     os.close(reader)
-    with pytest.raises(BrokenPipeError):
-        with open(writer, "w") as out:
-            watch(lambda: "text", 0.001, out=out)
+    with pytest.raises(BrokenPipeError), open(writer, "w") as out:
+        watch(lambda: "text", 0.001, out=out)
 
 
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"

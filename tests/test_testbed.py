@@ -87,9 +87,8 @@ def test_nothing_is_left_at_the_end_nor_after_a_failure(tmp_path: Path) -> None:
         assert traces(tmp_path) > before
         assert own.exec("n1", ["ssh", "n0", "hostname"]).stdout == "n0\n"
     assert traces(tmp_path) == before and not (tmp_path / "a").exists()
-    with pytest.raises(RuntimeError):
-        with Testbed(2, directory=tmp_path / "a"):
-            raise RuntimeError
+    with pytest.raises(RuntimeError), Testbed(2, directory=tmp_path / "a"):
+        raise RuntimeError
     assert traces(tmp_path) == before and not (tmp_path / "a").exists()
 
 
@@ -117,8 +116,8 @@ def test_by_hand(tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path), "VRM_TESTBED": "t"}
 
     def call(*words: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([*program, *words], env=env, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, timeout=60, check=False, cwd=tmp_path)
+        return subprocess.run([*program, *words], env=env, text=True, capture_output=True,
+                              timeout=60, check=False, cwd=tmp_path)
 
     assert call("exec", "n0", "true").returncode == 1
     assert call("up", "2", "--cores", "1", "--no-slurm").stderr == ""

@@ -354,8 +354,7 @@ def test_the_last_ends_of_a_file(tmp_path: Path) -> None:
                     "backfilled,nodes,cores,binding,reason\n")
     assert top.read_ends(path) == []
     with open(path, "a") as file:
-        for i in range(3000):
-            file.write(f'{i},ft.B.x,8,100,110,120.5,60,completed,0,9.5,0,0,"n[0-1,3]",,ok,\n')
+        file.writelines(f'{i},ft.B.x,8,100,110,120.5,60,completed,0,9.5,0,0,"n[0-1,3]",,ok,\n' for i in range(3000))
         file.write("3000,is.B.x,8,100,,,60,refused,,,0,0,,,,\"no, never\"\nnonsense\n3001,torn")
     ends = top.read_ends(path, 50)
     assert ends[0] == End(3000, "is.B.x", "refused", None, None, "no, never")

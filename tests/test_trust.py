@@ -188,8 +188,8 @@ def test_a_configuration_nobody_named_must_be_ones_own(site: Site, tmp_path: Pat
 
     def vrm(*arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run([sys.executable, "-m", "vrm.cli", *arguments], cwd=folder,
-                              env=site.env, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, timeout=60, check=False)
+                              env=site.env, text=True, capture_output=True,
+                              timeout=60, check=False)
     done = vrm("--once")
     assert done.returncode == 2 and not ran(site)
     assert "may be written by everybody" in done.stderr and "name it with -c" in done.stderr

@@ -154,8 +154,8 @@ def run_peer(python: str, code: str, argv: List[str], env: Dict[str, str], jobs:
     folder = new_folder()
     (folder / "peer.py").write_text(code)
     done = subprocess.run([python, "peer.py", json.dumps(argv), json.dumps(changed), str(jobs),
-                           str(cores)], env=env, cwd=folder, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, check=False, timeout=300)
+                           str(cores)], env=env, cwd=folder, capture_output=True,
+                          text=True, check=False, timeout=300)
     if done.returncode:
         print(f"(a peer failed: {done.stderr.strip().splitlines()[-1:]})", file=sys.stderr)
         return None

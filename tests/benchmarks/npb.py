@@ -36,7 +36,7 @@ def run(argv: List[str]) -> str:
     """What a program prints."""
     env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     return subprocess.run(argv, env=env, check=True, stdout=subprocess.PIPE,
-                          universal_newlines=True).stdout
+                          text=True).stdout
 
 
 def ours(argv: List[str]) -> Tuple[float, Dict[str, float]]:

@@ -123,7 +123,7 @@ def main() -> None:
         rows = list(read_jobs(root / "log" / "jobs.csv"))
         completed = sum(row.status == "completed" for row in rows)
         after = processes(testbed)
-        left = [path for path in (root / "log" / "pids").iterdir()]
+        left = list((root / "log" / "pids").iterdir())
         half = next((one for one in found if one[0] >= len(rows) // 2), found[-1])
         times = sorted(gaps(root / "log" / "journal"))
         print(f"{os.cpu_count()} cores, 8 nodes of 2x4, "

@@ -137,14 +137,14 @@ def sleepers(contest: Contest, count: int) -> PrettyTable:
             processes = len(list(Path("/proc").glob("[0-9]*")))
             table.add_row(["processes on this machine", processes])
             sid = started[0].supervisor_pid
-            for name, look in (("session_members, ms", lambda: session_members(sid)),
+            for what, look in (("session_members, ms", lambda: session_members(sid)),
                                ("sessions (all), ms", sessions),
                                ("pids_with_environment, ms",
                                 lambda: pids_with_environment("TAG", "x")),
                                ("by reading every /proc/PID/stat, ms", lambda: [
                                    read_stat(int(name)) for name in os.listdir("/proc")
                                    if name.isdigit()])):
-                table.add_row([name, f"{1e3 * median_time(look):.2f}"])
+                table.add_row([what, f"{1e3 * median_time(look):.2f}"])
         finally:
             for event in started:
                 os.kill(event.pid, signal.SIGKILL)

@@ -88,12 +88,15 @@ def log(arguments: argparse.Namespace) -> int:
     run = run_directory(settings_of(arguments))
     watched = Watched(run, arguments.id)
     found, row = watched.look(), watched.row()
-    if found is None and row is None:
+    if found is not None:
+        app = found["app"]
+    elif row is not None:
+        app = row.app
+    else:
         raise CannotRun(f"there is no job {arguments.id}; `vrm queue --all` shows all jobs")
-    app = found["app"] if found is not None else row.app
     place = run.errors if arguments.err else run.output
     path: Path = place(app, arguments.id)
-    if found is None and row.start is None and not path.exists():
+    if found is None and row is not None and row.start is None and not path.exists():
         raise CannotRun(f"job {arguments.id} never ran: {row.status}"
                         + f"; {row.reason}" * bool(row.reason))
     if not path.exists() and not arguments.follow:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import textwrap
-from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
 Action = Callable[[argparse.Namespace], int]
 
@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
 
-def meant(word: str, known: Sequence[str]) -> str:
+def meant(word: str, known: Iterable[str]) -> str:
     """`; did you mean X?` for the nearest of the words that are known, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, List, Optional, Tuple
 
@@ -117,12 +118,13 @@ def _write(study: Any, out: Path, formats: List[str],
         for name in dict.fromkeys(formats):
             if name == "csv":
                 for table in shown:
-                    write(f"{table.name}.csv", lambda: texts.comma_separated(table))
+                    write(f"{table.name}.csv", partial(texts.comma_separated, table))
             elif name in texts.FORMATS:
                 mark = "- " if name == "markdown" else ""
                 head = "" if name == "latex" else "".join(
                     f"{mark}{said}\n" for said in findings(study)) + "\n"
-                write(f"report{texts.FORMATS[name][1]}", lambda: head + texts.joined(shown, name))
+                text = head + texts.joined(shown, name)
+                write(f"report{texts.FORMATS[name][1]}", partial(str, text))
             elif name == "html":
                 write("report.html", lambda: page(study, window, _progress))
             else:

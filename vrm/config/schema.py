@@ -54,6 +54,11 @@ def _group(example: str) -> WrapValidator:
     return _kind("a group of keys", example, empty={})
 
 
+def _defaults() -> Any:
+    """A group of which nothing is said; validation makes it what its type is."""
+    return {}
+
+
 def _strip(value: Any) -> Any:
     return value.strip() if isinstance(value, str) else value
 
@@ -328,26 +333,26 @@ class Settings(BaseModel):
 
     model_config = _STRICT
     version: Version = "1.0"
-    applications: Annotated[Applications, _group("{Path: bin}")] = Field(default_factory=dict)
-    scheduling: Annotated[Scheduling, _group("{Algorithm: FCFS}")] = Field(default_factory=dict)
-    hosts: Annotated[Hosts, _group("{Timeout: 10}")] = Field(default_factory=dict)
+    applications: Annotated[Applications, _group("{Path: bin}")] = Field(default_factory=_defaults)
+    scheduling: Annotated[Scheduling, _group("{Algorithm: FCFS}")] = Field(default_factory=_defaults)
+    hosts: Annotated[Hosts, _group("{Timeout: 10}")] = Field(default_factory=_defaults)
     nodes: Size = "auto"  # auto = what the allocation or the machine has
     sockets: Size = "auto"  # per node
     cores: Size = "auto"  # per socket
     emulate: Switch = False  # a geometry larger than the machine, unbound
-    allocation: Annotated[Allocation, _group("{Policy: compact}")] = Field(default_factory=dict)
+    allocation: Annotated[Allocation, _group("{Policy: compact}")] = Field(default_factory=_defaults)
     walltime: Walltime = "warn"  # for jobs that outrun their estimate
     grace: Seconds = 10.0  # between SIGTERM and SIGKILL
-    end: Annotated[End, _group("{Margin: 120}")] = Field(default_factory=dict)
+    end: Annotated[End, _group("{Margin: 120}")] = Field(default_factory=_defaults)
     interrupted: Interrupted = "requeue"  # jobs that the end of the allocation interrupts
     retries: Limit = 0  # of a job that failed or ran too long
     on_stop: OnStop = "kill"  # running jobs, when the manager is told to stop
     log: FilePath = Path("logs")  # directory of the jobs' output
     state: FilePath = Field(default_factory=lambda given: given.get("log", Path()) / "state")
     directory: FilePath = Field(default_factory=lambda given: given.get("state", Path()).parent)
-    launcher: Annotated[Launcher, _group("{AllowRoot: true}")] = Field(default_factory=dict)
+    launcher: Annotated[Launcher, _group("{AllowRoot: true}")] = Field(default_factory=_defaults)
     trust: Trust = "own"  # whose files are obeyed
-    replay: Annotated[Replay, _group("{Speed: 10}")] = Field(default_factory=dict)
+    replay: Annotated[Replay, _group("{Speed: 10}")] = Field(default_factory=_defaults)
 
     _source: Source = PrivateAttr(default_factory=Source)
 

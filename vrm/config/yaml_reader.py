@@ -254,7 +254,7 @@ def _composed(text: str, file: str) -> Optional[yaml.Node]:
                 message, hint = ours, mend
                 mark = error.context_mark if look_back and error.context_mark else mark
                 break
-        line, column = mark.line + 1, mark.column + 1
+        line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
     except RecursionError:
         hint = "no setting needs more than three levels"
         raise _unreadable(file, "nested too deeply", hint) from None
@@ -330,9 +330,9 @@ def validated(model: Type[Model], mapping: Dict[str, Any], source: Source,
         settings = model.model_validate(mapping, context=source)
     except ValidationError as error:
         # A default that depends on a wrong value is no mistake of its own.
-        for part in error.errors(include_url=False, include_input=False):
-            if part["type"] != "default_factory_not_called":
-                problems.append(_problem(part, source, model))
+        problems += [_problem(part, source, model)
+                     for part in error.errors(include_url=False, include_input=False)
+                     if part["type"] != "default_factory_not_called"]
     if problems:
         raise ConfigError(sorted(problems, key=lambda problem: problem.line or 0))
     return settings

@@ -141,7 +141,7 @@ class Bench:
         """Wait until something ends, and give all that has ended."""
         while True:
             now = time.monotonic()
-            for number, trial in self._trials.items():
+            for trial in self._trials.values():
                 if now >= trial.deadline and trial.ending is None:
                     trial.fault = "ran longer than the limit (--limit SECONDS)"
                     self._end(trial)

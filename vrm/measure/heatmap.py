@@ -209,7 +209,8 @@ class Measurement:
         """Report a step that is done, how many there are, and the time left: the steps that are
         missing take as long, for the run times of their programs, as those since the start."""
         alone = [(placement, app) for app in self.procs for placement in (COMPACT, SPARE)]
-        missing = [(app,) for placement, app in alone if (placement, app, "") not in self.known]
+        missing: List[Tuple[str, ...]] = [(app,) for placement, app in alone
+                                          if (placement, app, "") not in self.known]
         missing += [pair for pair in self._pairs() if not self._has(*pair)]
         steps = len(alone) + len(self._pairs())
         self._weights.append(self._weight(*apps))

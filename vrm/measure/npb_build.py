@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import vrm
 
@@ -361,7 +361,7 @@ def _build_app(app: str, source: Source, order: Order, tools: Tools, place: Path
             script.chmod(0o755)  # archives made on other systems lose the bit
     (tree / "config" / "suite.def").write_text(suite_def([app], order.classes, order.ranks))
     added: Dict[str, List[str]] = {"Fortran": [], "C": []}
-    results = []
+    results: List[Built] = []
     for problem_class in order.classes:
         for count in (order.ranks if source.by_ranks else (0,)):
             name = f"{app}.{problem_class}.{count or 'x'}"
@@ -478,7 +478,7 @@ def build_bundled(order: Order, mpicc: Optional[str], report: Report,
     """Build the bundled programs; raises BuildError when nothing can be built."""
     program = bundled()
 
-    def convert(result: object) -> Built:
+    def convert(result: Any) -> Built:
         return Built(result.app, result.problem_class, Path(result.path), result.status,
                      result.message)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from vrm.model.job import Job
@@ -26,7 +26,7 @@ class Booking(NamedTuple):
     expected_end: float
 
 
-@lru_cache(maxsize=None)
+@cache
 def exact(amount: float) -> Fraction:
     """An amount as it was written: ten times 0.1 is 1, which floats do not give."""
     return Fraction(str(amount))

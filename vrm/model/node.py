@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import FrozenSet, List, Mapping, Optional, Tuple
 
 WHOLE, HALF, CORES = "whole", "half", "cores"
@@ -33,7 +33,7 @@ class Node:
         return _capacity(self.sockets, share, lane, width)
 
 
-@lru_cache(maxsize=None)
+@cache
 def lane_of_socket(cores: int, share: str, lane: int) -> Lane:
     """First core and number of cores that a lane has in a socket of `cores` cores.
 
@@ -47,7 +47,7 @@ def lane_of_socket(cores: int, share: str, lane: int) -> Lane:
     return first, min(half, cores - first)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _capacity(sockets: Tuple[int, ...], share: str, lane: int, width: int) -> int:
     return sum(lane_of_socket(cores, share, lane)[1] // width for cores in sockets)
 

@@ -112,11 +112,10 @@ def table(grid: Grid) -> str:
     lines = [["", *grid.columns]]
     lines += [[row, *map(word, values)] for row, values in zip(grid.rows, grid.values)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    text = [grid.title]
-    for line in lines:
-        text.append("  ".join([line[0].ljust(widths[0]),
-                               *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))]))
-    return "\n".join([*text, grid.note]) + "\n"
+    text = ["  ".join([line[0].ljust(widths[0]),
+                       *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))])
+            for line in lines]
+    return "\n".join([grid.title, *text, grid.note]) + "\n"
 
 
 def draw(grid: Grid, path: Path, machine: str = "") -> None:

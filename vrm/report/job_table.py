@@ -77,8 +77,8 @@ class JobTable:
         import numpy as np
         ran = self.chosen
         completed = JobState.COMPLETED.value
-        return Columns(*(self._times(name)[ran] for name in ("submit", "start", "end")),
-                       self._cores[ran],
+        submit, start, end = (self._times(name)[ran] for name in ("submit", "start", "end"))
+        return Columns(submit, start, end, self._cores[ran],
                        np.array([status == completed for status in self.columns["status"]],
                                 bool)[ran], np.zeros(int(ran.sum()), np.int64))
 

@@ -122,8 +122,8 @@ def _pyplot() -> Any:
 @contextmanager
 def _style(more: Optional[Dict[str, Any]] = None) -> Iterator[Any]:
     plots = _pyplot()
-    ink = {name: INK for name in ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color",
-                                  "ytick.color")}
+    ink = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color",
+                         "ytick.color"), INK)
     with plots.rc_context({"font.size": 9, "axes.titlesize": 9.5, "axes.titlelocation": "left",
                            "axes.spines.top": False, "axes.spines.right": False,
                            "axes.linewidth": 0.8, "xtick.labelsize": 8, "ytick.labelsize": 8,
@@ -537,7 +537,7 @@ def _label(axes: Any, run: Run, bars: Sequence[Bar], kinds: Dict[str, str],
     for row, line, count in widest.values():
         if tall * count < 7.5:
             continue
-        program = row.app[:-2] if row.app.endswith(".x") else row.app
+        program = row.app.removesuffix(".x")
         begin, end, together = max(_stretches(run, row), key=lambda one: one[1] - one[0],
                                    default=(0.0, 0.0, False))
         begin, end = max(begin, shown[0]), min(end, shown[1])

@@ -346,9 +346,9 @@ def table_text(names: Sequence[str], rows: List[List[str]]) -> str:
 def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any]:
     """The jobs as data for `json.dumps`; the keys are kept from version to version.
 
-    Common to both forms: `format` (2; in 1 `after` was a list), `time` of the snapshot and its `age`, `manager` (`host`,
-    `pid`, `start`, `phase`), `stale` (true: the manager may have died), `emulated`, `scheduling`
-    (`algorithm`, `backfilling`, `policy`) and `ended` (number of jobs by how they ended).
+    Common to both forms: `format` (2; in 1 `after` was a list), `time` of the snapshot and its
+    `age`, `manager` (`host`, `pid`, `start`, `phase`), `stale` (true: the manager may have died),
+    `emulated`, `scheduling` (`algorithm`, `backfilling`, `policy`) and `ended` (number of jobs by how they ended).
     Here `jobs`, in the order of the table: `id`, `app`, `procs`, `state` (running or queued),
     `submit`, `estimate`, `exclusive`, `start` (null while queued), `remaining` (below 0: past its
     estimate), `expected_start` (null without a reservation), `nodes` (empty while queued),

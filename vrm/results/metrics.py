@@ -21,7 +21,18 @@ THRESHOLD = 10.0
 """Run time in seconds below which bounded slowdown no longer divides by it."""
 
 
-class Finished(Protocol):
+class Times(Protocol):
+    """When a job came, began and ended (s)."""
+
+    @property
+    def submit(self) -> float: ...
+    @property
+    def start(self) -> Any: ...
+    @property
+    def end(self) -> Any: ...
+
+
+class Finished(Times, Protocol):
     """What a metric reads of a job that ended; `JobRow` is one, a simulation may have its own.
 
     `processors` is the number of cores that the job held: its ranks, times the cores of each.
@@ -33,12 +44,6 @@ class Finished(Protocol):
     def status(self) -> str: ...
     @property
     def processors(self) -> int: ...
-    @property
-    def submit(self) -> float: ...
-    @property
-    def start(self) -> Any: ...
-    @property
-    def end(self) -> Any: ...
     @property
     def app_time(self) -> Optional[float]: ...
 
@@ -55,12 +60,12 @@ def ran(rows: Iterable[Row]) -> List[Row]:
 # ------------------------------------------------------------------------------------- per job
 
 
-def waiting(row: Finished) -> float:
+def waiting(row: Times) -> float:
     """Waiting time w = start - submit, in seconds."""
     return row.start - row.submit
 
 
-def running(row: Finished) -> float:
+def running(row: Times) -> float:
     """Running time r = end - start, in seconds: how long the job held its cores."""
     return row.end - row.start
 
@@ -397,8 +402,9 @@ def columns_of(jobs: Sequence[Finished]) -> Any:
     users: Dict[str, int] = {"": 0}
     numbers = [users.setdefault(str(getattr(row, "user", None) or ""), len(users))
                for row in jobs]
-    return Columns(*(np.array([getattr(row, name) for row in jobs], float)
-                     for name in ("submit", "start", "end")),
+    submit, start, end = (np.array([getattr(row, name) for row in jobs], float)
+                          for name in ("submit", "start", "end"))
+    return Columns(submit, start, end,
                    np.array([row.processors for row in jobs], np.int64),
                    np.array([row.status == JobState.COMPLETED for row in jobs], bool),
                    np.array(numbers, np.int64), tuple(users))

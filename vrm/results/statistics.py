@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Optional, Sequence
 
 CONFIDENCE = 0.95
@@ -37,7 +37,7 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, t_quantile(count - 1) * math.sqrt(variance / count), count)
 
 
-@lru_cache(maxsize=None)
+@cache
 def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
     """The t that a variable of Student's distribution with so many degrees of freedom stays
     within, on both sides, with this probability.

@@ -121,8 +121,8 @@ def chosen(command: Command, known: Iterable[int], failed: Iterable[int] = ()
     """The jobs that a command names: those named one by one, and those of ranges, `all` or `failed`.
 
     It has an `id`, or `ids`: texts and numbers such as 3, "5-7", "all", which stands for the
-    `known`, and "failed", for the `failed`. Ranges are cut to the `known`, since not each of their jobs need be there. ValueError
-    for what is none of these or names too many, KeyError when neither is there.
+    `known`, and "failed", for the `failed`. Ranges are cut to the `known`, since not each
+    of their jobs need be there. ValueError for what is none of these or names too many, KeyError when neither is there.
     """
     named: Dict[int, None] = {}
     swept: Dict[int, None] = {}

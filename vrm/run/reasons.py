@@ -115,10 +115,10 @@ class Reasons:
         if not isinstance(policy, LanePolicy):
             return "no room"
         need = policy.nodes(job)
-        empty = bin(cluster.empty).count("1")
+        empty = cluster.empty.bit_count()
         if policy.alone(job):
             return f"needs {_count(need, 'empty node')}, {empty} empty"
-        shared = bin(cluster.free0 | cluster.free1).count("1")
+        shared = (cluster.free0 | cluster.free1).bit_count()
         if shared >= need:
             if policy.heatmap is None or not policy.heatmap.refused:
                 return "no room"

@@ -71,9 +71,9 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     `out`: a directory for jobs.csv (and evalys.csv with `evalys`); `places`: full, nodes or none,
     how much of a job's place is written (default: full up to 1024 nodes, else nodes).
     `watchers` are told of every start and end (see `Watcher`): with them an ordering of your own
-    can know what each user has had. `progress(now, ended, waiting)` is called now and then; its `watch(workload)`, if it has one,
-    at the beginning. KeyboardInterrupt ends the run early:
-    the outcome has `interrupted` and what has ended so far.
+    can know what each user has had. `progress(now, ended, waiting)` is called now and then; its
+    `watch(workload)`, if it has one, at the beginning. KeyboardInterrupt ends the run early: the
+    outcome has `interrupted` and what has ended so far.
 
     Raises WorkloadError, PolicyError, SpeedError and others of `vrm.simulation.inputs.ERRORS`.
     """
@@ -86,16 +86,12 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     source: Any = workload
     if isinstance(workload, (str, Path)):
         source = open_workload(workload, rules, keep_estimates or kill, measured)
-    if hasattr(progress, "watch"):
-        progress.watch(source)
+    watch = getattr(progress, "watch", None)
+    if watch is not None:
+        watch(source)
     cluster = _cluster(source, nodes, sockets, cores)
     cluster.watchers += watchers
-    ordering = algorithm
-    if isinstance(algorithm, str):
-        ordering = make_ordering(algorithm)
-    elif not isinstance(algorithm, Ordering):
-        name = getattr(algorithm, "__name__", type(algorithm).__name__)
-        ordering = Ordering(name, algorithm, static=False)
+    ordering = _ordering(algorithm)
     backfilling = make_backfilling(str(backfill)) if isinstance(backfill, (str, int)) else backfill
     placement = (make_policy(policy, cluster, heatmap) if isinstance(policy, str)
                  else policy(cluster, heatmap))
@@ -132,7 +128,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         interrupted = False
         try:
             with rare_collections():
-                simulator.run(source if source is not workload else _checked(source))
+                simulator.run(_checked(workload) if source is workload else source)
         except KeyboardInterrupt:
             interrupted = True
         results.flush()
@@ -206,6 +202,16 @@ def _cluster(source: Any, nodes: Union[int, Iterable[Node], None], sockets: int,
         raise WorkloadError(f"{nodes} nodes of {sockets} socket(s) are too many; a machine has at "
                             f"most {MOST_SOCKETS} sockets")
     return Cluster.regular(nodes, sockets, cores)
+
+
+def _ordering(algorithm: Union[str, Ordering, Utility]) -> Ordering:
+    """An ordering by its name or expression; a function is one of its own."""
+    if isinstance(algorithm, str):
+        return make_ordering(algorithm)
+    if isinstance(algorithm, Ordering):
+        return algorithm
+    return Ordering(getattr(algorithm, "__name__", type(algorithm).__name__), algorithm,
+                    static=False)
 
 
 def _name(made: Any, asked: Any) -> str:

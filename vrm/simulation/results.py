@@ -216,7 +216,8 @@ class Results:
         import numpy as np
         (_, _, cores, users, _, how), times = self._columns()
         completed = how & ~_OVERTOOK == _NUMBERS["completed"]
-        jobs = Columns(*times[:3], cores, completed, users, tuple(self._user_numbers))
+        submit, start, end = times[:3]
+        jobs = Columns(submit, start, end, cores, completed, users, tuple(self._user_numbers))
         moments = Moments(*np.frombuffer(self._moments).reshape(-1, 4).T)
         return summarise(jobs, moments, self.counts, self.processors, warm_up, cool_down,
                          threshold)

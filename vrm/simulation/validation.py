@@ -62,7 +62,7 @@ def read_rules(state: Path) -> Rules:
 def read_rows(path: Path) -> List[JobRow]:
     """The jobs of a run that ran, by id. Raises ValidationError when there is none."""
     try:
-        rows = [row for row in metrics.ran(read_jobs(path)) if row.end > row.start]
+        rows = [row for row in metrics.ran(read_jobs(path)) if metrics.running(row) > 0]
     except OSError as error:
         raise ValidationError(f"{path}: {(error.strerror or str(error)).lower()}; name the "
                               "directory (Log) of a live run") from error

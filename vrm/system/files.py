@@ -23,7 +23,7 @@ _NO_FILE = "is a {} where a file belongs; move it away"
 _WRITES = os.O_WRONLY | os.O_RDWR
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def trusted_owners() -> Tuple[int, ...]:
     """This user, root, and who owns the root directory: in a user namespace that is root."""
     return os.geteuid(), 0, os.stat("/").st_uid
@@ -69,8 +69,10 @@ def open_own(path: PathLike, flags: int, mode: int = 0o600) -> int:
                          mode)
     except OSError as error:
         text = {errno.ELOOP: _LINK, errno.ENXIO: _NO_FILE.format("pipe or socket"),
-                errno.EISDIR: _NO_FILE.format("directory")}.get(error.errno)
-        raise OSError(error.errno, text, path) if text else error
+                errno.EISDIR: _NO_FILE.format("directory")}.get(error.errno or 0)
+        if text:
+            raise OSError(error.errno, text, path) from error
+        raise
     wrong = fault(os.fstat(handle), bool(flags & _WRITES))
     if wrong:
         os.close(handle)

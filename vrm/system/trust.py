@@ -128,12 +128,12 @@ def _has_access_list(path: str) -> bool:
         return False
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _groups() -> Tuple[int, ...]:
     return (os.getegid(), *os.getgroups())
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _alone(gid: int) -> bool:
     """Whether a group has no member but this user: many systems give each user one of its own,
     and a umask that lets it write."""

@@ -83,7 +83,7 @@ def choices(table: Dict[Tuple[str, int], float], apps: Sequence[str] = (),
     def wanted(app: str) -> bool:
         words = app.split(".")
         named = not apps or app in apps or words[0] in apps
-        return named and (not classes or app in apps or words[1:2] and words[1] in classes)
+        return named and (not classes or app in apps or any(word in classes for word in words[1:2]))
 
     found: Dict[str, List[Choice]] = {}
     for (app, count), seconds in table.items():

@@ -19,8 +19,8 @@ def _square(ranks: int) -> bool:
 
 
 _RULES: Dict[str, Tuple[str, Callable[[int], bool]]] = {
-    **{app: ("powers of two", _power_of_two) for app in ("cg", "ft", "is", "lu", "mg")},
-    **{app: ("squares", _square) for app in ("bt", "sp")}}
+    **dict.fromkeys(("cg", "ft", "is", "lu", "mg"), ("powers of two", _power_of_two)),
+    **dict.fromkeys(("bt", "sp"), ("squares", _square))}
 
 
 def allows(app: str, ranks: int) -> bool:

@@ -187,6 +187,9 @@ class Trace:
                     procs = int(words[4])
                     if procs > 0:
                         dirt["allocated processors instead of requested ones"] += 1
+                submit: float
+                run: float
+                estimate: float
                 try:
                     submit, run, estimate = int(words[1]), int(words[3]), int(words[8])
                 except ValueError:

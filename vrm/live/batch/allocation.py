@@ -240,7 +240,7 @@ def parse_slurm_time(text: str) -> Optional[float]:
     """Seconds since the epoch of a local time as Slurm prints it (2026-11-21T16:00:00); None
     for `N/A`, `Unknown` and the like."""
     match = re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)", text.strip())
-    return _epoch(tuple(map(int, match.groups()))) if match else None
+    return _epoch(*map(int, match.groups())) if match else None
 
 
 def parse_squeue(text: str, job: str) -> Optional[float]:
@@ -309,7 +309,7 @@ def _named(name: str, hosts: Iterable[str]) -> Optional[str]:
          and "." not in (name if "." in host else host)), None)
 
 
-def vnode_hosts(vnodes: Iterable[str], hosts: Sequence[str]) -> Optional[Dict[str, str]]:
+def vnode_hosts(vnodes: Iterable[str], hosts: Iterable[str]) -> Optional[Dict[str, str]]:
     """On which host each vnode of a job is; None where that cannot be said.
 
     PBS lists vnodes, and hosts in the file of nodes, both in the order of the chunks. A vnode
@@ -346,7 +346,7 @@ def parse_pbs_time(text: str) -> Optional[float]:
     match = re.fullmatch(r"\w{3} (\w{3}) +(\d+) (\d\d):(\d\d):(\d\d) (\d{4})", text.strip())
     if not match or match[1] not in _MONTHS:
         return None
-    return _epoch((int(match[6]), _MONTHS.index(match[1]) + 1, *map(int, match.group(2, 3, 4, 5))))
+    return _epoch(int(match[6]), _MONTHS.index(match[1]) + 1, *map(int, match.group(2, 3, 4, 5)))
 
 
 def parse_duration(text: str) -> Optional[float]:
@@ -358,10 +358,10 @@ def parse_duration(text: str) -> Optional[float]:
     return sum(part * unit for part, unit in zip(parts, units))
 
 
-def _epoch(local: Tuple[int, ...]) -> Optional[float]:
-    """Seconds since the epoch of a local time: year, month, day, hour, minute, second."""
+def _epoch(year: int, month: int, day: int, hour: int, minute: int, second: int) -> Optional[float]:
+    """Seconds since the epoch of a local time."""
     try:
-        return time.mktime((*local, 0, 0, -1))
+        return time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
     except (OverflowError, ValueError):
         return None
 

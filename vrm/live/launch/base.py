@@ -60,13 +60,20 @@ class Launch:
 class Settings(Protocol):
     """The part of the configuration that launchers read (see `vrm.config.schema.Launcher`)."""
 
-    kind: str
-    mpirun: str
-    allow_root: bool
-    transport: str
-    options: Tuple[str, ...]
-    environment: Mapping[str, str]
-    stamp: bool
+    @property
+    def kind(self) -> str: ...
+    @property
+    def mpirun(self) -> str: ...
+    @property
+    def allow_root(self) -> bool: ...
+    @property
+    def transport(self) -> str: ...
+    @property
+    def options(self) -> Tuple[str, ...]: ...
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+    @property
+    def stamp(self) -> bool: ...
 
 
 class Launcher(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import List
 
 from vrm.live.launch.base import tail
 from vrm.workload.grammar import show
@@ -26,7 +27,8 @@ def last_line(path: Path) -> str:
     """The last line of a program's output, without what its launcher has added; "" for none. When
     the launcher alone has said something, the first line of that."""
     text = tail(path, SIZE)
-    own, others = [], []
+    own: List[str] = []
+    others: List[str] = []
     for number, part in enumerate(_RULE.split(text)):
         lines = [line.strip() for line in part.splitlines() if line.strip()]
         framed = number % 2 == 1 or bool(lines and _SAYS.match(lines[0]))

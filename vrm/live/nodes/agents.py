@@ -397,7 +397,7 @@ class Agents:
         return sum(len(node.asked) for node in self._nodes.values()
                    if node.up is not False or not up_only)
 
-    def ways(self, program: str) -> Dict[str, List[str]]:
+    def ways(self, program: str) -> Dict[str, Tuple[str, ...]]:
         """The commands that start a program of Python (its file) on the other nodes, by their
         names: they go the ways of the agents."""
         return {node.host: command_line(node.host, node.reach, self.timeout, self._command,

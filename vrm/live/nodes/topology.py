@@ -418,15 +418,14 @@ def cpu_quota(root: PathLike = "/") -> Optional[float]:
     the kernel for part of every period. Version 1 and 2 of control groups are read, with all
     groups above.
     """
-    quotas = []
+    quotas: List[Optional[float]] = []
     for line in (_read(Path(root, "proc/self/cgroup")) or "").splitlines():
         _, controllers, group = (line.split(":", 2) + ["", ""])[:3]
         if controllers and "cpu" not in controllers.split(","):
             continue
         for mount in ("sys/fs/cgroup", f"sys/fs/cgroup/{controllers}", "sys/fs/cgroup/cpu"):
             place = Path(group.lstrip("/"))
-            for above in (place, *place.parents):
-                quotas.append(_quota(Path(root, mount, above)))
+            quotas += [_quota(Path(root, mount, above)) for above in (place, *place.parents)]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 

@@ -168,12 +168,12 @@ def _mpirun(settings: Settings) -> List[Finding]:
                                   Path(folder) / "true.0.rf")
         for path, text in launch.files.items():
             write_new(path, text)
-        start = time.monotonic()
+        start, bound = time.monotonic(), launch.affinity
         try:
             done = subprocess.run(launch.argv, env=dict(launch.env), cwd=folder, check=False,
                                   stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  timeout=TRIAL_SECONDS, preexec_fn=None if not launch.affinity
-                                  else lambda: os.sched_setaffinity(0, launch.affinity))
+                                  timeout=TRIAL_SECONDS, preexec_fn=None if not bound
+                                  else lambda: os.sched_setaffinity(0, bound))
         except subprocess.TimeoutExpired:
             return [*findings, Finding("wrong", "trial job", "one rank of `true` did not end "
                                        f"within {TRIAL_SECONDS:g} s: {' '.join(launch.argv)}",

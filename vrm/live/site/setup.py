@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.config.own import load_own
 from vrm.config.problems import ConfigError, Problem
@@ -93,7 +93,7 @@ def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
 def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
     """The scheduler that the settings describe; ConfigError with everything wrong in them."""
     problems: List[Problem] = []
-    made = {}
+    made: Dict[str, Any] = {}
     for key, text in own_policies(settings).items():
         try:
             load_own(text, settings.base, settings.trust)

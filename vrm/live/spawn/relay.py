@@ -138,7 +138,7 @@ class Relay:
             if late > SUSPENDED:  # this process was stopped, and perhaps the runners with it
                 for line in self.lines.values():
                     line.due += late
-            for descriptor, mask in ready:
+            for descriptor, _ in ready:
                 handler, arguments = self.handlers.get(descriptor, (None, ()))
                 if handler is not None:
                     handler(*arguments)

@@ -545,7 +545,7 @@ class Spawner:
         try:
             marker = Marker.read(request.marker)
         except RecordError as error:
-            raise ValueError(f"job {request.id}: {error}; remove it if the job does not run")
+            raise ValueError(f"job {request.id}: {error}; remove it if the job does not run") from error
         if marker is not None and marker.alive() is not False:
             raise ValueError(f"job {request.id} lives already, as process {marker.pid} on "
                              f"{marker.host} ({os.fsdecode(request.marker)})")
