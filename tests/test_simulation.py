@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import math
 import re
-from dataclasses import replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import pytest
@@ -388,7 +387,7 @@ def nearly(a: Any, b: Any) -> bool:
 @given(jobs=workloads(), trim=st.sampled_from([(0.0, 0.0), (3.0, 2.0)]))
 @pytest.mark.slow
 def test_metrics_are_those_of_the_report(jobs: List[Submission], trim: Tuple[float, float]) -> None:
-    users = [Submission(replace(job, user=str(job.id % 3 or "")), run) for job, run, *_ in jobs]
+    users = [Submission(job.but(user=str(job.id % 3 or "")), run) for job, run, *_ in jobs]
     cluster = Cluster.regular(6, 1, 1)
     results = Results(cluster.nodes)
     Simulator(Scheduler(make_ordering("FCFS"), make_backfilling("easy"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
+from copy import copy
 from dataclasses import dataclass, field
-from typing import FrozenSet, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from vrm.model.amounts import thousandths
 from vrm.model.ranges import fold_range, to_ranges
 
 
@@ -66,45 +68,115 @@ class Infeasible(Exception):
     """A job that can never run on this cluster under this policy; the text is the reason."""
 
 
-@dataclass(frozen=True, init=False)
-class Job:
-    """One request for `procs` ranks of an application.
+Amounts = Tuple[Tuple[str, int], ...]
+"""Amounts of countable resources by name, in thousandths, sorted; none of them is 0."""
 
-    `estimate` is the user's wall-time estimate and `submit` the submission time, both in
-    seconds. `cores` and `resources` are wanted by each rank (a rank's cores lie in one
-    socket); `features` must be offered by every node the job uses. An `exclusive` job
-    shares no node with another. Jobs of a higher `priority` come first, whatever the ordering.
-    `user` is whose job it is, where a workload says so: for orderings that look at users.
+
+class Request(NamedTuple):
+    """What a job needs from the nodes. Equal requests are equal keys, so that what is known of one
+    is known of all jobs that ask for the same.
+
+    A task is an MPI rank. The `cores_per_task` of a task lie in one socket. `per_task` are the
+    amounts of countable resources that each task takes on its node. The `features` must be offered
+    by every node that the job uses. An `exclusive` job shares no node with another.
+    """
+
+    tasks: int
+    cores_per_task: int = 1
+    exclusive: bool = False
+    per_task: Amounts = ()
+    features: FrozenSet[str] = frozenset()
+
+    @property
+    def cores(self) -> int:
+        """The cores of all tasks."""
+        return self.tasks * self.cores_per_task
+
+    @classmethod
+    def of(cls, tasks: int, cores_per_task: int = 1, exclusive: bool = False,
+           resources: Optional[Mapping[str, float]] = None,
+           features: FrozenSet[str] = frozenset()) -> Request:
+        """The request, with the amounts of `resources` as people give them. ValueError for one that
+        asks for nothing."""
+        if tasks < 1:
+            raise ValueError(f"a job needs at least 1 rank, not {tasks}")
+        if cores_per_task < 1:
+            raise ValueError(f"a rank needs at least 1 core, not {cores_per_task}")
+        amounts = sorted((name, thousandths(amount)) for name, amount in (resources or {}).items())
+        return cls(tasks, cores_per_task, bool(exclusive),
+                   tuple(each for each in amounts if each[1]), features)
+
+
+_requests: Dict[Tuple[int, int, bool], Request] = {}
+"""One of each plain request: a simulation makes jobs by the million, and few of them differ."""
+
+_NO_AMOUNTS: Mapping[str, float] = {}
+
+
+@dataclass(init=False, slots=True)
+class Job:
+    """One job: who it is, what it runs, what it needs, and how long that takes. No attribute of it
+    is ever changed: `but` makes another job.
+
+    `submit` is the submission time in seconds. `walltime` is the user's limit in seconds and
+    `expected` the run time that is believed (the limit, where nobody believes otherwise): limits go
+    by the one, scheduling by the other. Jobs of a higher `priority` come first, whatever the
+    ordering. `user` is whose job it is, where a workload says so: for orderings that look at users.
+
+    `procs`, `cores`, `exclusive`, `resources` and `features` are those of the request, and
+    `estimate` is what is expected, by the names that orderings of users know them by.
     """
 
     id: int
     app: str
-    procs: int
-    estimate: float
-    submit: float = 0.0
-    exclusive: bool = False
-    cores: int = 1
-    resources: Mapping[str, float] = field(default_factory=dict)
-    features: FrozenSet[str] = frozenset()
-    priority: int = 0
-    user: str = ""
+    request: Request
+    walltime: float
+    expected: float
+    submit: float
+    priority: int
+    user: str
+    procs: int = field(repr=False, compare=False)
+    cores: int = field(repr=False, compare=False)
+    estimate: float = field(repr=False, compare=False)
+    exclusive: bool = field(repr=False, compare=False)
+    resources: Mapping[str, float] = field(repr=False, compare=False)
+    features: FrozenSet[str] = field(repr=False, compare=False)
 
     def __init__(self, id: int, app: str, procs: int, estimate: float, submit: float = 0.0,
                  exclusive: bool = False, cores: int = 1,
                  resources: Optional[Mapping[str, float]] = None,
                  features: FrozenSet[str] = frozenset(), priority: int = 0,
-                 user: str = "") -> None:
-        if procs < 1:
-            raise ValueError(f"a job needs at least 1 rank, not {procs}")
+                 user: str = "", expected: Optional[float] = None) -> None:
+        """`estimate` is the user's limit, and what is expected unless that is given, too."""
         if not estimate > 0:
             raise ValueError(f"the estimate must be above 0 seconds, not {estimate:g}")
-        if cores < 1:
-            raise ValueError(f"a rank needs at least 1 core, not {cores}")
-        # At once, and not by ten guarded assignments: a simulation makes jobs by the million.
-        self.__dict__.update(
-            id=id, app=app, procs=procs, estimate=estimate, submit=submit, exclusive=exclusive,
-            cores=cores, resources={} if resources is None else resources, features=features,
-            priority=priority, user=user)
+        if resources or features:
+            request = Request.of(procs, cores, exclusive, resources, features)
+        else:
+            try:
+                request = _requests[procs, cores, exclusive]
+            except KeyError:
+                request = _requests[procs, cores, exclusive] = Request.of(procs, cores, exclusive)
+        self.id = id
+        self.app = app
+        self.request = request
+        self.walltime = estimate
+        self.expected = self.estimate = estimate if expected is None else expected
+        self.submit = submit
+        self.priority = priority
+        self.user = user
+        self.procs = procs
+        self.cores = cores
+        self.exclusive = exclusive
+        self.resources = _NO_AMOUNTS if resources is None else resources
+        self.features = features
+
+    def but(self, **changes: Any) -> Job:
+        """The same job with other values of some of its attributes."""
+        twin = copy(self)
+        for name, value in changes.items():
+            setattr(twin, name, value)
+        return twin
 
     @property
     def kind(self) -> str:

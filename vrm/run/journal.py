@@ -258,7 +258,7 @@ def _jobs_came(past: Past, record: Record) -> None:
     else:
         first, indices = job_of(record), numbers(record["array"])
         for job_id, index in enumerate(indices, first.id):
-            past.jobs[job_id] = replace(first, id=job_id)
+            past.jobs[job_id] = first.but(id=job_id)
             past.details[job_id] = replace(details, index=index)
         past.next_id = first.id + len(indices)
     past.position = record.get("position") or past.position

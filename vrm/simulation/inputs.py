@@ -11,7 +11,6 @@ import shutil
 import stat
 import tempfile
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
@@ -192,7 +191,7 @@ class SyntheticWorkload:
                 return
             self.taken += 1
             if self.rules.load != 1:
-                one = one._replace(job=replace(one.job, submit=one.job.submit / self.rules.load))
+                one = one._replace(job=one.job.but(submit=one.job.submit / self.rules.load))
             yield one
 
 
