@@ -168,15 +168,16 @@ def test_nodes_needed_are_those_of_the_formulas(nodes, sockets, cores, procs, na
 @settings(max_examples=60, deadline=None)
 @given(st.data(), POLICIES, ORDERINGS, st.booleans())
 @pytest.mark.slow
-def test_counting_nodes_is_the_same_as_walking_over_them(data, policy, ordering, heatmap):
-    """Equal nodes are counted; a resource that nobody asks for makes them be walked."""
+def test_what_nobody_asks_for_changes_nothing(data, policy, ordering, heatmap):
+    """Nodes of several classes, by resources and features that no job wants."""
     nodes = data.draw(regular_nodes())
-    walked = [Node(n.name, n.sockets, {"token": 1}, n.features) for n in nodes]
+    others = [Node(node.name, node.sockets, {"token": 1 + number % 2, "mem": 64},
+                   frozenset({"odd"} if number % 3 else ())) for number, node in enumerate(nodes)]
     tasks = data.draw(workloads())
     runs = []
-    for some in (nodes, walked):
+    for some in (nodes, others):
         scheduler, cluster, reference = pair(some, policy, ordering, "easy", heatmap)
-        assert cluster.uniform == (some is nodes)
+        assert len(cluster.classes) == 1 or some is others
         runs.append([(moment.now, moment.starts) for moment in
                      play(scheduler, cluster, reference, tasks)])
     assert runs[0] == runs[1]

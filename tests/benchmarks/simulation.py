@@ -97,6 +97,11 @@ def speed_table(path: Path) -> None:
         f"{app} {' '.join(f'{draw.uniform(0.8, 1.4):.2f}' for _ in range(5))}\n" for app in apps))
 
 
+def system(path: Path, **amounts: int) -> None:
+    """A machine of 200 nodes of 2 x 10 cores, with amounts of resources on each."""
+    path.write_text(json.dumps({"nodes": [{"count": 200, "sockets": 2, "cores": 10, **amounts}]}))
+
+
 def measure(code: str, words: List[str]) -> Dict[str, Any]:
     """Seconds, peak memory (MB) and what the program printed, of one whole process."""
     begun = time.perf_counter()
@@ -131,6 +136,10 @@ def cases(quick: bool) -> List[Case]:
     ]
     if not quick:
         found.append(Case("HPC2N conservative", HPC2N, ["--backfill", "conservative"], 600, 120))
+    for policy in ("compact", "strip"):  # a resource that nobody asks for: to be within 5 %
+        for system in ("plain", "memory"):
+            found.append(Case(f"{policy}, {system}", "corun10k", [
+                "--system", f"{{{system}}}", "--policy", policy, "--backfill", "easy"], None))
     for nodes in (64, 512, 4096):
         found.append(Case(f"EASY, {nodes} nodes", f"nodes{nodes}",
                           ["--backfill", "easy", "--nodes", str(nodes)], None))
@@ -172,6 +181,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         speeds = Path(folder) / "speeds"
         speed_table(speeds)
+        named = {"{speeds}": speeds, "{plain}": Path(folder) / "plain.json",
+                 "{memory}": Path(folder) / "memory.json"}
+        system(named["{plain}"])
+        system(named["{memory}"], mem=64)
         for case in cases(args.quick):
             if args.only.lower() not in case.name.lower():
                 continue
@@ -183,7 +196,7 @@ def main() -> None:
                 trace = Path(folder) / f"{case.trace}.swf"
                 if not trace.exists():
                     make_trace(case.trace, trace)
-            options = [option.replace("{speeds}", str(speeds)) for option in case.options]
+            options = [str(named.get(option, option)) for option in case.options]
             found = measure(CHILD, [str(trace), "--json", "--out", f"{folder}/out", *options])
             seconds, jobs = found["seconds"], found["jobs"]
             print(f"{case.name:<20}{jobs:>8}{seconds:>8.1f}{found['cpu']:>8.1f}{jobs / seconds:>9.0f}"

@@ -25,20 +25,35 @@ def lowest(bits: int, wanted: int) -> int:
     """The subset of the `wanted` lowest-numbered nodes (all of them when there are fewer)."""
     if wanted <= 0:
         return 0
-    if wanted <= 12:
-        rest = bits
+    if wanted == 1:
+        return bits & -bits
+    size = bits.bit_length()
+    first, part, length = 0, bits, size
+    if size > 1000:  # look above the first node only as far as need be
+        first = (bits & -bits).bit_length() - 1
+        length = 4 * wanted if wanted > 15 else 60
+        part = bits >> first
+        size -= first
+        while length < size and count(part & ((1 << length) - 1)) < wanted:
+            length *= 4
+        if length < size:
+            part &= (1 << length) - 1
+        else:
+            length = size
+    if wanted <= 8:
+        rest = part
         while wanted and rest:
             rest &= rest - 1
             wanted -= 1
-        return bits ^ rest
-    below, above = 0, bits.bit_length()  # the answer is `bits` cut to a length in (below, above]
+        return (part ^ rest) << first
+    below, above = wanted - 1, length  # the answer is `part` cut to a length in (below, above]
     while above - below > 1:
         middle = (below + above) // 2
-        if count(bits & ((1 << middle) - 1)) < wanted:
+        if count(part & ((1 << middle) - 1)) < wanted:
             below = middle
         else:
             above = middle
-    return bits & ((1 << above) - 1)
+    return (part & ((1 << above) - 1)) << first
 
 
 def runs(bits: int) -> List[Tuple[int, int]]:

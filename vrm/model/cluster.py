@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import bisect
-from fractions import Fraction
-from functools import cache
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (Dict, Iterable, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple,
+                    Union)
 
+from vrm.model import bits
+from vrm.model.amounts import THOUSANDTHS, thousandths
 from vrm.model.job import Job
-from vrm.model.node import Node, Socket
+from vrm.model.node import HALF, Node, Socket, node_classes
 from vrm.model.placement import CoreLayout, CorePlacement, Placement
 
 AnyPlacement = Union[Placement, CorePlacement]
@@ -26,46 +27,68 @@ class Booking(NamedTuple):
     expected_end: float
 
 
-@cache
-def exact(amount: float) -> Fraction:
-    """An amount as it was written: ten times 0.1 is 1, which floats do not give."""
-    return Fraction(str(amount))
+class Watcher(Protocol):
+    """Whoever is told what happens on a cluster."""
+
+    def booked(self, booking: Booking) -> None:
+        """A job starts."""
+
+    def released(self, booking: Booking) -> None:
+        """A job has ended."""
+
+    def nodes_changed(self) -> None:
+        """Nodes came or went."""
 
 
 class Pool:
     """Free and taken lanes of the nodes, as two sets of nodes; cheap to copy.
 
-    A copy answers "what if these jobs had ended and those had started" without touching the
-    cluster. Policies that share nodes core by core use `busy_cores`, a set of cores in the
-    numbering of `layout`. Amounts of countable resources are kept only where there are any.
+    It is what policies see: the cluster as it is, or (a copy that was changed with `take` and
+    `give`) as it will be or would be. `nodes` and `classes` are facts. Policies that share nodes
+    core by core use `busy_cores`, a set of cores in the numbering of `layout`. `left` are the
+    amounts (thousandths) of countable resources by node, where there are any. `tenants` says which
+    loads (executable and ranks) hold which lanes now.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
+        self.classes = node_classes(nodes)
         self.up = self._all = (1 << len(nodes)) - 1
         self.busy0 = 0
         self.busy1 = 0
         self.layout = CoreLayout(nodes)
         self.busy_cores = 0
         self._down_cores = 0
-        names = sorted({name for node in nodes for name in node.resources})
-        self.left: Dict[str, List[Fraction]] = {
-            name: [exact(node.resources.get(name, 0)) for node in nodes] for name in names}
+        names = sorted({name for each in self.classes for name in each.node.resources})
+        self.left: Dict[str, List[int]] = {
+            name: [thousandths(node.resources.get(name, 0)) for node in nodes] for name in names}
+        self._left_is_shared = False
+        self.tenants: Dict[Tuple[str, int], List[int]] = {}
 
-    def copy(self) -> "Pool":
-        """An independent copy of the free and taken state."""
+    def what_if(self) -> Pool:
+        """An independent copy of the free and taken state, for questions of the kind "what if
+        these jobs had ended and those had started". Its tenants stay those of now."""
         twin = Pool.__new__(Pool)
-        twin.nodes, twin._all = self.nodes, self._all
+        self._copy_to(twin)
+        return twin
+
+    def copy(self) -> Pool:
+        """As `what_if`; that of a cluster is complete."""
+        return self.what_if()
+
+    def _copy_to(self, twin: Pool) -> None:
+        twin.nodes, twin.classes, twin._all = self.nodes, self.classes, self._all
         twin.up, twin.busy0, twin.busy1 = self.up, self.busy0, self.busy1
         twin.layout = self.layout
         twin.busy_cores, twin._down_cores = self.busy_cores, self._down_cores
-        twin.left = {name: list(left) for name, left in self.left.items()}
-        return twin
+        twin.left, twin.tenants = self.left, self.tenants
+        twin._left_is_shared = self._left_is_shared = bool(self.left)
 
     @property
     def amounts(self) -> Dict[str, List[float]]:
         """What is left of each resource, by node."""
-        return {name: [float(amount) for amount in left] for name, left in self.left.items()}
+        return {name: [amount / THOUSANDTHS for amount in left]
+                for name, left in self.left.items()}
 
     @property
     def free0(self) -> int:
@@ -96,16 +119,28 @@ class Pool:
         """Cores that nobody holds, on nodes that are up (see `layout`)."""
         return self.layout.all & ~(self.busy_cores | self._down_cores)
 
+    def free_on(self, node: int) -> int:
+        """Cores of a node that nobody holds and no lane keeps; 0 when it is down."""
+        if not self.up >> node & 1:
+            return 0
+        facts = self.nodes[node]
+        lanes = (self.busy0 >> node & 1, self.busy1 >> node & 1)
+        if all(lanes):
+            return 0
+        if any(lanes):
+            return facts.capacity(HALF, lanes.index(0), 1)
+        return facts.cores - bits.count(self.busy_cores & self.layout.node_cores(node))
+
     def take(self, job: Job, placement: AnyPlacement) -> None:
         """Mark the placement's lanes or cores, and amounts, as taken."""
         placement.take(self)
-        if job.resources:
+        if job.request.per_task:
             self._change_amounts(job, placement, -1)
 
     def give(self, job: Job, placement: AnyPlacement) -> None:
         """Undo `take`."""
         placement.give(self)
-        if job.resources:
+        if job.request.per_task:
             self._change_amounts(job, placement, +1)
 
     def keep_common(self, other: "Pool") -> None:
@@ -115,8 +150,10 @@ class Pool:
         self.busy1 |= other.busy1
         self.busy_cores |= other.busy_cores
         self._down_cores |= other._down_cores
-        for name, left in self.left.items():
-            self.left[name] = list(map(min, left, other.left[name]))
+        if self.left is not other.left:
+            self.left = {name: list(map(min, left, other.left[name]))
+                         for name, left in self.left.items()}
+            self._left_is_shared = False
 
     def returns(self, placement: AnyPlacement) -> int:
         """How much of the placement's size comes back when its job ends: what is on nodes that
@@ -126,20 +163,20 @@ class Pool:
         return placement.size_on(self)
 
     def _change_amounts(self, job: Job, placement: AnyPlacement, sign: int) -> None:
+        if self._left_is_shared:
+            self.left = {name: list(left) for name, left in self.left.items()}
+            self._left_is_shared = False
         for node, ranks in placement.ranks_by_node(self.nodes):
-            for name, amount in job.resources.items():
-                if name in self.left:  # none of a resource may be asked of nodes without it
-                    self.left[name][node] += sign * ranks * exact(amount)
+            for name, amount in job.request.per_task:
+                self.left[name][node] += sign * ranks * amount
 
 
 class Cluster(Pool):
     """The nodes of the allocation and the jobs that run on them.
 
     `generation` counts the changes, so that answers derived from the state can be kept until
-    it changes, and `releases` those changes that may give room: releases, and nodes that come
-    or go. `ends` lists (expected end, job id) of the running jobs, earliest first. Whoever
-    keeps a plan of the future may append itself to `watchers`, to be told `booked(booking)`,
-    `released(booking)` and `nodes_changed()`.
+    it changes. `ends` lists (expected end, job id) of the running jobs, earliest first. Whoever
+    keeps a plan of the future may append itself to `watchers`.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -147,13 +184,21 @@ class Cluster(Pool):
         if not self.nodes:
             raise ValueError("a cluster needs at least one node")
         self.generation = 0
-        self.releases = 0
-        self.watchers: List[Any] = []
+        self.watchers: List[Watcher] = []
         self.bookings: Dict[int, Booking] = {}
         self.ends: List[Tuple[float, int]] = []
-        self.tenants: Dict[Tuple[str, int], List[int]] = {}
-        self.taken_cores = 0
-        self.uniform = (not self.left and len({n.sockets for n in self.nodes}) == 1)
+
+    def copy(self) -> Cluster:
+        """An independent copy with all bookings, for a run that goes on from here. Watchers stay
+        with the original."""
+        twin = Cluster.__new__(Cluster)
+        self._copy_to(twin)
+        twin.tenants = {load: list(lanes) for load, lanes in self.tenants.items()}
+        twin.generation = self.generation
+        twin.watchers = []
+        twin.bookings = dict(self.bookings)
+        twin.ends = list(self.ends)
+        return twin
 
     @classmethod
     def regular(cls, nodes: int, sockets: int, cores: int, prefix: str = "n") -> "Cluster":
@@ -174,9 +219,9 @@ class Cluster(Pool):
             raise ValueError(f"job {job.id}: {placement} takes cores that are not free")
         if job.id in self.bookings:
             raise ValueError(f"job {job.id} runs already")
-        booking = _new(Booking, (job, placement, now, now + job.estimate))
+        booking = _new(Booking, (job, placement, now, now + job.expected))
         placement.take(self)
-        if job.resources:
+        if job.request.per_task:
             self._change_amounts(job, placement, -1)
         self.bookings[job.id] = booking
         bisect.insort(self.ends, (booking.expected_end, job.id))
@@ -185,7 +230,6 @@ class Cluster(Pool):
             tenant = self.tenants.setdefault((job.app, job.procs), [0, 0])
             tenant[0] |= lane0
             tenant[1] |= lane1
-        self.taken_cores += placement.procs * placement.width
         self.generation += 1
         for watcher in self.watchers:
             watcher.booked(booking)
@@ -196,7 +240,7 @@ class Cluster(Pool):
         booking = self.bookings.pop(job_id)
         placement = booking.placement
         placement.give(self)
-        if booking.job.resources:
+        if booking.job.request.per_task:
             self._change_amounts(booking.job, placement, +1)
         del self.ends[bisect.bisect_left(self.ends, (booking.expected_end, job_id))]
         lane0, lane1 = placement.claims
@@ -207,9 +251,7 @@ class Cluster(Pool):
             tenant[1] &= ~lane1
             if not tenant[0] and not tenant[1]:
                 del self.tenants[load]
-        self.taken_cores -= placement.procs * placement.width
         self.generation += 1
-        self.releases += 1
         for watcher in self.watchers:
             watcher.released(booking)
         return booking
@@ -220,9 +262,13 @@ class Cluster(Pool):
         cores = self.layout.node_cores(node)
         self._down_cores = self._down_cores & ~cores if up else self._down_cores | cores
         self.generation += 1
-        self.releases += 1
         for watcher in self.watchers:
             watcher.nodes_changed()
+
+    @property
+    def taken_cores(self) -> int:
+        """Cores in use by the ranks of all jobs."""
+        return sum(booking.placement.cores for booking in self.bookings.values())
 
     def jobs_on(self, node: int) -> List[int]:
         """Ids of the jobs on a node, lowest first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from typing import FrozenSet, List, Mapping, Optional, Tuple
+from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 WHOLE, HALF, CORES = "whole", "half", "cores"
 Lane = Tuple[int, int]
@@ -31,6 +31,27 @@ class Node:
     def capacity(self, share: str, lane: int, width: int) -> int:
         """Ranks of `width` cores that fit on this node's lane (see `lane_of_socket`)."""
         return _capacity(self.sockets, share, lane, width)
+
+
+class NodeClass(NamedTuple):
+    """Nodes of equal shape (sockets, resources and features): the set of their numbers, and the
+    first of them."""
+
+    members: int
+    node: Node
+
+
+def node_classes(nodes: Sequence[Node]) -> Tuple[NodeClass, ...]:
+    """The classes of the nodes, in the order of their first members."""
+    members: Dict[Tuple[object, ...], List[int]] = {}
+    for number, node in enumerate(nodes):
+        shape = (node.sockets, tuple(sorted(node.resources.items())) if node.resources else (),
+                 node.features)
+        members.setdefault(shape, []).append(number)
+    if len(members) == 1:
+        return (NodeClass((1 << len(nodes)) - 1, nodes[0]),)
+    return tuple(NodeClass(sum(1 << number for number in numbers), nodes[numbers[0]])
+                 for numbers in members.values())
 
 
 @cache

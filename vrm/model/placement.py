@@ -142,6 +142,14 @@ class CoreLayout:
         """First core and number of cores of every socket, in order."""
         return zip(self.first, map(operator.sub, [*self.first[1:], self.total], self.first))
 
+    def sockets_of(self, node: int) -> Iterator[Tuple[int, int]]:
+        """First core and number of cores of every socket of a node."""
+        at = bisect.bisect_left(self.first, self.node_first[node])
+        while at < len(self.first) and self.socket[at][0] == node:
+            end = self.first[at + 1] if at + 1 < len(self.first) else self.total
+            yield self.first[at], end - self.first[at]
+            at += 1
+
     def spans(self, cores: int) -> Iterator[Tuple[int, int, int, int]]:
         """A set of cores as (node, socket, first core, one past the last) within the sockets."""
         for start, stop in bits.runs(cores):

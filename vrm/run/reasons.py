@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Dict, Hashable, Mapping
+from typing import Dict, Hashable, Mapping
 
 from vrm.model import Cluster, Job
 from vrm.run.book import Entry
 from vrm.scheduling import Scheduler
-from vrm.scheduling.backfilling import Easy, NoBackfilling
-from vrm.scheduling.placement import LanePolicy, PackPolicy
+from vrm.scheduling.backfilling import NoBackfilling, reservation
 from vrm.scheduling.queue import Waiting
 
 MOST = 24
@@ -55,7 +54,7 @@ class Reasons:
         self.reserved = reserved
         self.stopping = phase != "running"
         self.head = waiting[0] if len(waiting) else None
-        self.strict = isinstance(scheduler.backfilling, NoBackfilling)
+        self.strict = isinstance(scheduler.dispatcher, NoBackfilling)
         self.interval = scheduler.interval
         self._known: Dict[Hashable, str] = {}  # what a kind of request lacks; "": nothing
 
@@ -90,42 +89,15 @@ class Reasons:
         if kind not in self._known:
             if len(self._known) >= MOST:
                 return ""
-            fits = getattr(self.policy, "fits", None)  # a user's own policy may have none
-            lacks = fits is not None and not fits(job, self.cluster)
-            self._known[kind] = self._why(job) if lacks else ""
+            fits = self.policy.fits(job, self.cluster)
+            self._known[kind] = "" if fits else self._why(job)
         return self._known[kind]
 
     def _why(self, job: Job) -> str:
-        needs = self._needs(job)
+        needs = self.policy.lacks(job, self.cluster)
         if job.id in self.reserved:
             return needs
-        moment = Easy.reserve(job, self.now, self.cluster, self.policy).time
+        moment = reservation(job, self.now, self.cluster, self.policy).time
         then = (f"; next {clock(moment, self.now)}" if self.now < moment < math.inf else
                 "; a node of it is down" if moment == math.inf else "")
         return needs + then
-
-    def _needs(self, job: Job) -> str:
-        """What the job needs, and how much of it there is."""
-        policy: Any = self.policy
-        cluster = self.cluster
-        if isinstance(policy, PackPolicy):
-            size, room = policy.size(job), policy.room(cluster)
-            return (f"needs {_count(size, 'free core')}, {room} free" if size > room else
-                    f"needs {job.procs} x {job.cores} free cores of one socket each")
-        if not isinstance(policy, LanePolicy):
-            return "no room"
-        need = policy.nodes(job)
-        empty = cluster.empty.bit_count()
-        if policy.alone(job):
-            return f"needs {_count(need, 'empty node')}, {empty} empty"
-        shared = (cluster.free0 | cluster.free1).bit_count()
-        if shared >= need:
-            if policy.heatmap is None or not policy.heatmap.refused:
-                return "no room"
-            return (f"needs half of {_count(need, 'node')}; on {shared} with room the jobs there "
-                    "are no partners for it (heatmap)")
-        return f"needs half of {_count(need, 'node')}, {shared} with room"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

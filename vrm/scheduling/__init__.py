@@ -5,11 +5,12 @@ and as a forecast.
 """
 
 from vrm.scheduling.backfilling import make_backfilling
+from vrm.scheduling.dispatcher import Dispatcher
 from vrm.scheduling.ordering import make_ordering
-from vrm.scheduling.placement import make_policy
+from vrm.scheduling.placement import combine, make_policy
 from vrm.scheduling.queue import JobQueue
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler, Start
 
-__all__ = ["JobQueue", "PolicyError", "Scheduler", "Start", "make_backfilling", "make_ordering",
-           "make_policy"]
+__all__ = ["Dispatcher", "JobQueue", "PolicyError", "Scheduler", "Start", "combine",
+           "make_backfilling", "make_ordering", "make_policy"]

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Dict, Hashable, Iterable, Iterator, NamedTuple, Optional, Tuple
+from typing import Dict, Hashable, Iterable, NamedTuple, Optional, Tuple, Union
 
 from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.job import Job
+from vrm.model.policies import PlacementPolicy
+from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.queue import Waiting
-from vrm.scheduling.registry import PolicyError, Registry
+from vrm.scheduling.registry import Registry
 from vrm.scheduling.reservations import Reserving
 
 BACKFILLINGS = Registry("backfilling")
@@ -33,13 +35,13 @@ class Reservation(NamedTuple):
     spare: int = 0
 
 
-def reserve(job: Job, now: float, cluster: Cluster, policy: Any) -> Reservation:
+def reserve(job: Job, now: float, cluster: Cluster, policy: PlacementPolicy) -> Reservation:
     """The earliest start of a job that does not fit now, from the expected ends of running jobs.
 
     A running job past its expected end counts as ending now. The time is infinite when the job
     does not fit even then (nodes are down).
     """
-    pool = cluster.copy()
+    pool = cluster.what_if()
     shadow = math.inf
     for booking in cluster.running():
         end = max(booking.expected_end, now)
@@ -51,9 +53,11 @@ def reserve(job: Job, now: float, cluster: Cluster, policy: Any) -> Reservation:
     return Reservation(job, shadow, pool)
 
 
-def reserve_by_count(job: Job, now: float, cluster: Cluster, policy: Any) -> Reservation:
-    """The same for a policy under which counts say all of the job."""
+def reserve_by_count(job: Job, now: float, cluster: Cluster, policy: PlacementPolicy
+                     ) -> Reservation:
+    """The same for a job of which counts say all."""
     wanted, room = policy.size(job), policy.room(cluster)
+    assert room is not None
     bookings, returns = cluster.bookings, cluster.returns
     shadow = math.inf
     for end, job_id in cluster.ends:
@@ -65,36 +69,34 @@ def reserve_by_count(job: Job, now: float, cluster: Cluster, policy: Any) -> Res
     return Reservation(job, shadow, None, room - wanted)
 
 
-class NoBackfilling:
+def reservation(job: Job, now: float, cluster: Cluster, policy: PlacementPolicy) -> Reservation:
+    """The reservation that a job gets when it is the head, the quickest way."""
+    return (reserve_by_count if policy.exact(job) else reserve)(job, now, cluster, policy)
+
+
+class NoBackfilling(Dispatcher):
     """Nothing overtakes the head."""
 
-    name = "none"
 
-    def fill(self, now: float, waiting: Waiting, first: int, cluster: Cluster,
-             policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
-        """No job."""
-        return iter(())
-
-
-class ListScheduling:
+class ListScheduling(Dispatcher):
     """Whatever fits starts, in the order of the queue; nobody gets a reservation."""
 
     name = "list"
 
-    def fill(self, now: float, waiting: Waiting, first: int, cluster: Cluster,
-             policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
+    def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
+             policy: PlacementPolicy) -> Starts:
         """Jobs of `waiting` after the head (at `first`) that fit, with their places."""
-        for job in fitting(waiting, first + 1, cluster, policy):
-            placement = policy.place(job, cluster)
+        for job in fitting(waiting, first + 1, view, policy):
+            placement = policy.place(job, view)
             if placement is not None:
                 yield job, placement
 
 
-def fitting(waiting: Waiting, first: int, cluster: Cluster, policy: Any,
+def fitting(waiting: Waiting, first: int, view: Pool, policy: PlacementPolicy,
             window: float = math.inf, beside: int = 0) -> Iterable[Job]:
     """The jobs from place `first` on without those that cannot start for lack of room, and
     those that take longer than `window` and need more than `beside`, as far as can be counted."""
-    room = policy.room(cluster) if hasattr(policy, "room") else None
+    room = policy.room(view)
     if room is None:
         return waiting[first:]
     if room <= 0:
@@ -102,49 +104,45 @@ def fitting(waiting: Waiting, first: int, cluster: Cluster, policy: Any,
     return waiting.fitting(first, room, window, beside)
 
 
-class Easy:
-    """EASY backfilling: one reservation, for the head, made anew at each step."""
+class Easy(Dispatcher):
+    """EASY backfilling: one reservation, for the head, made again at each step."""
 
     name = "easy"
 
     def __init__(self) -> None:
+        super().__init__()
+        # That of the last step, and how that left the cluster. What found no room then finds none
+        # until something changes, unless it has come since.
         self.reservation: Optional[Reservation] = None
-        # The cluster as the last step left it: what found no room then finds none until a job
-        # ends, unless it has come since.
-        self._left: Optional[Tuple[Cluster, int]] = None
+        self._kept: Tuple[Optional[Cluster], int] = (None, -1)
 
-    @staticmethod
-    def reserve(job: Job, now: float, cluster: Cluster, policy: Any) -> Reservation:
-        """The reservation that a job gets when it is the head."""
-        if hasattr(policy, "exact") and policy.exact(job):
-            return reserve_by_count(job, now, cluster, policy)
-        return reserve(job, now, cluster, policy)
+    def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
+             policy: PlacementPolicy) -> Starts:
+        """Jobs of `waiting` after the head (at `first`) that may start now, with their places."""
+        known = self.reservation
+        if (known is None or known.job is not waiting[first] or known.time <= now
+                or self._kept != (view, view.generation)
+                or (view.ends and view.ends[0][0] <= now)):
+            known = None
+        if policy.exact(waiting[first]):
+            return self._fill_by_count(now, waiting, first, view, policy, known)
+        return self._fill(now, waiting, first, view, policy, known)
 
-    def fill(self, now: float, waiting: Waiting, first: int, cluster: Cluster,
-             policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
-        """Jobs of `waiting` after the head (at `first`) that may start now, with their places.
-
-        The caller books each job on the cluster before it takes the next.
-        """
-        if hasattr(policy, "exact") and policy.exact(waiting[first]):
-            return self._fill_by_count(now, waiting, first, cluster, policy)
-        return self._fill(now, waiting, first, cluster, policy)
-
-    def _fill_by_count(self, now: float, waiting: Waiting, first: int, cluster: Cluster,
-                       policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
-        head, known = waiting[first], self.reservation
-        if (known is not None and known.pool is None and known.job is head and known.time > now
-                and self._left == (cluster, cluster.generation)
-                and not (cluster.ends and cluster.ends[0][0] <= now)):
+    def _fill_by_count(self, now: float, waiting: Waiting, first: int, view: Cluster,
+                       policy: PlacementPolicy, known: Optional[Reservation]) -> Starts:
+        head = waiting[first]
+        room = policy.room(view)
+        assert room is not None
+        if known is not None:
             jobs: Iterable[Job] = [job for job in waiting.fresh if job is not head]
             shadow, spare = known.time, known.spare
         else:
-            self.reservation = known = reserve_by_count(head, now, cluster, policy)
-            shadow, spare = known.time, known.spare
+            self.reservation = found = reserve_by_count(head, now, view, policy)
+            shadow, spare = found.time, found.spare
             if shadow == math.inf:
-                spare = policy.room(cluster)
-            jobs = fitting(waiting, first + 1, cluster, policy, _window(now, shadow), spare)
-        size_of, room = policy.size, policy.room(cluster)
+                spare = room
+            jobs = fitting(waiting, first + 1, view, policy, _window(now, shadow), spare)
+        size_of = policy.size
         for job in jobs:
             size = size_of(job)
             if size > room:
@@ -152,64 +150,84 @@ class Easy:
             beyond = now + job.estimate > shadow
             if beyond and size > spare:
                 continue
-            placement = policy.place(job, cluster)
+            placement = policy.place(job, view)
             if placement is not None:
                 if beyond:
-                    spare -= size
+                    if placement.size > spare:  # more than the least
+                        continue
+                    spare -= placement.size
                     self.reservation = Reservation(head, shadow, None, spare)
                 yield job, placement
-                room = policy.room(cluster)
+                room = policy.room(view)
+                assert room is not None
                 if room <= 0:
                     break
-        self._left = (cluster, cluster.generation)
+        self._kept = (view, view.generation)
 
-    def _fill(self, now: float, waiting: Waiting, first: int, cluster: Cluster,
-              policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
+    def _fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
+              policy: PlacementPolicy, known: Optional[Reservation]) -> Starts:
         head = waiting[first]
-        left = (cluster, cluster.generation)
-        known = self.reservation
-        if (known is not None and known.job is head and self._left == left
-                and not (cluster.ends and cluster.ends[0][0] <= now)):
+        if known is not None:
             jobs: Iterable[Job] = [job for job in waiting.fresh if job is not head]
-            reservation = known
         else:
-            jobs = fitting(waiting, first + 1, cluster, policy)
-            self.reservation = reservation = reserve(head, now, cluster, policy)
-        shadow = reservation.time
+            jobs = fitting(waiting, first + 1, view, policy)
+            self.reservation = known = reserve(head, now, view, policy)
         # The smallest job of each class that was found to take what the head needs; a larger
         # one of the class would too. Forgotten when the cluster changes.
         too_large: Dict[Hashable, int] = {}
+        started = False
         for job in jobs:
-            if not policy.fits(job, cluster):
+            if not policy.fits(job, view):
                 continue
-            if now + job.estimate <= shadow:
-                placement = policy.place(job, cluster)
+            if now + job.estimate <= known.time:
+                placement = policy.place(job, view)
             else:
-                placement = self._beside_head(job, reservation, cluster, policy, too_large)
+                placement = _beside_head(job, known, view, policy, too_large)
             if placement is not None:
                 yield job, placement
+                started = True
                 too_large.clear()
-        # Once a job started the next step looks at all again: places depend on neighbours.
-        self._left = left
+        # Places depend on neighbours: once a job started the next step looks at all again.
+        self._kept = (None, -1) if started else (view, view.generation)
 
-    @staticmethod
-    def _beside_head(job: Job, reservation: Reservation, cluster: Cluster, policy: Any,
-                     too_large: Dict[Hashable, int]) -> Optional[AnyPlacement]:
-        """The place of a job that runs past the shadow time, if the head still fits then."""
-        similar = policy.similar(job)
-        if similar and similar[1] >= too_large.get(similar[0], math.inf):
-            return None
-        placement = policy.place(job, cluster)
-        if placement is None:
-            return None
-        assert reservation.pool is not None
-        reservation.pool.take(job, placement)
-        if reservation.time == math.inf or policy.fits(reservation.job, reservation.pool):
-            return placement
-        reservation.pool.give(job, placement)
-        if similar:
-            too_large[similar[0]] = similar[1]
+    def reservations(self, now: float, waiting: Waiting, view: Cluster,
+                     policy: PlacementPolicy) -> Dict[int, float]:
+        """That of the head."""
+        head = waiting[0]
+        time = reservation(head, now, view, policy).time
+        return {head.id: time} if time < math.inf else {}
+
+    def copy(self, view: Cluster) -> Easy:
+        """An independent copy, with the reservation."""
+        twin = super().copy(view)
+        assert isinstance(twin, Easy)
+        known = self.reservation
+        if known is not None and known.pool is not None:
+            pool = known.pool.what_if()
+            pool.tenants = view.tenants
+            twin.reservation = known._replace(pool=pool)
+        if self._kept[0] is not None:
+            twin._kept = view, self._kept[1]
+        return twin
+
+
+def _beside_head(job: Job, known: Reservation, view: Cluster, policy: PlacementPolicy,
+                 too_large: Dict[Hashable, int]) -> Optional[AnyPlacement]:
+    """The place of a job that runs past the shadow time, if the head still fits then."""
+    similar = policy.similar(job)
+    if similar and similar[1] >= too_large.get(similar[0], math.inf):
         return None
+    placement = policy.place(job, view)
+    if placement is None:
+        return None
+    assert known.pool is not None
+    known.pool.take(job, placement)
+    if known.time == math.inf or policy.fits(known.job, known.pool):
+        return placement
+    known.pool.give(job, placement)
+    if similar:
+        too_large[similar[0]] = similar[1]
+    return None
 
 
 def _window(now: float, shadow: float) -> float:
@@ -230,7 +248,7 @@ def conservative() -> Reserving:
 
 @BACKFILLINGS.register("conservative-recomputed")
 def conservative_recomputed() -> Reserving:
-    """A reservation for every job, all made anew at each step."""
+    """A reservation for every job, all made again at each step."""
     return Reserving(None, kept=False)
 
 
@@ -243,20 +261,17 @@ def easy_kept() -> Reserving:
 _DEPTH = re.compile(r"(\d{1,6})(-kept)?")
 
 
-def make_backfilling(text: str) -> Any:
-    """The backfilling of that name or dotted path, or with that number of reservations.
+def make_backfilling(text: Union[str, int]) -> Dispatcher:
+    """The dispatcher of that name or dotted path, or with that number of reservations.
 
-    `3` makes three reservations anew at each step, `3-kept` keeps them. A user's own is a
-    function or class without arguments whose result has `fill`, as Easy, or `plan`, as
-    Reserving. Raises PolicyError.
+    `3` makes three reservations again at each step, `3-kept` keeps them. A user's own is a function
+    or class without arguments whose result is a `Dispatcher` or has `fill`, as Easy, or `plan`, as
+    `Dispatcher.decide` without its last argument. Raises PolicyError.
     """
-    depth = _DEPTH.fullmatch(text.strip())
+    depth = _DEPTH.fullmatch(str(text).strip())
     if depth is None:
-        made = BACKFILLINGS.make(text)
-        if not (hasattr(made, "fill") or hasattr(made, "plan")):
-            raise PolicyError(f"`{text}` makes no backfilling; it must give an object with "
-                              "`fill`, as Easy has it, or `plan`")
-        return made
+        from vrm.scheduling.custom import dispatcher_of
+        return dispatcher_of(str(text), BACKFILLINGS.make(str(text)))
     number, kept = int(depth.group(1)), bool(depth.group(2))
     if number == 0:
         return NoBackfilling()

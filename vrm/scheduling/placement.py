@@ -1,89 +1,244 @@
-"""Placement policies: on which nodes a job may run, in what order, and on what share of each.
+"""Placement policies: on which nodes a job may run (eligibility), which of them first (node order),
+and how much of each it takes (share).
 
-| policy | eligible nodes | share of a socket | afterwards the node is |
+| policy | eligibility | node order | share |
 |---|---|---|---|
-| compact | empty | all C cores | full |
-| spare | empty | C/2 cores | closed to others |
-| strip | at most one job, not exclusive | C/2 cores | open to one more job |
-| pack | with a free core | free cores, first fit | open while a core is free |
+| compact | `empty`: no job on the node | `number` | `all`: all cores of each socket |
+| spare | `empty`, and closed to others then | `number` | `half` of each socket |
+| strip | `shared`: at most one other job, not exclusive | `heatmap` rank | `half` |
+| pack | `open`: a free core | `number` | `free`: what is free, core by core |
 
-Under strip an exclusive job is placed as under spare, and eligible nodes are taken in the order
-of the co-run heatmap: empty ones first, then those whose job is the better partner; a node whose
-job does less beside the new one than the two one after the other (as measured) is not eligible.
+Under `shared` an exclusive job is placed as under `empty`. The order `heatmap` takes empty nodes
+first, then those whose job is the better partner; a node whose job does less beside the new one
+than the two one after the other (as measured) is not eligible.
 
-What a policy must have: `nodes`, `fits`, `place` and `similar`, as LanePolicy has them. With
-`room`, `size` and `exact` backfilling counts instead of asking; they may be left out.
+Counting: nodes on which a job finds room for equally many ranks are counted and not walked over.
+What a job does not ask for costs nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Hashable, List, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model import bits
-from vrm.model.cluster import Cluster, Pool, exact
+from vrm.model.amounts import thousandths
+from vrm.model.cluster import Cluster, Pool
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Job
-from vrm.model.node import HALF, WHOLE, lane_of_socket
+from vrm.model.node import CORES, HALF, WHOLE, Node, lane_of_socket
 from vrm.model.placement import CorePlacement, Placement
-from vrm.scheduling.registry import PolicyError, Registry
+from vrm.model.policies import Eligibility, NodeOrder, PlacementPolicy
+from vrm.scheduling.registry import Registry
 
 POLICIES = Registry("placement policy")
+ELIGIBILITIES = Registry("eligibility of nodes")
+NODE_ORDERS = Registry("node order")
+SHARES = Registry("share of a node")
+
+
+# ------------------------------------------------------------------------------ the definitions
+
+
+@ELIGIBILITIES.register("empty")
+class Empty:
+    """Nodes without a job; a job keeps others off its nodes."""
+
+    def __init__(self, heatmap: Optional[Heatmap]) -> None:
+        pass
+
+    def alone(self, job: Job) -> bool:
+        """Always."""
+        return True
+
+    def nodes(self, job: Job, view: Pool) -> int:
+        """The empty nodes."""
+        return view.empty
+
+
+@ELIGIBILITIES.register("shared")
+class Shared:
+    """Nodes with at most one other job beside which the heatmap does not refuse this one; an
+    exclusive job gets empty nodes and keeps others off."""
+
+    def __init__(self, heatmap: Optional[Heatmap]) -> None:
+        self._heatmap = heatmap if heatmap is not None and heatmap.refused else None
+
+    def alone(self, job: Job) -> bool:
+        """Whether the job is exclusive."""
+        return job.exclusive
+
+    def nodes(self, job: Job, view: Pool) -> int:
+        """The nodes with a free lane, without refused neighbours.
+
+        In a view of the future a lane that is taken counts as taken by whoever has it now.
+        """
+        if job.exclusive:
+            return view.empty
+        refused = 0
+        if self._heatmap is not None:
+            for (app, procs), (lane0, lane1) in view.tenants.items():
+                if self._heatmap.refuses(job.app, job.procs, app, procs):
+                    refused |= (lane0 & view.busy0) | (lane1 & view.busy1)
+        return (view.free0 | view.free1) & ~refused
+
+
+@ELIGIBILITIES.register("open")
+class Open:
+    """All nodes that are up: what is free on them is up to the share."""
+
+    def __init__(self, heatmap: Optional[Heatmap]) -> None:
+        pass
+
+    def alone(self, job: Job) -> bool:
+        """Never: nothing keeps others off a node."""
+        return False
+
+    def nodes(self, job: Job, view: Pool) -> int:
+        """All that are up."""
+        return view.up
+
+
+@NODE_ORDERS.register("number")
+class ByNumber:
+    """Lowest number first, empty nodes before shared ones."""
+
+    def __init__(self, heatmap: Optional[Heatmap]) -> None:
+        pass
+
+    def groups(self, job: Job, view: Pool, eligible: int) -> Sequence[int]:
+        """The empty nodes, then the others."""
+        empty = view.empty
+        return (eligible & empty, eligible & ~empty)
+
+
+@NODE_ORDERS.register("heatmap")
+class ByPartner:
+    """Empty nodes first, then by the rank that the heatmap gives the job that is there."""
+
+    def __init__(self, heatmap: Optional[Heatmap]) -> None:
+        self._heatmap = heatmap
+
+    def groups(self, job: Job, view: Pool, eligible: int) -> Sequence[int]:
+        """The empty nodes, then those of each rank, then those where nobody is now (a lane that is
+        free in a view of the future)."""
+        empty = eligible & view.empty
+        shared = eligible & ~empty
+        if not shared or self._heatmap is None:
+            return (empty, shared)
+        by_rank: Dict[float, int] = {}
+        known = 0
+        for (app, _), (lane0, lane1) in view.tenants.items():
+            beside = (lane0 | lane1) & shared
+            if beside:
+                rank = self._heatmap.rank(job.kind, app)
+                by_rank[rank] = by_rank.get(rank, 0) | beside
+                known |= beside
+        return (empty, *(by_rank[rank] for rank in sorted(by_rank)), shared & ~known)
+
+
+@dataclass(frozen=True)
+class Share:
+    """How much of a node a job takes: a lane of each socket (WHOLE or HALF), or CORES, which are
+    all free ones unless `cores(job, view, node)` says which."""
+
+    kind: str
+    cores: Optional[Callable[[Job, Pool, int], Any]] = None
+
+
+SHARES.register("all")(Share(WHOLE))
+SHARES.register("half")(Share(HALF))
+SHARES.register("free")(Share(CORES))
+
+
+def combine(eligible: Any, order: Any, share: Any, name: str = ""
+            ) -> Callable[[Any, Optional[Heatmap]], PlacementPolicy]:
+    """A placement policy of three things, each a registered name or a function of your own.
+
+    Eligibility: `mine(job, view, node)` is true where the job may run. Node order:
+    `mine(job, view, node)` is a number, lowest first. Share: `mine(job, view, node)` gives the
+    cores of the node, by number, that the job may have. `view` is a `vrm.model.Pool`, `node` a
+    number below `len(view.nodes)`. The result makes the policy for a cluster.
+    """
+    def make(cluster: Any, heatmap: Optional[Heatmap] = None) -> PlacementPolicy:
+        from vrm.scheduling.custom import eligibility_of, order_of, share_of
+        chosen = share_of(share)
+        kind = CorePolicy if chosen.kind == CORES else LanePolicy
+        return kind(name or " x ".join(map(_name, (eligible, order, share))),
+                    eligibility_of(eligible, heatmap), order_of(order, heatmap), chosen,
+                    cluster.nodes, heatmap)
+    return make
+
+
+def _name(part: Any) -> str:
+    return part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)
+
+
+POLICIES.register("compact")(combine("empty", "number", "all", "compact"))
+POLICIES.register("spare")(combine("empty", "number", "half", "spare"))
+POLICIES.register("strip")(combine("shared", "heatmap", "half", "strip"))
+POLICIES.register("pack")(combine("open", "number", "free", "pack"))
+
+
+# ------------------------------------------------------------------ by lanes: shares all and half
+
+
+class Shape(NamedTuple):
+    """Nodes on each of which a job finds room for equally many ranks when they are empty: `first`
+    on lane 0, `second` on lane 1."""
+
+    nodes: int
+    first: int
+    second: int
+
+
+class Fit(NamedTuple):
+    """How jobs of one wish fit on the nodes: `most` is the largest number of ranks on a node (1
+    where there is none), `exact` whether counts of nodes say all."""
+
+    shapes: Tuple[Shape, ...]
+    most: int
+    exact: bool
 
 
 class LanePolicy:
-    """Placement by lanes (see `vrm.model.node`): the common part of compact, spare and strip.
+    """Placement by lanes (see `vrm.model.node`).
 
-    `share` is what a job takes of a node; `alone(job)` tells whether it must have the node for
-    itself, `sole` whether all jobs must. Equal nodes are counted; different nodes, countable resources and features are
-    walked node by node, with the same result where both apply.
+    A job takes the first nodes of the order that together hold its ranks. How many a node holds
+    depends on its class and the lane alone, but for a job that asks for resources on a node that
+    it shares: there, what is left of them.
     """
 
-    def __init__(self, name: str, share: str, alone: Callable[[Job], bool], cluster: Cluster,
-                 heatmap: Optional[Heatmap] = None, sole: bool = True) -> None:
+    def __init__(self, name: str, eligibility: Eligibility, order: NodeOrder, share: Share,
+                 nodes: Sequence[Node], heatmap: Optional[Heatmap] = None) -> None:
         self.name = name
-        self.share = share
-        self.alone = alone
-        self.cluster = cluster
         self.heatmap = heatmap
+        self.eligibility, self.order, self.share = eligibility, order, share.kind
+        self._machine = Pool(nodes)
+        self._fits: Dict[Hashable, Fit] = {}
+        self._needs: Dict[Tuple[int, Hashable], int] = {}
+        # On sockets of one core lane 1 has nothing, so such nodes are never shared.
+        one_lane = not any(each.node.capacity(HALF, 1, 1) for each in self._machine.classes)
+        self._sole = (isinstance(eligibility, Empty)
+                      or isinstance(eligibility, Shared) and (one_lane or self.share == WHOLE))
+        self._first_fit = self._sole and isinstance(order, (ByNumber, ByPartner))
         self._refusing = heatmap is not None and bool(heatmap.refused)
-        self._needs: Dict[Tuple[int, int], int] = {}
-        self._room: Tuple[int, int] = (0, 0)
-        self._room_generation = -1
-        first = cluster.nodes[0]
-        second_lane = first.capacity(share, 1, 1) if share == HALF else 0
-        self._two_lanes = second_lane > 0
-        # On sockets of one core, lane 1 has nothing; on a mix of such sockets and larger ones
-        # the lanes differ, and counting nodes will not do.
-        self._countable = cluster.uniform and second_lane in (0, first.capacity(share, 0, 1))
-        self._exact = self._countable and (sole or not self._two_lanes)
-        self._empty_pool = Pool(cluster.nodes)
 
     # What a job needs.
 
     def nodes(self, job: Job) -> int:
-        """Nodes the job takes on the empty cluster; raises Infeasible when it can never run."""
-        if job.resources or job.features:
-            return self._walked_nodes(job)
-        key = (job.procs, job.cores)
+        """Nodes the job takes on the empty machine; raises Infeasible when it can never run."""
+        key = (job.procs, _wish(job))
         need = self._needs.get(key)
         if need is None:
-            if not self._countable:
-                return self._walked_nodes(job)
-            each = self.cluster.nodes[0].capacity(self.share, 0, job.cores)
-            need = -(-job.procs // each) if each else len(self.cluster.nodes) + 1
-            if need > len(self.cluster.nodes):
+            picked = self._pick(job, self._machine)
+            if picked is None:
                 raise Infeasible(self._why_never(job))
-            self._needs[key] = need
+            need = self._needs[key] = sum(map(bits.count, picked))
         return need
 
-    def _walked_nodes(self, job: Job) -> int:
-        picked = self._walk(job, self._empty_pool, [self._empty_pool.up])
-        if picked is None:
-            raise Infeasible(self._why_never(job))
-        return sum(map(bits.count, picked))
-
     def _why_never(self, job: Job) -> str:
-        nodes = self.cluster.nodes
+        nodes = [each.node for each in self._machine.classes]
         lacking = job.features - frozenset().union(*(node.features for node in nodes))
         if lacking:
             return f"no node offers {', '.join(sorted(lacking))}"
@@ -95,231 +250,236 @@ class LanePolicy:
         if job.cores > max(lanes):
             return (f"a rank wants {job.cores} cores of one socket, {self.name} gives a job at "
                     f"most {max(lanes)}")
-        fitting = [self._ranks_on(job, self._empty_pool, i) for i in range(len(nodes))]
-        return (f"{job.procs} ranks do not fit on {len(nodes)} node(s) under {self.name}, which "
-                f"holds at most {sum(fitting)} of them")
+        most = sum(ranks * bits.count(here) for here, ranks in
+                   self._rooms(job, self._machine, self._machine.up))
+        return (f"{job.procs} ranks do not fit on {len(self._machine.nodes)} node(s) under "
+                f"{self.name}, which holds at most {most} of them")
+
+    def _fit(self, job: Job) -> Fit:
+        """How the job fits on the nodes when they are empty."""
+        wish = _wish(job)
+        return self._fits.get(wish) or self._fit_of(job, wish)
+
+    def _fit_of(self, job: Job, wish: Hashable) -> Fit:
+        alike: Dict[Tuple[int, int], int] = {}
+        for members, node in self._machine.classes:
+            if job.features <= node.features:
+                ranks = [node.capacity(self.share, lane, job.cores) for lane in (0, 1)]
+                for name, amount in job.request.per_task:
+                    there = thousandths(node.resources.get(name, 0)) // amount
+                    ranks = [min(here, there) for here in ranks]
+                if ranks[0]:
+                    key = ranks[0], ranks[1]
+                    alike[key] = alike.get(key, 0) | members
+        shapes = tuple(Shape(members, *ranks) for ranks, members in alike.items())
+        # All nodes hold equally many ranks, and a job has its nodes for itself.
+        exact = self._sole and len(shapes) == 1 and shapes[0].nodes == self._machine.up
+        most = max((shape.first for shape in shapes), default=1)
+        fit = self._fits[wish] = Fit(shapes, most, exact)
+        return fit
 
     # Whether and where it fits.
 
-    def fits(self, job: Job, pool: Pool) -> bool:
-        """Whether the job could start on the pool as it is."""
-        if not self._counted(job):
-            return self._walk(job, pool, [self._eligible(job, pool)]) is not None
-        need = self.nodes(job)
-        if need > self._count_room(pool)[self.alone(job)]:
-            return False
-        return not self._refusing or need <= bits.count(self._eligible(job, pool))
+    def fits(self, job: Job, view: Pool) -> bool:
+        """Whether the job could start on the view as it is."""
+        eligible = self.eligibility.nodes(job, view)
+        left = job.procs
+        for here, ranks in self._rooms(job, view, eligible):
+            left -= ranks * bits.count(here)
+            if left <= 0:
+                return True
+        return False
 
-    def room(self, pool: Pool) -> Optional[int]:
-        """The largest `size` that any job of the pool may have to fit; None if not countable."""
-        return self._count_room(pool)[False] if self._countable else None
-
-    def size(self, job: Job) -> int:
-        """What is counted of a job: its nodes."""
-        return self.nodes(job)
-
-    def exact(self, job: Job) -> bool:
-        """Whether counts say all of the job: it fits where its size does, takes that much room
-        and gives as much back."""
-        return self._exact and not job.resources and not job.features
-
-    def place(self, job: Job, cluster: Cluster,
-              pool: Optional[Pool] = None) -> Optional[Placement]:
-        """Where the job would start now, or None when it does not fit; books nothing.
-
-        With `pool`, only on what is free there (it may hold what the cluster has given away).
-        """
-        if pool is None:
-            pool = cluster
-        if self._exact and not job.resources and not job.features:
-            need = self.nodes(job)
-            if need > self._count_room(pool)[True]:
+    def place(self, job: Job, view: Pool) -> Optional[Placement]:
+        """Where the job would start now, or None when it does not fit; takes nothing."""
+        fit = self._fit(job)
+        if fit.exact and self._first_fit and not job.request.per_task:
+            need = -(-job.procs // fit.most)
+            empty = view.empty
+            if need > bits.count(empty):
                 return None
-            chosen = bits.lowest(pool.empty, need)
-            closed = self.share == WHOLE or self.alone(job)
+            chosen = bits.lowest(empty, need)
+            closed = self.share == WHOLE or self.eligibility.alone(job)
             return Placement(self.share, (chosen, chosen if closed else 0), (chosen,), job.procs,
                              job.cores, need)
-        if self._counted(job):
-            if not self.fits(job, pool):
-                return None
-            picked = _take(self._groups(job, cluster, pool), self.nodes(job))
-        else:
-            walked = self._walk(job, pool, self._groups(job, cluster, pool))
-            if walked is None:
-                return None
-            picked = walked
+        picked = self._pick(job, view)
+        if picked is None:
+            return None
         chosen = 0
         for group in picked:
             chosen |= group
-        if self.share == WHOLE or self.alone(job):
+        if self.share == WHOLE or self.eligibility.alone(job):
             claims = (chosen, chosen)
         else:
-            claims = (chosen & pool.free0, chosen & ~pool.free0)
+            claims = (chosen & view.free0, chosen & ~view.free0)
         most = None
-        if job.resources:
-            most = {index: self._ranks_on(job, pool, index) for index in bits.members(chosen)}
-        return Placement(self.share, claims, tuple(picked), job.procs, job.cores, most=most)
+        if job.request.per_task:
+            most = {index: ranks for here, ranks in self._rooms(job, view, chosen)
+                    for index in bits.members(here)}
+        return Placement(self.share, claims, picked, job.procs, job.cores, most=most)
+
+    def _pick(self, job: Job, view: Pool) -> Optional[Tuple[int, ...]]:
+        """The first nodes of the order that hold all ranks, as sets; None when there are not so
+        many."""
+        eligible = self.eligibility.nodes(job, view)
+        rooms = self._rooms(job, view, eligible)
+        picked, left = [], job.procs
+        for group in self.order.groups(job, view, eligible):
+            here = [(nodes & group, ranks) for nodes, ranks in rooms if nodes & group]
+            if here:
+                chosen, held = _first(here, left)
+                picked.append(chosen)
+                left -= held
+                if left <= 0:
+                    return tuple(picked)
+        return None
+
+    def _rooms(self, job: Job, view: Pool, eligible: int) -> List[Tuple[int, int]]:
+        """The eligible nodes that hold ranks of the job, as sets with how many each node holds."""
+        empty, free0 = view.empty, view.free0
+        if self.share == WHOLE or self.eligibility.alone(job):
+            eligible &= empty
+        else:
+            eligible &= free0 | view.free1
+        rooms = []
+        shared = eligible & ~empty if job.request.per_task else 0
+        for nodes, first, second in self._fit(job).shapes:
+            here = eligible & nodes & ~shared
+            if first == second:
+                rooms.append((here, first))
+            else:
+                rooms.append((here & free0, first))
+                if second:
+                    rooms.append((here & ~free0, second))
+        if shared:
+            rooms += self._rooms_beside_others(job, view, shared)
+        return rooms
+
+    def _rooms_beside_others(self, job: Job, view: Pool, shared: int) -> List[Tuple[int, int]]:
+        """The same for nodes where others may have taken of the resources that the job wants."""
+        by_ranks: Dict[int, int] = {}
+        for index in bits.members(shared):
+            node = view.nodes[index]
+            if not job.features <= node.features:
+                continue
+            ranks = node.capacity(self.share, 0 if view.free0 >> index & 1 else 1, job.cores)
+            for name, amount in job.request.per_task:
+                left = view.left[name][index] if name in view.left else 0
+                ranks = min(ranks, left // amount)
+            if ranks:
+                by_ranks[ranks] = by_ranks.get(ranks, 0) | 1 << index
+        return [(nodes, ranks) for ranks, nodes in by_ranks.items()]
+
+    # Counting.
+
+    def exact(self, job: Job) -> bool:
+        """Whether counts of nodes say all of the job."""
+        return self._fit(job).exact
+
+    def size(self, job: Job) -> int:
+        """The least number of nodes."""
+        return -(-job.procs // self._fit(job).most)
+
+    def room(self, view: Pool) -> int:
+        """Nodes on which there is room."""
+        return bits.count(view.empty if self._sole else view.free0 | view.free1)
 
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
-        """A class of jobs and the job's size in it.
-
-        In one state of the cluster, of two jobs of a class the larger takes all that the
-        smaller takes, and more. None when that can't be promised.
-        """
-        if not self._counted(job):
+        """Jobs of one application that ask for the same; those of all, under an order by number."""
+        if not isinstance(self.order, (ByNumber, ByPartner)) or not isinstance(
+                self.eligibility, (Empty, Shared)):
             return None
         # Where pairs are refused, on how many ranks they run decides it, too.
         kind = (job.app, job.procs) if self._refusing else job.kind
-        return (kind, self.alone(job)), self.nodes(job)
+        return (kind, self.eligibility.alone(job), _wish(job)), job.procs
 
-    def _counted(self, job: Job) -> bool:
-        return self._countable and not job.resources and not job.features
-
-    def _count_room(self, pool: Pool) -> Tuple[int, int]:
-        """Nodes for jobs that share, and for such as want to be alone."""
-        if pool is self.cluster and self._room_generation == self.cluster.generation:
-            return self._room
-        alone = bits.count(pool.empty)
-        shared = alone if self._exact else bits.count(pool.free0 | pool.free1)
-        if pool is self.cluster:
-            self._room = shared, alone
-            self._room_generation = self.cluster.generation
-        return shared, alone
-
-    def _eligible(self, job: Job, pool: Pool) -> int:
-        if self.alone(job):
-            return pool.empty
-        if self._exact:
-            return pool.empty
-        return (pool.free0 | pool.free1) & ~self._refused(job, pool)
-
-    def _refused(self, job: Job, pool: Pool) -> int:
-        """Nodes with a job beside which the heatmap refuses this one.
-
-        In a pool of the future a lane that is taken counts as taken by whoever has it now.
-        """
-        closed = 0
-        if self._refusing and self.heatmap is not None:
-            for (app, procs), (lane0, lane1) in self.cluster.tenants.items():
-                if self.heatmap.refuses(job.app, job.procs, app, procs):
-                    closed |= (lane0 & pool.busy0) | (lane1 & pool.busy1)
-        return closed
-
-    def _groups(self, job: Job, cluster: Cluster, pool: Pool) -> List[int]:
-        """Eligible nodes as sets, best set first."""
-        empty = pool.empty
-        shared = 0 if self._exact else self._eligible(job, pool) & ~empty
-        if not shared:
-            return [empty]
-        if self.heatmap is None:
-            return [empty, shared]
-        by_rank: Dict[float, int] = {}
-        known = 0
-        for (app, _), (lane0, lane1) in cluster.tenants.items():
-            beside = (lane0 | lane1) & shared
-            if beside:
-                rank = self.heatmap.rank(job.kind, app)
-                by_rank[rank] = by_rank.get(rank, 0) | beside
-            known |= beside
-        # A lane that is free in a pool of the future may be beside nobody now.
-        unknown = shared & ~known
-        return [empty, *(by_rank[rank] for rank in sorted(by_rank)), *([unknown] if unknown else [])]
-
-    # Different nodes.
-
-    def _ranks_on(self, job: Job, pool: Pool, index: int) -> int:
-        """Ranks of the job that the node takes in this state of the pool."""
-        node = pool.nodes[index]
-        if not job.features <= node.features:
-            return 0
-        lane = 0 if pool.free0 >> index & 1 else 1
-        ranks = node.capacity(self.share, lane, job.cores)
-        for name, amount in job.resources.items():
-            if amount > 0:
-                left = pool.left[name][index] if name in pool.left else 0
-                ranks = min(ranks, int(left // exact(amount)))
-        return ranks
-
-    def _walk(self, job: Job, pool: Pool, groups: Sequence[int]) -> Optional[List[int]]:
-        """The nodes of the groups that the ranks fill, or None when they do not suffice."""
-        left, picked = job.procs, []
-        for group in groups:
-            chosen = 0
-            for index in bits.members(group):
-                if left <= 0:
-                    break
-                here = self._ranks_on(job, pool, index)
-                if here:
-                    chosen |= 1 << index
-                    left -= here
-            if chosen:
-                picked.append(chosen)
-        return picked if left <= 0 else None
+    def lacks(self, job: Job, view: Pool) -> str:
+        """What a job that does not fit needs, and how much of it there is."""
+        need = self.nodes(job)
+        if self.share == WHOLE or self.eligibility.alone(job):
+            return f"needs {_count(need, 'empty node')}, {bits.count(view.empty)} empty"
+        shared = bits.count(view.free0 | view.free1)
+        if shared < need:
+            return f"needs half of {_count(need, 'node')}, {shared} with room"
+        if not self._refusing:
+            return "no room"
+        return (f"needs half of {_count(need, 'node')}; on {shared} with room the jobs there "
+                "are no partners for it (heatmap)")
 
 
-def _take(groups: Sequence[int], wanted: int) -> List[int]:
-    """The first `wanted` nodes of the groups."""
-    picked = []
-    for group in groups:
-        chosen = bits.lowest(group, wanted)
-        if chosen:
-            picked.append(chosen)
-            wanted -= bits.count(chosen)
-        if wanted <= 0:
-            break
-    return picked
+def _wish(job: Job) -> Hashable:
+    """What a rank of the job asks for: jobs of one wish are alike to a node."""
+    _, cores, _, amounts, features = job.request
+    return (cores, amounts, features) if amounts or features else cores
 
 
-@POLICIES.register("compact")
-def compact(cluster: Cluster, heatmap: Optional[Heatmap] = None) -> LanePolicy:
-    """One application per node, on all its cores."""
-    return LanePolicy("compact", WHOLE, lambda job: True, cluster)
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-@POLICIES.register("spare")
-def spare(cluster: Cluster, heatmap: Optional[Heatmap] = None) -> LanePolicy:
-    """One application per node, on half the cores of each socket."""
-    return LanePolicy("spare", HALF, lambda job: True, cluster)
+def _first(rooms: Sequence[Tuple[int, int]], ranks: int) -> Tuple[int, int]:
+    """The lowest-numbered nodes that together hold so many ranks (all of them when they do not),
+    with how many they hold; `rooms` are sets of nodes with what each of their nodes holds."""
+    if len(rooms) == 1:
+        nodes, each = rooms[0]
+        chosen = bits.lowest(nodes, -(-ranks // each))
+        return chosen, each * bits.count(chosen)
+    every = 0
+    for nodes, _ in rooms:
+        every |= nodes
+
+    def held(length: int) -> int:
+        cut = (1 << length) - 1
+        return sum(each * bits.count(nodes & cut) for nodes, each in rooms)
+
+    below, above = 0, every.bit_length()
+    if held(above) > ranks:
+        while above - below > 1:
+            middle = (below + above) // 2
+            if held(middle) < ranks:
+                below = middle
+            else:
+                above = middle
+    return every & ((1 << above) - 1), held(above)
 
 
-@POLICIES.register("strip")
-def strip(cluster: Cluster, heatmap: Optional[Heatmap] = None) -> LanePolicy:
-    """Two applications per socket, half and half, paired by the heatmap."""
-    return LanePolicy("strip", HALF, lambda job: job.exclusive, cluster, heatmap, sole=False)
+# ---------------------------------------------------------------------- core by core: share free
 
 
-class PackPolicy:
-    """Jobs share nodes core by core: the lowest-numbered free cores, node after node.
+class CorePolicy:
+    """Jobs share nodes core by core: the first free cores of the first nodes.
 
     The cores of a rank lie in one socket. Nothing keeps others off a node, so an exclusive job
     is refused.
     """
 
-    name = "pack"
-
-    def __init__(self, cluster: Cluster, heatmap: Optional[Heatmap] = None) -> None:
-        self.cluster = cluster
-        self._room = 0
-        self._room_generation = -1
-        self._widest = max(cores for node in cluster.nodes for cores in node.sockets)
-        self._empty_pool = Pool(cluster.nodes)
-        self._node_cores = cluster.nodes[0].cores if cluster.uniform else 0
+    def __init__(self, name: str, eligibility: Eligibility, order: NodeOrder, share: Share,
+                 nodes: Sequence[Node], heatmap: Optional[Heatmap] = None) -> None:
+        self.name = name
+        self.heatmap = heatmap
+        self.eligibility, self.order, self.cores = eligibility, order, share.cores
+        self._machine = Pool(nodes)
         self._needs: Dict[Tuple[int, int], int] = {}
+        self._widest = max(max(each.node.sockets) for each in self._machine.classes)
+        # Every free core will do for a rank of one core: counts say all.
+        self._any_core = isinstance(eligibility, Open) and share.cores is None
+        self._first_fit = self._any_core and isinstance(order, ByNumber)
+        classes = self._machine.classes
+        same = self._first_fit and len({each.node.sockets for each in classes}) == 1
+        self._node_cores = nodes[0].cores if same else 0
 
     def nodes(self, job: Job) -> int:
-        """Nodes the job touches on the empty cluster; raises Infeasible."""
-        if self._node_cores and self.exact(job):
-            if job.procs > self.cluster.layout.total:
-                raise Infeasible(self._why_never(job))
+        """Nodes the job touches on the empty machine; raises Infeasible."""
+        if not self._plain(job):
+            raise Infeasible(self._why_never(job))
+        if self._node_cores and job.cores == 1 and job.procs <= self._machine.layout.total:
             return -(-job.procs // self._node_cores)
-        need = self._needs.get((job.procs, job.cores)) if self._plain(job) else None
+        need = self._needs.get((job.procs, job.cores))
         if need is None:
-            placement = self.place(job, self.cluster, self._empty_pool)
+            placement = self.place(job, self._machine)
             if placement is None:
                 raise Infeasible(self._why_never(job))
-            need = len(placement.nodes)
-            if self._plain(job):
-                self._needs[job.procs, job.cores] = need
+            need = self._needs[job.procs, job.cores] = len(placement.nodes)
         return need
 
     @staticmethod
@@ -328,73 +488,99 @@ class PackPolicy:
 
     def _why_never(self, job: Job) -> str:
         if not self._plain(job):
-            return "pack takes no exclusive jobs and knows neither resources nor features"
+            return f"{self.name} takes no exclusive jobs and knows neither resources nor features"
         if job.cores > self._widest:
             return f"a rank wants {job.cores} cores of one socket, the largest has {self._widest}"
         return (f"{job.procs} ranks of {job.cores} core(s) do not fit on the "
-                f"{self.cluster.layout.total} cores of {len(self.cluster.nodes)} node(s)")
+                f"{self._machine.layout.total} cores of {len(self._machine.nodes)} node(s)")
 
-    def size(self, job: Job) -> int:
-        """What is counted of a job: its cores."""
-        return job.procs * job.cores
+    def fits(self, job: Job, view: Pool) -> bool:
+        """Whether the job could start on the view as it is."""
+        if self.exact(job):
+            return self.size(job) <= self.room(view)
+        return self.place(job, view) is not None
 
-    def room(self, pool: Pool) -> int:
-        """Free cores."""
-        if pool is self.cluster:
-            if self._room_generation != self.cluster.generation:
-                self._room = bits.count(pool.free_cores)
-                self._room_generation = self.cluster.generation
-            return self._room
-        return bits.count(pool.free_cores)
+    def place(self, job: Job, view: Pool) -> Optional[CorePlacement]:
+        """Where the job would start now, or None when it does not fit; takes nothing."""
+        if not self._plain(job):
+            return None
+        free = view.free_cores
+        if self.size(job) > bits.count(free):
+            return None
+        if self._first_fit:
+            chosen = _cores(job.procs, job.cores, free, view.layout.sockets()) \
+                if job.cores > 1 else bits.lowest(free, job.procs)
+        else:
+            chosen = self._by_node(job, view, free)
+        if not chosen:
+            return None
+        return CorePlacement(view.layout, chosen, job.procs, job.cores)
+
+    def _by_node(self, job: Job, view: Pool, free: int) -> int:
+        """The cores for all ranks, node after node in the order; 0 when there are not so many."""
+        chosen, left = 0, job.procs
+        eligible = self.eligibility.nodes(job, view) & view.up
+        for group in self.order.groups(job, view, eligible):
+            for node in bits.members(group):
+                here = free & view.layout.node_cores(node)
+                if self.cores is not None:
+                    first = view.layout.node_first[node]
+                    here &= sum(1 << first + core for core in set(self.cores(job, view, node)))
+                ranks = sum(bits.count(here >> start & ((1 << cores) - 1)) // job.cores
+                            for start, cores in view.layout.sockets_of(node))
+                ranks = min(ranks, left)
+                if ranks:
+                    chosen |= _cores(ranks, job.cores, here, view.layout.sockets_of(node))
+                    left -= ranks
+                if not left:
+                    return chosen
+        return 0
 
     def exact(self, job: Job) -> bool:
-        """Whether counts say all: for ranks of one core."""
-        return job.cores == 1 and self._plain(job)
+        """Whether counts of cores say all: for ranks of one core."""
+        return self._any_core and job.cores == 1 and self._plain(job)
 
-    def fits(self, job: Job, pool: Pool) -> bool:
-        """Whether the job could start on the pool as it is."""
-        if not self._plain(job) or self.size(job) > self.room(pool):
-            return False
-        return job.cores == 1 or self.place(job, self.cluster, pool) is not None
+    def size(self, job: Job) -> int:
+        """Its cores."""
+        return job.procs * job.cores
 
-    def place(self, job: Job, cluster: Cluster,
-              pool: Optional[Pool] = None) -> Optional[CorePlacement]:
-        """Where the job would start now, or None when it does not fit; books nothing."""
-        pool = cluster if pool is None else pool
-        if not self._plain(job) or self.size(job) > self.room(pool):
-            return None
-        free = pool.free_cores
-        if job.cores == 1:
-            chosen = bits.lowest(free, job.procs)
-        else:
-            chosen, left = 0, job.procs
-            for start, cores in pool.layout.sockets():
-                here = free >> start & ((1 << cores) - 1)
-                ranks = min(left, bits.count(here) // job.cores)
-                chosen |= bits.lowest(here, ranks * job.cores) << start
-                left -= ranks
-                if not left:
-                    break
-            if left:
-                return None
-        return CorePlacement(pool.layout, chosen, job.procs, job.cores)
+    def room(self, view: Pool) -> int:
+        """Free cores."""
+        return bits.count(view.free_cores)
 
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
-        """As LanePolicy has it; jobs of one rank width are alike."""
-        return (job.cores, self.size(job)) if self._plain(job) else None
+        """Jobs of one rank width are alike under first fit."""
+        return (job.cores, self.size(job)) if self._first_fit and self._plain(job) else None
+
+    def lacks(self, job: Job, view: Pool) -> str:
+        """What a job that does not fit needs, and how much of it there is."""
+        size, room = self.size(job), self.room(view)
+        return (f"needs {_count(size, 'free core')}, {room} free" if size > room else
+                f"needs {job.procs} x {job.cores} free cores of one socket each")
 
 
-POLICIES.register("pack")(PackPolicy)
+def _cores(ranks: int, width: int, free: int, sockets: Any) -> int:
+    """The first free cores for so many ranks, each of one socket; 0 when they are too few."""
+    chosen = 0
+    for start, cores in sockets:
+        here = free >> start & ((1 << cores) - 1)
+        some = min(ranks, bits.count(here) // width)
+        chosen |= bits.lowest(here, some * width) << start
+        ranks -= some
+        if not ranks:
+            return chosen
+    return 0
 
 
-def make_policy(text: str, cluster: Cluster, heatmap: Optional[Heatmap] = None) -> Any:
-    """The placement policy of that name or dotted path, made for a cluster.
+def make_policy(text: str, cluster: Cluster, heatmap: Optional[Heatmap] = None) -> PlacementPolicy:
+    """The placement policy of that name or dotted path, made for the nodes of a cluster; or three
+    parts, as in `empty x my_policies:fewest_free x all` (see `combine`). Raises PolicyError.
 
-    A user's own is a function or class called as `policy(cluster, heatmap)` (see the module's
-    text for what its result must have). Raises PolicyError.
+    A user's own is what `combine` gives, or a function or class called as `policy(cluster,
+    heatmap)` whose result has `nodes(job)` and `place(job, view)`, as
+    `vrm.model.policies.PlacementPolicy` has them.
     """
-    made = POLICIES.make(text, cluster, heatmap)
-    if not (hasattr(made, "nodes") and hasattr(made, "place")):
-        raise PolicyError(f"`{text}` makes no placement policy; it must give an object with "
-                          "`nodes` and `place`")
-    return made
+    from vrm.scheduling.custom import policy_of
+    return policy_of(text, cluster, heatmap)
+
+

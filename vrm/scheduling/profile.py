@@ -8,12 +8,14 @@ time it runs (it cannot migrate), and counting at each moment would not show tha
 from __future__ import annotations
 
 import bisect
+import copy
 import math
 from array import array
 from typing import Any, Iterable, List, NamedTuple, Optional
 
 from vrm.model.cluster import AnyPlacement, Booking, Cluster, Pool
 from vrm.model.job import Job
+from vrm.model.policies import PlacementPolicy
 
 
 # Up to this many steps a loop is faster than arrays.
@@ -38,7 +40,7 @@ class CountProfile:
     Short profiles are walked, long ones are seen through numpy.
     """
 
-    def __init__(self, now: float, cluster: Cluster, policy: Any) -> None:
+    def __init__(self, now: float, cluster: Cluster, policy: PlacementPolicy) -> None:
         self.policy = policy
         self._cluster = cluster
         room = policy.room(cluster)
@@ -51,6 +53,13 @@ class CountProfile:
             else:
                 self.times.append(end)
                 self.free.append(room)
+
+    def copy(self, cluster: Cluster) -> CountProfile:
+        """An independent copy, for a copy of the cluster."""
+        twin = copy.copy(self)
+        twin._cluster = cluster
+        twin.times, twin.free = self.times[:], self.free[:]
+        return twin
 
     def advance(self, now: float) -> None:
         """Forget what was before now."""
@@ -169,17 +178,25 @@ def _numpy() -> Any:
 class PoolProfile:
     """Free lanes, cores and amounts as a step function of time."""
 
-    def __init__(self, now: float, cluster: Cluster, policy: Any) -> None:
+    def __init__(self, now: float, cluster: Cluster, policy: PlacementPolicy) -> None:
         self.policy = policy
-        self.cluster = cluster
         self.times = [now]
-        self.pools: List[Pool] = [cluster.copy()]
+        self.pools: List[Pool] = [cluster.what_if()]
         for booking in cluster.running():
             end = expected_end(booking, now)
             if end != self.times[-1]:
                 self.times.append(end)
-                self.pools.append(self.pools[-1].copy())
+                self.pools.append(self.pools[-1].what_if())
             self.pools[-1].give(booking.job, booking.placement)
+
+    def copy(self, cluster: Cluster) -> PoolProfile:
+        """An independent copy, for a copy of the cluster."""
+        twin = copy.copy(self)
+        twin.times = list(self.times)
+        twin.pools = [pool.what_if() for pool in self.pools]
+        for pool in twin.pools:
+            pool.tenants = cluster.tenants
+        return twin
 
     def advance(self, now: float) -> None:
         """Forget what was before now."""
@@ -192,7 +209,7 @@ class PoolProfile:
         at = bisect.bisect_left(self.times, time)
         if at == len(self.times) or self.times[at] != time:
             self.times.insert(at, time)
-            self.pools.insert(at, self.pools[at - 1].copy())
+            self.pools.insert(at, self.pools[at - 1].what_if())
         return at
 
     def _steps(self, begin: float, end: float) -> Iterable[Pool]:
@@ -223,7 +240,7 @@ class PoolProfile:
         pool, end = self.pools[first], self.times[first] + job.estimate
         if not self.policy.fits(job, pool):
             return None
-        pool = pool.copy()
+        pool = pool.what_if()
         for at in range(first + 1, len(self.times)):
             if self.times[at] >= end:
                 break
@@ -237,10 +254,10 @@ class PoolProfile:
         for first, time in enumerate(self.times):
             pool = self._free_throughout(job, first)
             if pool is not None:
-                return Slot(time, self.policy.place(job, self.cluster, pool))
+                return Slot(time, self.policy.place(job, pool))
         return Slot(math.inf)
 
     def place(self, job: Job, cluster: Cluster) -> Optional[AnyPlacement]:
         """Where the job starts now, its reservation having been given back."""
         pool = self._free_throughout(job, 0)
-        return None if pool is None else self.policy.place(job, cluster, pool)
+        return None if pool is None else self.policy.place(job, pool)

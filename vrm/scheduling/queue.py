@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import copy
 import math
 from array import array
 from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Optional,
@@ -228,6 +229,20 @@ class JobQueue:
         self._slot_of: Dict[int, int] = {}
         self.estimates, self.submits = array("d"), array("d")
         self.sizes, self.nodes, self.procs, self.ids = array("q"), array("q"), array("q"), array("q")
+
+    def copy(self) -> JobQueue:
+        """An independent copy, with the same jobs."""
+        twin = copy.copy(self)
+        twin.fresh, twin.jobs = list(self.fresh), dict(self.jobs)
+        twin.entries = list(self.entries)
+        if self._columns is not None:
+            twin._columns = (self._columns[0][:], self._columns[1][:])
+        if self._view is not None:
+            twin._view = _Sorted(twin, 0.0)
+        twin.slots, twin._slot_of = list(self.slots), dict(self._slot_of)
+        for name in ("estimates", "submits", "sizes", "nodes", "procs", "ids"):
+            setattr(twin, name, getattr(self, name)[:])
+        return twin
 
     def __len__(self) -> int:
         return len(self.jobs)

@@ -18,6 +18,8 @@ from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional, Seq
 
 from vrm.model.cluster import AnyPlacement, Booking, Cluster
 from vrm.model.job import Job
+from vrm.model.policies import PlacementPolicy
+from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.profile import CountProfile, PoolProfile, Slot
 from vrm.scheduling.queue import Key, Waiting
 
@@ -27,14 +29,16 @@ Region = Tuple[float, float]
 _FEW = 48
 
 
-class Reserving:
+class Reserving(Dispatcher):
     """Backfilling with at most `depth` reservations (None: for every job), kept or recomputed.
 
-    `plan` decides about all starts, those of heads too: a head that would fit has to wait where
-    it would take what is reserved.
+    A head that would fit has to wait where it would take what is reserved.
     """
 
+    heads_first = False
+
     def __init__(self, depth: Optional[int], kept: bool) -> None:
+        super().__init__()
         self.depth = depth
         self.kept = kept
         self.name = "conservative" if depth is None else f"depth {depth}"
@@ -46,6 +50,21 @@ class Reserving:
         self._stale = True
         self._regions: List[Region] = []
         self._prioritised = False
+        self._starting: Set[int] = set()
+
+    def copy(self, view: Cluster) -> Reserving:
+        """An independent copy: the promises, and the plan that they stand in."""
+        twin = super().copy(view)
+        assert isinstance(twin, Reserving)
+        twin._table = self._table.copy()
+        twin._early, twin._regions = list(self._early), list(self._regions)
+        twin._starting = set()
+        if self._cluster is not None:
+            twin._cluster = view
+            view.watchers.append(twin)
+        if self._profile is not None:
+            twin._profile = self._profile.copy(view)
+        return twin
 
     # What the cluster tells.
 
@@ -64,7 +83,8 @@ class Reserving:
 
     # What the scheduler asks.
 
-    def reservations(self) -> Dict[int, float]:
+    def reservations(self, now: float, waiting: Waiting, view: Cluster,
+                     policy: PlacementPolicy) -> Dict[int, float]:
         """Planned starts of waiting jobs by id, in seconds (infinity: nodes are missing)."""
         return {job.id: slot.time for job, slot in self._table}
 
@@ -72,25 +92,24 @@ class Reserving:
         """When the next reservation begins; infinity if none does."""
         return self._table.first_after(math.nextafter(now, math.inf))
 
-    def plan(self, now: float, waiting: Waiting, cluster: Cluster,
-             policy: Any) -> Iterator[Tuple[Job, AnyPlacement]]:
-        """The jobs that start now, in the order of the queue, with their places.
-
-        The caller books each job on the cluster before it takes the next.
-        """
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+               heads: int) -> Starts:
+        """The jobs whose reservation begins now, and those that fit beside all reservations."""
+        cluster = view
         if self._cluster is not cluster:
             if self._cluster is not None:
                 self._cluster.watchers.remove(self)
             cluster.watchers.append(self)
             self._cluster, self._stale = cluster, True
-        self._starting: Set[int] = set()
+        self._starting = set()
         self._update(now, waiting, cluster, policy)
         assert self._profile is not None
         started = yield from self._start_due(now, waiting, cluster)
         if self.depth is not None:
             yield from self._walk(now, waiting, cluster, started)
 
-    def _update(self, now: float, waiting: Waiting, cluster: Cluster, policy: Any) -> None:
+    def _update(self, now: float, waiting: Waiting, cluster: Cluster,
+                policy: PlacementPolicy) -> None:
         """Bring the plan up to now: ends, new jobs, and whatever makes it void."""
         table, fresh = self._table, waiting.fresh
         if waiting.prioritised and not self._prioritised:
@@ -132,9 +151,9 @@ class Reserving:
         if self.depth is None:
             self._reserve(fresh, waiting)
 
-    def _check_countable(self, fresh: Sequence[Job], cluster: Cluster, policy: Any) -> None:
-        if self._counting and not (hasattr(policy, "exact") and hasattr(policy, "room")
-                                   and all(policy.exact(job) for job in fresh)
+    def _check_countable(self, fresh: Sequence[Job], cluster: Cluster,
+                         policy: PlacementPolicy) -> None:
+        if self._counting and not (all(policy.exact(job) for job in fresh)
                                    and (not self._stale or all(
                                        policy.exact(b.job) for b in cluster.running()))):
             self._counting, self._stale = False, True
@@ -227,6 +246,14 @@ class _Table:
         self.size, self.duration, self.time = array("q"), array("d"), array("d")
         self._placements: List[Optional[AnyPlacement]] = []
         self._row: Dict[int, int] = {}
+
+    def copy(self) -> _Table:
+        """An independent copy."""
+        twin = _Table()
+        twin.jobs, twin.keys = list(self.jobs), list(self.keys)
+        twin.size, twin.duration, twin.time = self.size[:], self.duration[:], self.time[:]
+        twin._placements, twin._row = list(self._placements), dict(self._row)
+        return twin
 
     def __len__(self) -> int:
         return len(self.jobs)

@@ -5,11 +5,14 @@ With an interval it decides only at ticks of it, like managers that work and the
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Set
 
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
+from vrm.model.policies import PlacementPolicy
+from vrm.scheduling.dispatcher import Dispatcher
 from vrm.scheduling.ordering import Ordering
 from vrm.scheduling.queue import JobQueue, Waiting
 from vrm.scheduling.registry import PolicyError
@@ -34,7 +37,7 @@ class Start(NamedTuple):
 
 
 class Scheduler:
-    """Ordering, backfilling and placement policy, put together.
+    """Ordering, dispatcher and placement policy, put together.
 
     `interval`: seconds between the moments at which anything is decided, counted from the first
     step that finds a job waiting; 0: every step decides. `starts`: how many heads may start at
@@ -50,37 +53,37 @@ class Scheduler:
     that may never come), and for one beside several reservations, where heads do not start first.
     """
 
-    def __init__(self, ordering: Ordering, backfilling: Any, policy: Any, interval: float = 0.0,
-                 starts: int = 0) -> None:
+    def __init__(self, ordering: Ordering, dispatcher: Dispatcher, policy: PlacementPolicy,
+                 interval: float = 0.0, starts: int = 0) -> None:
         if starts and not interval:
             raise PolicyError("a limit of starts per interval wants an interval (seconds)")
-        if starts and hasattr(backfilling, "plan"):
+        if starts and not dispatcher.heads_first:
             raise PolicyError("a limit of starts per interval works with the backfillings none, "
                               "easy and list")
         self.ordering = ordering
-        self.backfilling = backfilling
+        self.dispatcher = dispatcher
         self.policy = policy
         self.interval = interval
         self.starts = starts
         self._first: Optional[float] = None  # the first tick's time, and the number of the last
         self._tick = 0
-        self._place = policy.place
-        # The head that did not fit when the last step left the cluster; no need to ask again.
-        self._blocked: Optional[Tuple[int, Job, Cluster]] = None
-        self._room = getattr(policy, "room", None)  # 0 of it: nothing can start, whoever is first
-        self._plan = getattr(backfilling, "plan", None)
-        self._fill = getattr(backfilling, "fill", None)
+
+    def copy(self, cluster: Cluster) -> Scheduler:
+        """An independent copy for a copy of the cluster that it decided about."""
+        twin = copy.copy(self)
+        twin.dispatcher = self.dispatcher.copy(cluster)
+        return twin
 
     def new_queue(self) -> JobQueue:
         """An empty queue in this scheduler's order."""
-        return JobQueue(self.ordering, self.policy.nodes, getattr(self.policy, "size", None))
+        return JobQueue(self.ordering, self.policy.nodes, self.policy.size)
 
     def check(self, job: Job) -> None:
         """Raise Infeasible, with the reason, when the job can never run here."""
         self.policy.nodes(job)
 
     def step(self, now: float, queue: JobQueue, cluster: Cluster) -> List[Start]:
-        """Start everything that may start at `now`: heads while they fit, then backfilling.
+        """Start everything that may start at `now`, in the order in which the dispatcher says it.
 
         Books the jobs on the cluster and takes them out of the queue. With an interval it does
         nothing but at the moments that `wake` tells.
@@ -89,12 +92,12 @@ class Scheduler:
         if not number or (self.interval and not self._is_tick(now)):
             return []
         waiting = queue.in_order(now)
-        if self._plan is not None:
-            starts = self._follow_plan(now, waiting, cluster)
-        else:
-            starts = self._follow_order(now, waiting, cluster, min(number, self.starts or number))
+        heads = min(number, self.starts or number)
+        bookings = [cluster.book(job, placement, now) for job, placement
+                    in self.dispatcher.decide(now, waiting, cluster, self.policy, heads)]
+        starts = _starts(bookings, waiting) if bookings else []
         if starts:
-            queue.remove_started([start.booking.job for start in starts])
+            queue.remove_started([booking.job for booking in bookings])
         queue.fresh.clear()
         return starts
 
@@ -109,8 +112,7 @@ class Scheduler:
                 return math.inf
             passed = math.floor((now - self._first) / self.interval)
             return self._first + (max(passed, self._tick) + 1) * self.interval
-        wake = getattr(self.backfilling, "wake", None)
-        return math.inf if wake is None else wake(now)
+        return self.dispatcher.wake(now)
 
     def _is_tick(self, now: float) -> bool:
         """Whether it is the moment of a tick that has not been used."""
@@ -127,45 +129,21 @@ class Scheduler:
         """When waiting jobs can start at the latest, by id, as far as they have reservations."""
         if not len(queue):
             return {}
-        if hasattr(self.backfilling, "reservations"):
-            return self.backfilling.reservations()
-        if hasattr(self.backfilling, "reserve"):
-            head = queue.in_order(now)[0]
-            time = self.backfilling.reserve(head, now, cluster, self.policy).time
-            return {head.id: time} if time < math.inf else {}
-        return {}
+        return self.dispatcher.reservations(now, queue.in_order(now), cluster, self.policy)
 
-    def _follow_order(self, now: float, waiting: Waiting, cluster: Cluster,
-                      most: int) -> List[Start]:
-        """Start up to so many heads while they fit, then backfill behind the one that does not."""
-        starts = []
-        for place in range(most):
-            if self._room is not None and self._room(cluster) == 0:
-                break
-            head = waiting[place]
-            state = cluster.generation, head, cluster
-            placement = None if state == self._blocked else self._place(head, cluster)
-            if placement is None:
-                if place + 1 < len(waiting):
-                    for job, placement in self._fill(now, waiting, place, cluster, self.policy):
-                        starts.append(_new(Start, (cluster.book(job, placement, now), True)))
-                self._blocked = cluster.generation, head, cluster
-                break
-            starts.append(_new(Start, (cluster.book(head, placement, now), False)))
-        return starts
 
-    def _follow_plan(self, now: float, waiting: Waiting, cluster: Cluster) -> List[Start]:
-        """Start what the plan of reservations lets start; heads may have to wait, too."""
-        bookings = []
-        for job, placement in self._plan(now, waiting, cluster, self.policy):
-            bookings.append(cluster.book(job, placement, now))
-        if not bookings:
-            return []
-        started = {booking.job.id for booking in bookings}
-        first = 0  # of those that stay
-        while first < len(waiting) and waiting[first].id in started:
-            first += 1
-        if first == len(waiting):
-            return [Start(booking, False) for booking in bookings]
-        ahead = {job.id for job in waiting[:first]}
-        return [Start(booking, booking.job.id not in ahead) for booking in bookings]
+def _starts(bookings: List[Booking], waiting: Waiting) -> List[Start]:
+    """The starts of a step: backfilled are jobs that overtook one which stays in the queue."""
+    ahead, number = 0, len(waiting)
+    for booking in bookings:
+        if ahead < number and waiting[ahead] is booking[0]:
+            ahead += 1
+    if ahead == len(bookings):
+        return [_new(Start, (booking, False)) for booking in bookings]
+    started = {booking.job.id for booking in bookings}
+    first: Set[int] = set()
+    for job in waiting:
+        if job.id not in started:
+            break
+        first.add(job.id)
+    return [Start(booking, booking.job.id not in first) for booking in bookings]

@@ -101,7 +101,7 @@ class Simulator:
         step, moment, progress = self.scheduler.step, self.recorder.moment, self.progress
         waiting = queue.jobs
         interval = self.scheduler.interval
-        wakes = interval or hasattr(self.scheduler.backfilling, "wake")
+        wakes = interval or not self.scheduler.dispatcher.heads_first
         busy_cores = 0
         wake = math.inf
         while True:

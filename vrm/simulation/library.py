@@ -17,6 +17,7 @@ from vrm.model.node import Node
 from vrm.model.speedups import Speedups
 from vrm.results.metrics import THRESHOLD
 from vrm.scheduling.backfilling import make_backfilling
+from vrm.scheduling.custom import dispatcher_of, placement_of
 from vrm.scheduling.ordering import Ordering, Utility, make_ordering
 from vrm.scheduling.placement import make_policy
 from vrm.scheduling.registry import PolicyError
@@ -92,15 +93,10 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     cluster = _cluster(source, nodes, sockets, cores)
     cluster.watchers += watchers
     ordering = _ordering(algorithm)
-    backfilling = make_backfilling(str(backfill)) if isinstance(backfill, (str, int)) else backfill
-    placement = (make_policy(policy, cluster, heatmap) if isinstance(policy, str)
-                 else policy(cluster, heatmap))
-    if not (hasattr(backfilling, "fill") or hasattr(backfilling, "plan")):
-        raise PolicyError(f"backfill={backfill!r}: give a name, a number of reservations, or "
-                          "an object with `fill` or `plan`")
-    if not (hasattr(placement, "nodes") and hasattr(placement, "place")):
-        raise PolicyError(f"policy={policy!r}: give a name, or a function that gives an "
-                          "object with `nodes` and `place`")
+    dispatcher = (make_backfilling(backfill) if isinstance(backfill, (str, int)) else
+                  dispatcher_of(_own_name(backfill), backfill))
+    placement = (make_policy(policy, cluster, heatmap) if isinstance(policy, str) else
+                 placement_of(_own_name(policy), policy(cluster, heatmap)))
     if not 0 <= interval < math.inf:
         raise PolicyError(f"interval={interval!r}: give seconds from 0 on")
     if hasattr(source, "rules") and source.processors is not None:
@@ -122,7 +118,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         stack.callback(results.close)
         speeds = CoRunning(cluster, measured) if measured is not None else None
         simulator = Simulator(
-            Scheduler(ordering, backfilling, placement, interval, starts_per_interval),
+            Scheduler(ordering, dispatcher, placement, interval, starts_per_interval),
             cluster, results, kill, speeds, progress)
         begun = time.perf_counter()
         interrupted = False
@@ -135,8 +131,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         seconds = time.perf_counter() - begun
     summary = {
         "algorithm": ordering.name,
-        "backfilling": _name(backfilling, backfill),
-        "policy": _name(placement, policy),
+        "backfilling": dispatcher.name,
+        "policy": placement.name,
         **({"interval": interval, "starts_per_interval": starts_per_interval} if interval
            else {}),
         **results.summary(warm_up, cool_down, threshold),
@@ -214,9 +210,9 @@ def _ordering(algorithm: Union[str, Ordering, Utility]) -> Ordering:
                     static=False)
 
 
-def _name(made: Any, asked: Any) -> str:
-    """What a backfilling or placement is called: its name, else as it was asked for."""
-    return str(getattr(made, "name", asked if isinstance(asked, str) else type(made).__name__))
+def _own_name(own: Any) -> str:
+    """What a user's own object or function is called."""
+    return str(getattr(own, "name", getattr(own, "__name__", type(own).__name__)))
 
 
 def _keep_apart(directory: Path, workload: Any) -> None:

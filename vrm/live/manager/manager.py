@@ -708,7 +708,7 @@ class Manager:
 
     def _tell_unknown(self, job: Job) -> None:
         """Say once of each application that the heatmap in use does not know it."""
-        heatmap = getattr(self.scheduler.policy, "heatmap", None)
+        heatmap = self.scheduler.policy.heatmap
         if heatmap is not None and job.kind not in self._known_kinds and heatmap.missing([job.app]):
             self.tell("note", f"{job.kind} is not in the heatmap "
                               f"({self.settings.applications.heatmap}); it counts as an average "

@@ -247,7 +247,7 @@ class Lines:
             self._note(place, ("ranks", wanted.app, str(wanted.procs)),
                        f"{wanted.app} is a NAS benchmark by its name and runs on "
                        f"{rule(wanted.app)}, not on {wanted.procs} ranks")
-        heatmap = getattr(self.scheduler.policy, "heatmap", None)
+        heatmap = self.scheduler.policy.heatmap
         if heatmap is not None and heatmap.missing([wanted.app]):
             self._note(place, ("heatmap", wanted.app),
                        f"{wanted.app} is not in the heatmap; it counts as an average partner",

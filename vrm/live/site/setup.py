@@ -82,7 +82,7 @@ def read_heatmap(settings: Settings) -> Optional[Heatmap]:
 def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
               granted: Sequence[Node] = ()) -> Room:
     """What judges whether jobs can run on the cluster, or could on the `granted` nodes."""
-    heatmap = getattr(scheduler.policy, "heatmap", None)
+    heatmap = scheduler.policy.heatmap
 
     def on(nodes: Sequence[Node]) -> NodesOf:
         return make_policy(settings.allocation.policy, Cluster(nodes), heatmap).nodes

@@ -1,0 +1,343 @@
+"""Policies of a user's own, made to what vrm works with: whatever they raise, or give that cannot be,
+is a PolicyError which names the place in the user's file.
+
+Only here it is looked at what a user's object has.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from typing import Any, Callable, Dict, Hashable, Iterable, Iterator, List, Optional, Sequence, Tuple
+
+from vrm.model import bits
+from vrm.model.cluster import AnyPlacement, Cluster, Pool
+from vrm.model.heatmap import Heatmap
+from vrm.model.job import Job
+from vrm.model.node import CORES
+from vrm.model.placement import CorePlacement, Placement
+from vrm.model.policies import Eligibility, NodeOrder, PlacementPolicy
+from vrm.scheduling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.placement import (ELIGIBILITIES, NODE_ORDERS, POLICIES, SHARES, CorePolicy,
+                                      LanePolicy, Share)
+from vrm.scheduling.queue import Waiting
+from vrm.scheduling.registry import PolicyError, Registry, guarded, load_dotted, is_dotted
+
+_PARTS = re.compile(r"\s+x\s+")
+
+
+def where(own: Any) -> str:
+    """The place of a user's function, or of what a generator of it is at: ` at FILE:LINE`."""
+    frame = getattr(own, "gi_frame", None)
+    if frame is not None:
+        return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
+    code = getattr(getattr(own, "__func__", own), "__code__", None)
+    return f" at {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
+
+# ------------------------------------------------------------------------------------ dispatchers
+
+
+def dispatcher_of(text: str, made: Any) -> Dispatcher:
+    """The dispatcher that a user's object is; `text` names it. Raises PolicyError."""
+    if isinstance(made, Dispatcher) and type(made).__module__.startswith("vrm."):
+        return made
+    for name in ("decide", "plan", "fill"):
+        if callable(getattr(made, name, None)):
+            return OwnDispatcher(text, made)
+    raise PolicyError(f"`{text}` makes no backfilling; it must give an object with `fill`, as Easy "
+                      "has it, or `plan`")
+
+
+class OwnDispatcher(Dispatcher):
+    """A user's object with `fill` or `plan`, or a Dispatcher of theirs; what it starts is checked."""
+
+    def __init__(self, text: str, own: Any) -> None:
+        super().__init__()
+        self.name = str(getattr(own, "name", text))
+        self._text = text.strip()
+        self._own = own
+        self._decides = next((name for name in ("plan", "decide")
+                              if callable(getattr(own, name, None))), "fill")
+        if isinstance(own, Dispatcher) and type(own).decide is Dispatcher.decide:
+            self._decides = "fill"
+        self.heads_first = self._decides == "fill"
+
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+               heads: int) -> Starts:
+        """What the user's object says, or the heads and what it fills in behind them."""
+        if self._decides == "fill":
+            return super().decide(now, waiting, view, policy, heads)
+        own = getattr(self._own, self._decides)
+        more = (heads,) if self._decides == "decide" else ()
+        return self._checked(own, (now, waiting, view, policy, *more), waiting, view)
+
+    def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
+             policy: PlacementPolicy) -> Starts:
+        """What the user's object fills in."""
+        return self._checked(self._own.fill, (now, waiting, first, view, policy), waiting, view)
+
+    def _checked(self, own: Callable[..., Any], arguments: Tuple[Any, ...], waiting: Waiting,
+                 view: Cluster) -> Starts:
+        found = own  # what is asked for its place
+        started: Dict[int, None] = {}
+
+        def wrong(what: str) -> PolicyError:
+            return PolicyError(f"`{self._text}`{where(found)} {what}")
+
+        def ask() -> Any:
+            nonlocal found
+            found = own(*arguments)
+            return iter(found if found is not None else ())
+
+        steps = guarded(self._text, ask)()
+        while True:
+            one = guarded(self._text, lambda: next(steps, None))()
+            if one is None:
+                return
+            if not (isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], Job)):
+                raise wrong(f"gives {_short(one)}; give pairs of a job and its placement: "
+                            "`yield job, policy.place(job, view)` where that is not None")
+            job, placement = one
+            if job.id in started:
+                raise wrong(f"starts job {job.id} twice")
+            if not waiting.holds(job):
+                raise wrong(f"starts job {job.id}, which does not wait"
+                            + (": it runs" if job.id in view.bookings else ""))
+            fault = fault_of(job, placement, view)
+            if fault:
+                raise wrong(f"starts job {job.id} {fault}")
+            started[job.id] = None
+            yield job, placement
+
+    def wake(self, now: float) -> float:
+        """As the user's object says; it may have no `wake`."""
+        own = getattr(self._own, "wake", None)
+        return math.inf if own is None else float(guarded(self._text, own)(now))
+
+    def reservations(self, now: float, waiting: Waiting, view: Cluster,
+                     policy: PlacementPolicy) -> Dict[int, float]:
+        """As the user's object says; it may have no `reservations`."""
+        own = getattr(self._own, "reservations", None)
+        if own is None:
+            return {}
+        arguments = (now, waiting, view, policy) if isinstance(self._own, Dispatcher) else ()
+        return dict(guarded(self._text, own)(*arguments))
+
+    def copy(self, view: Cluster) -> Dispatcher:
+        """A copy of the user's object; what it keeps of the cluster is then of the copy."""
+        twin = super().copy(view)
+        assert isinstance(twin, OwnDispatcher)
+        twin._own = copy.deepcopy(self._own, {} if self._left[0] is None else
+                                  {id(self._left[0]): view})
+        return twin
+
+
+def fault_of(job: Job, placement: Any, view: Pool) -> str:
+    """What is wrong with a user's placement of a job, "" when nothing is."""
+    if placement is None:
+        return "without a placement (None: it does not fit)"
+    if not isinstance(placement, (Placement, CorePlacement)):
+        return f"on {_short(placement)}, which is no placement"
+    if (placement.procs, placement.width) != (job.procs, job.cores):
+        return (f"on a placement for {placement.procs} ranks of {placement.width} core(s); it has "
+                f"{job.procs} of {job.cores}")
+    if not placement.node_set or placement.node_set >> len(view.nodes):
+        return "on nodes that there are not"
+    if placement.clashes(view):
+        names = ", ".join(view.nodes[node].name for node in placement.nodes[:4])
+        return f"on cores that are taken, or down (nodes {names})"
+    held = sum(ranks for _, ranks in placement.ranks_by_node(view.nodes))
+    if held < job.procs:
+        return f"on nodes that hold {held} of its {job.procs} ranks"
+    return ""
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# -------------------------------------------------------------------------------------- placement
+
+
+def policy_of(text: str, cluster: Cluster, heatmap: Optional[Heatmap]) -> PlacementPolicy:
+    """The placement policy of that name, of three parts, or of a user's function; PolicyError."""
+    known = POLICIES.get(text)
+    if known is not None:
+        made: PlacementPolicy = known(cluster, heatmap)
+        return made
+    parts = _PARTS.split(text.strip())
+    if len(parts) == 3:
+        from vrm.scheduling.placement import combine
+        return combine(*parts)(cluster, heatmap)
+    return placement_of(text, guarded(text, POLICIES.find(text))(cluster, heatmap))
+
+
+def placement_of(text: str, made: Any) -> PlacementPolicy:
+    """The placement policy that a user's object is. Raises PolicyError."""
+    if isinstance(made, (LanePolicy, CorePolicy)):
+        return made
+    if not (callable(getattr(made, "nodes", None)) and callable(getattr(made, "place", None))):
+        raise PolicyError(f"`{text.strip()}` makes no placement policy; it must give an object with "
+                          "`nodes` and `place`")
+    return OwnPlacement(text, made)
+
+
+class OwnPlacement:
+    """A user's object with `nodes` and `place`, and whatever else of a PlacementPolicy it has."""
+
+    def __init__(self, text: str, own: Any) -> None:
+        self.name = str(getattr(own, "name", text.strip()))
+        self.heatmap: Optional[Heatmap] = getattr(own, "heatmap", None)
+        self._text, self._own = text.strip(), own
+        self._nodes, self._place = guarded(text, own.nodes), guarded(text, own.place)
+        self._has = {name: guarded(text, getattr(own, name)) for name in (
+            "fits", "similar", "exact", "size", "room", "lacks")
+            if callable(getattr(own, name, None))}
+
+    def nodes(self, job: Job) -> int:
+        """As the user's object says."""
+        found = self._nodes(job)
+        if not isinstance(found, int) or found < 1:
+            raise PolicyError(f"`{self._text}`{where(self._own.nodes)} gives {_short(found)} as the "
+                              f"nodes of job {job.id}; give a number from 1 on, or raise "
+                              "vrm.model.Infeasible(reason)")
+        return found
+
+    def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
+        """As the user's object says, checked."""
+        found = self._place(job, view)
+        if found is None:
+            return None
+        fault = fault_of(job, found, view)
+        if fault:
+            raise PolicyError(f"`{self._text}`{where(self._own.place)} puts job {job.id} {fault}")
+        placement: AnyPlacement = found
+        return placement
+
+    def fits(self, job: Job, view: Pool) -> bool:
+        """As the user's object says, else whether it finds a place."""
+        if "fits" in self._has:
+            return bool(self._has["fits"](job, view))
+        return self.place(job, view) is not None
+
+    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+        """As the user's object says, else nothing is promised."""
+        found: Optional[Tuple[Hashable, int]] = self._has.get("similar", lambda job: None)(job)
+        return found
+
+    def exact(self, job: Job) -> bool:
+        """As the user's object says, if it can count at all."""
+        return ("room" in self._has and "size" in self._has
+                and bool(self._has.get("exact", lambda job: False)(job)))
+
+    def size(self, job: Job) -> int:
+        """As the user's object says, else the nodes."""
+        return int(self._has.get("size", self._nodes)(job))
+
+    def room(self, view: Pool) -> Optional[int]:
+        """As the user's object says, if it can count at all."""
+        if "room" not in self._has:
+            return None
+        found: Optional[int] = self._has["room"](view)
+        return found
+
+    def lacks(self, job: Job, view: Pool) -> str:
+        """As the user's object says."""
+        return str(self._has["lacks"](job, view)) if "lacks" in self._has else "no room"
+
+
+# ------------------------------------------------------------------------- the parts of a placement
+
+
+def _part(registry: Registry, part: Any) -> Tuple[Any, str, bool]:
+    """What a name or a function stands for, how messages call it, and whether it is a user's."""
+    if not isinstance(part, str):
+        return part, getattr(part, "__name__", type(part).__name__), True
+    known = registry.get(part)
+    if known is not None:
+        return known, part, False
+    if is_dotted(part):
+        return load_dotted(part), part, True
+    return registry.find(part), part, False
+
+
+def eligibility_of(part: Any, heatmap: Optional[Heatmap]) -> Eligibility:
+    """The eligibility of a name, or of a function `mine(job, view, node)`."""
+    made, text, own = _part(ELIGIBILITIES, part)
+    if own:
+        return _OwnEligibility(text, made)
+    eligibility: Eligibility = made(heatmap)
+    return eligibility
+
+
+def order_of(part: Any, heatmap: Optional[Heatmap]) -> NodeOrder:
+    """The node order of a name, or of a function `mine(job, view, node)`."""
+    made, text, own = _part(NODE_ORDERS, part)
+    if own:
+        return _OwnOrder(text, made)
+    order: NodeOrder = made(heatmap)
+    return order
+
+
+def share_of(part: Any) -> Share:
+    """The share of a name, or of a function `mine(job, view, node)`."""
+    if isinstance(part, Share):
+        return part
+    made, text, own = _part(SHARES, part)
+    if not own:
+        share: Share = made
+        return share
+    ask = guarded(text, made)
+
+    def cores(job: Job, view: Pool, node: int) -> List[int]:
+        found = ask(job, view, node)
+        chosen = list(found) if isinstance(found, Iterable) else [found]
+        most = view.nodes[node].cores
+        if not all(isinstance(core, int) and 0 <= core < most for core in chosen):
+            raise PolicyError(f"`{text}`{where(made)} gives {_short(found)} as the cores of node "
+                              f"{node}; give numbers from 0 to {most - 1}")
+        return chosen
+    return Share(CORES, cores)
+
+
+class _OwnEligibility:
+    """A user's `mine(job, view, node)`, asked of every node that is up."""
+
+    def __init__(self, text: str, own: Callable[..., Any]) -> None:
+        self._own = guarded(text, own)
+
+    def alone(self, job: Job) -> bool:
+        """Whether the job is exclusive."""
+        return job.exclusive
+
+    def nodes(self, job: Job, view: Pool) -> int:
+        """The nodes of which the function says yes."""
+        return sum(1 << node for node in bits.members(view.up) if self._own(job, view, node))
+
+
+class _OwnOrder:
+    """A user's `mine(job, view, node)`, asked of every eligible node."""
+
+    def __init__(self, text: str, own: Callable[..., Any]) -> None:
+        self._text, self._place = text, where(own)
+        self._own = guarded(text, own)
+
+    def groups(self, job: Job, view: Pool, eligible: int) -> Sequence[int]:
+        """The nodes by what the function gives, lowest first."""
+        by_rank: Dict[Any, int] = {}
+        for node in bits.members(eligible):
+            rank = self._own(job, view, node)
+            if not isinstance(rank, (int, float)) or rank != rank:
+                raise PolicyError(f"`{self._text}`{self._place} gives {_short(rank)} for node "
+                                  f"{node}; a node order gives a number, lowest first")
+            by_rank[rank] = by_rank.get(rank, 0) | 1 << node
+        return [by_rank[rank] for rank in sorted(by_rank)]
+
+
+def parts_of(text: str) -> Iterator[str]:
+    """The names in a setting: of `empty x my_policies:first x all` the three, else the one."""
+    parts = _PARTS.split(text.strip())
+    yield from parts if len(parts) == 3 else [text]

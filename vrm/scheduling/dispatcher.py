@@ -1,0 +1,74 @@
+"""What starts now: the base of all dispatchers (none, EASY, conservative and others are subclasses).
+
+A dispatcher decides with the waiting jobs in order, a view of the machine and a placement policy.
+What it keeps between two steps are answers that it could find again, or (kept reservations) what it
+has promised.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Dict, Iterator, Optional, Tuple
+
+from vrm.model.cluster import AnyPlacement, Cluster
+from vrm.model.job import Job
+from vrm.model.policies import PlacementPolicy
+from vrm.scheduling.queue import Waiting
+
+Starts = Iterator[Tuple[Job, AnyPlacement]]
+"""Jobs that start now, with their placements. The caller books each before it takes the next."""
+
+
+class Dispatcher:
+    """Starts jobs in the order of the queue while they fit; behind the first that does not, `fill`
+    may let later ones start. Subclasses override `fill`, or `decide` as a whole.
+
+    `heads_first`: heads start whenever they fit, so their number per step can be limited.
+    """
+
+    name = "none"
+    heads_first = True
+
+    def __init__(self) -> None:
+        # The head that did not fit when the last step left the cluster: no need to ask again.
+        self._blocked: Optional[Job] = None
+        self._left: Tuple[Optional[Cluster], int] = (None, -1)  # the cluster then, and its state
+
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+               heads: int) -> Starts:
+        """The jobs that start at `now` (seconds); at most `heads` of them from the head on."""
+        place = policy.place
+        for at in range(heads):
+            head = waiting[at]
+            placement = None
+            if head is not self._blocked or self._left != (view, view.generation):
+                placement = place(head, view)
+            if placement is None:
+                if at + 1 < len(waiting):
+                    yield from self.fill(now, waiting, at, view, policy)
+                self._blocked, self._left = head, (view, view.generation)
+                return
+            yield head, placement
+
+    def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
+             policy: PlacementPolicy) -> Starts:
+        """The jobs of `waiting` behind the head, which is at `first` and does not fit, that start
+        now: none."""
+        return iter(())
+
+    def wake(self, now: float) -> float:
+        """When the next step is due though nothing may happen by then, in seconds: never."""
+        return math.inf
+
+    def reservations(self, now: float, waiting: Waiting, view: Cluster,
+                     policy: PlacementPolicy) -> Dict[int, float]:
+        """When waiting jobs can start at the latest, by id, as far as they have reservations."""
+        return {}
+
+    def copy(self, view: Cluster) -> Dispatcher:
+        """An independent copy, with all that it keeps, for a copy of the cluster."""
+        twin = copy.copy(self)
+        if self._left[0] is not None:
+            twin._left = view, self._left[1]
+        return twin
