@@ -58,14 +58,16 @@ def lowest(bits: int, wanted: int) -> int:
 
 def runs(bits: int) -> List[Tuple[int, int]]:
     """The set as ranges: pairs of the first member and one past the last, ascending."""
-    digits = bin(bits)[:1:-1]
-    find = digits.find
     found = []
-    first = find("1")
-    while first >= 0:
-        stop = find("0", first)
-        if stop < 0:
-            stop = len(digits)
+    stop = bits.bit_length()
+    below = (1 << stop) - 1
+    while stop:  # from the highest range down: what is in it, then what is in the gap below
+        bits ^= below
+        first = bits.bit_length()
         found.append((first, stop))
-        first = find("1", stop)
+        below >>= stop - first
+        bits ^= below
+        stop = bits.bit_length()
+        below >>= first - stop
+    found.reverse()
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from array import array
+import struct
 from typing import (Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, TextIO,
                     Tuple, Union)
 
@@ -30,6 +30,15 @@ MANY = 8
 _STATUSES = ("completed", "failed", "timeout", "cancelled", "refused")
 _NUMBERS = {status: number for number, status in enumerate(_STATUSES)}
 _OVERTOOK = 8
+
+_JOB = struct.Struct("6q4d")
+"""A job that ran: its id, ranks, cores, user, application and how it ended (the place in _STATUSES,
+and _OVERTOOK if backfilled); its submission, start, end and estimate."""
+
+_MOMENT = struct.Struct("4d")
+"""A time, jobs and cores queued, cores busy."""
+
+_pack_job, _pack_moment = _JOB.pack, _MOMENT.pack
 
 
 def _number(known: Dict[str, int], name: str) -> int:
@@ -80,16 +89,11 @@ class Results:
         self.refusals: Dict[str, int] = {}
         self.backfilled = 0
         self._evalys = EvalysWriter(evalys, nodes, workload) if evalys is not None else None
-        # For each job that ran, six and four entries one behind the other: its id, ranks, cores,
-        # user, application and how it ended (the place in _STATUSES, and _OVERTOOK if
-        # backfilled); its submission, start, end and estimate.
-        self._numbers, self._times = array("q"), array("d")
+        self._jobs, self._moments = bytearray(), bytearray()  # of _JOB and _MOMENT
         self._user_numbers: Dict[str, int] = {"": 0}
         self._app_numbers: Dict[str, int] = {}
         self._users: List[str] = []  # the names, in the order of their numbers
         self._apps: List[str] = []
-        # Four entries per moment: its time, jobs and processors queued, processors busy.
-        self._moments = array("d")
 
     def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
         """A job ended."""
@@ -106,8 +110,8 @@ class Results:
             self.backfilled += 1
             how |= _OVERTOOK
         procs = job.procs
-        self._numbers.extend((job.id, procs, procs * job.cores, user, app, how))
-        self._times.extend((job.submit, booking.start, end, job.estimate))
+        self._jobs += _pack_job(job.id, procs, procs * job.cores, user, app, how,
+                                job.submit, booking.start, end, job.estimate)
         if self._writer is not None:
             self._rows.append((job.id, job.app, job.procs, job.submit, booking.start, end,
                                job.estimate, status, job.exclusive, start.backfilled,
@@ -135,7 +139,7 @@ class Results:
 
     def moment(self, state: Moment) -> None:
         """The state after everything that happened at one time."""
-        self._moments.extend(state)
+        self._moments += _pack_moment(*state)
 
     def _hand_over(self) -> None:
         """Have the rows written, by another process once they are many."""
@@ -175,7 +179,7 @@ class Results:
     @property
     def ran(self) -> int:
         """Jobs that ran and ended."""
-        return len(self._times) // 4
+        return len(self._jobs) // _JOB.size
 
     def rows(self) -> Iterator["Row"]:
         """The jobs that ran, in the order of their ends."""
@@ -187,16 +191,16 @@ class Results:
             self._users = list(self._user_numbers)
         if len(self._apps) < len(self._app_numbers):
             self._apps = list(self._app_numbers)
-        number, procs, cores, user, app, how = self._numbers[6 * at:6 * at + 6]
-        submit, start, end, estimate = self._times[4 * at:4 * at + 4]
+        (number, procs, cores, user, app, how, submit, start, end,
+         estimate) = _JOB.unpack_from(self._jobs, at * _JOB.size)
         return Row(number, cores, submit, start, end, self._users[user], self._apps[app], procs,
                    estimate, _STATUSES[how & ~_OVERTOOK], how >= _OVERTOOK)
 
     def _columns(self) -> Tuple[Any, Any]:
-        """The entries of `_numbers` and `_times` as rows of two arrays, a column per job."""
+        """The six whole numbers and the four times of `_JOB` as two arrays, a column per job."""
         import numpy as np
-        return (np.frombuffer(self._numbers, np.int64).reshape(-1, 6).T.copy(),
-                np.frombuffer(self._times).reshape(-1, 4).T.copy())
+        return (np.frombuffer(self._jobs, np.int64).reshape(-1, 10)[:, :6].T.copy(),
+                np.frombuffer(self._jobs).reshape(-1, 10)[:, 6:].T.copy())
 
     def start_hash(self) -> str:
         """A fingerprint of the schedule: the first 16 hex digits of the SHA-256 of the lines

@@ -7,6 +7,7 @@ second processor (`Aside`).
 from __future__ import annotations
 
 import fcntl
+import gc
 import marshal
 import os
 import signal
@@ -23,6 +24,9 @@ from vrm.results.jobs import SIMULATED, PlacementText, fold_nodes, job_line, sec
 JobTuple = Tuple[Any, ...]
 """A job that ran: id, application, ranks, submission, start, end, estimate, status, whether it
 was exclusive and whether backfilled, and its placement as `plain` gives it."""
+
+_SIZE = 8
+"""Bytes of the length that goes before each batch of rows to another process."""
 
 _SET_PIPE_SIZE = 1031  # Linux; `fcntl` has its name from Python 3.10 on
 
@@ -128,14 +132,16 @@ class Aside:
     @staticmethod
     def _serve(lines: JobLines, rows: int, complaint: int) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rows of an interrupted run count
+        gc.disable()  # it would look at, and so copy, all that this process shares with the other
         code = 1
         try:
             with open(rows, "rb") as source:
                 while True:
-                    try:
-                        lines.write(marshal.load(source))
-                    except EOFError:
+                    size = int.from_bytes(source.read(_SIZE), "little")
+                    batch = source.read(size)  # at once: marshal.load would ask for every number
+                    if not size or len(batch) < size:
                         break
+                    lines.write(marshal.loads(batch))
             lines.flush()
             code = 0
         except OSError as error:
@@ -145,7 +151,8 @@ class Aside:
 
     def write(self, rows: Iterable[Union[JobTuple, str]]) -> None:
         """Have rows written."""
-        data = memoryview(marshal.dumps(rows))
+        batch = marshal.dumps(rows)
+        data = memoryview(len(batch).to_bytes(_SIZE, "little") + batch)
         try:
             while data:
                 data = data[os.write(self._rows, data):]
