@@ -5,7 +5,8 @@
 DIR holds `swf/` with the published traces (default: $VRM_REFERENCE_DATA, else `../shared/data`
 beside the checkout); rows whose trace is missing are left out. Synthetic traces are made here. The
 last columns compare with the floor that the project sets itself (above 1: better). With
---accasim, a Python that has AccaSim 1.1.3, the same trace runs there, too.
+--accasim, a Python that has AccaSim 1.1.3, the same trace runs there, too. The last line is what
+writing jobs.csv costs. --quick runs small synthetic traces only, to see that all of it works.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 import os
 import platform
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -114,7 +116,7 @@ def measure(code: str, words: List[str]) -> Dict[str, Any]:
     return {**json.loads(lines[0]), **json.loads(lines[-1]), "seconds": seconds}
 
 
-def cases(quick: bool) -> List[Case]:
+def cases() -> List[Case]:
     """The table's rows."""
     pack = ["--nodes", "128", "--sockets", "1", "--cores", "16", "--policy", "pack"]
     whole = ["--nodes", "5040", "--sockets", "1", "--cores", "16"]
@@ -133,9 +135,8 @@ def cases(quick: bool) -> List[Case]:
         Case("strip, speeds", "corun10k", ["--nodes", "200", "--sockets", "2", "--cores", "10",
                                            "--policy", "strip", "--backfill", "easy",
                                            "--heatmap", "{speeds}"], 30),
+        Case("HPC2N conservative", HPC2N, ["--backfill", "conservative"], 600, 120),
     ]
-    if not quick:
-        found.append(Case("HPC2N conservative", HPC2N, ["--backfill", "conservative"], 600, 120))
     for policy in ("compact", "strip"):  # a resource that nobody asks for: to be within 5 %
         for system in ("plain", "memory"):
             found.append(Case(f"{policy}, {system}", "corun10k", [
@@ -149,21 +150,35 @@ def cases(quick: bool) -> List[Case]:
     return found
 
 
-def make_trace(name: str, path: Path) -> None:
-    """Make a synthetic trace of that name."""
+def make_trace(name: str, path: Path, most: int) -> None:
+    """Make a synthetic trace of that name, of at most so many jobs."""
     if name == "synth100k":
-        synthetic(path, 100_000, 128, 16)
+        synthetic(path, min(most, 100_000), 128, 16)
     elif name == "deep200k":
-        synthetic(path, 200_000, 128, 16, load=1.5)
+        synthetic(path, min(most, 200_000), 128, 16, load=1.5)
     elif name == "wide200k":
-        synthetic(path, 200_000, 5040, 16, smallest=16, largest=8192)
+        synthetic(path, min(most, 200_000), 5040, 16, smallest=16, largest=8192)
     elif name == "corun10k":
-        synthetic(path, 10_000, 200, 10, smallest=1, largest=512)
+        synthetic(path, min(most, 10_000), 200, 10, smallest=1, largest=512)
     elif name.startswith("nodes"):
         nodes = int(name[5:])
-        synthetic(path, 20_000, nodes, 1, largest=max(1, nodes // 4))
+        synthetic(path, min(most, 20_000), nodes, 1, largest=max(1, nodes // 4))
     else:
-        synthetic(path, 20_000, 512, 1, load=float(name[4:]), largest=128)
+        synthetic(path, min(most, 20_000), 512, 1, load=float(name[4:]), largest=128)
+
+
+def writing(folder: Path, most: int, rounds: int) -> None:
+    """Print how many times longer a run on 8,192 nodes takes with --out than without."""
+    trace = folder / "nodes8192.swf"
+    make_trace("nodes8192", trace, most)
+    words = [str(trace), "--json", "--backfill", "easy", "--nodes", "8192"]
+    found = []
+    for _ in range(rounds):
+        without, out = measure(CHILD, words), measure(CHILD, [*words, "--out", f"{folder}/out"])
+        found.append((out["seconds"] / without["seconds"], out["cpu"] / without["cpu"]))
+    seconds, cpu = map(statistics.median, zip(*found))
+    print(f"8192 nodes, EASY: with --out {seconds:.2f} times the seconds and {cpu:.2f} times the "
+          f"CPU seconds of without (medians of {rounds} pairs)")
 
 
 def main() -> None:
@@ -171,10 +186,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path(os.environ.get(
         "VRM_REFERENCE_DATA", ROOT.parent / "shared" / "data")))
-    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--only", default="", help="rows whose name contains this (`writing`: the last line)")
     parser.add_argument("--accasim", metavar="PYTHON", help="a Python that has AccaSim 1.1.3")
-    parser.add_argument("--quick", action="store_true", help="without the longest run")
+    parser.add_argument("--quick", action="store_true", help="small synthetic traces only")
     args = parser.parse_args()
+    most = 500 if args.quick else 1_000_000
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores")
     print(f"{'run':<20}{'jobs':>8}{'s':>8}{'CPU s':>8}{'jobs/s':>9}{'us/job':>8}{'MB':>6}{'queue':>8}"
           f"{'floor s':>9}{'ratio':>7}{'to aim':>7}")
@@ -185,17 +201,17 @@ def main() -> None:
                  "{memory}": Path(folder) / "memory.json"}
         system(named["{plain}"])
         system(named["{memory}"], mem=64)
-        for case in cases(args.quick):
+        for case in cases():
             if args.only.lower() not in case.name.lower():
                 continue
             trace = args.data / "swf" / case.trace
             if case.trace.endswith(".gz"):
-                if not trace.exists():
+                if args.quick or not trace.exists():
                     continue
             else:
                 trace = Path(folder) / f"{case.trace}.swf"
                 if not trace.exists():
-                    make_trace(case.trace, trace)
+                    make_trace(case.trace, trace, most)
             options = [str(named.get(option, option)) for option in case.options]
             found = measure(CHILD, [str(trace), "--json", "--out", f"{folder}/out", *options])
             seconds, jobs = found["seconds"], found["jobs"]
@@ -207,6 +223,8 @@ def main() -> None:
                   + (f"{case.aim / seconds:>7.2f}" if case.aim else ""), flush=True)
             if args.accasim and case.trace == "synth100k":
                 compare(args.accasim, trace, Path(folder), case.name, seconds)
+        if args.only.lower() in "writing":
+            writing(Path(folder), most, 1 if args.quick else 5)
 
 
 def compare(python: str, trace: Path, folder: Path, name: str, ours: float) -> None:
