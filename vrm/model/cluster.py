@@ -9,7 +9,7 @@ from typing import (Dict, Iterable, Iterator, List, NamedTuple, Optional, Protoc
 from vrm.model import bits
 from vrm.model.amounts import THOUSANDTHS, thousandths
 from vrm.model.job import Job
-from vrm.model.node import HALF, Node, Socket, node_classes
+from vrm.model.node import CORES, HALF, Node, Socket, node_classes
 from vrm.model.placement import CoreLayout, CorePlacement, Placement
 
 AnyPlacement = Union[Placement, CorePlacement]
@@ -59,6 +59,7 @@ class Pool:
         self.layout = CoreLayout(nodes)
         self.busy_cores = 0
         self._down_cores = 0
+        self._empties = self._free = -1  # numbers of empty nodes and of free cores; -1: to be counted
         names = sorted({name for each in self.classes for name in each.node.resources})
         self.left: Dict[str, List[int]] = {
             name: [thousandths(node.resources.get(name, 0)) for node in nodes] for name in names}
@@ -81,6 +82,7 @@ class Pool:
         twin.up, twin.busy0, twin.busy1 = self.up, self.busy0, self.busy1
         twin.layout = self.layout
         twin.busy_cores, twin._down_cores = self.busy_cores, self._down_cores
+        twin._empties, twin._free = self._empties, self._free
         twin.left, twin.tenants = self.left, self.tenants
         twin._left_is_shared = self._left_is_shared = bool(self.left)
 
@@ -101,6 +103,11 @@ class Pool:
         return self.up & ~self.busy1
 
     @property
+    def all_up(self) -> bool:
+        """Whether all nodes are up."""
+        return self.up == self._all
+
+    @property
     def empty(self) -> int:
         """Nodes that are up and hold no job."""
         empty = self.up & ~(self.busy0 | self.busy1)
@@ -119,6 +126,18 @@ class Pool:
         """Cores that nobody holds, on nodes that are up (see `layout`)."""
         return self.layout.all & ~(self.busy_cores | self._down_cores)
 
+    def count_empty(self) -> int:
+        """The number of empty nodes."""
+        if self._empties < 0:
+            self._empties = bits.count(self.empty)
+        return self._empties
+
+    def count_free(self) -> int:
+        """The number of free cores (see `layout`)."""
+        if self._free < 0:
+            self._free = bits.count(self.free_cores)
+        return self._free
+
     def free_on(self, node: int) -> int:
         """Cores of a node that nobody holds and no lane keeps; 0 when it is down."""
         if not self.up >> node & 1:
@@ -134,12 +153,14 @@ class Pool:
     def take(self, job: Job, placement: AnyPlacement) -> None:
         """Mark the placement's lanes or cores, and amounts, as taken."""
         placement.take(self)
+        self._empties = self._free = -1
         if job.request.per_task:
             self._change_amounts(job, placement, -1)
 
     def give(self, job: Job, placement: AnyPlacement) -> None:
         """Undo `take`."""
         placement.give(self)
+        self._empties = self._free = -1
         if job.request.per_task:
             self._change_amounts(job, placement, +1)
 
@@ -150,6 +171,7 @@ class Pool:
         self.busy1 |= other.busy1
         self.busy_cores |= other.busy_cores
         self._down_cores |= other._down_cores
+        self._empties = self._free = -1
         if self.left is not other.left:
             self.left = {name: list(map(min, left, other.left[name]))
                          for name, left in self.left.items()}
@@ -175,8 +197,7 @@ class Cluster(Pool):
     """The nodes of the allocation and the jobs that run on them.
 
     `generation` counts the changes, so that answers derived from the state can be kept until
-    it changes. `ends` lists (expected end, job id) of the running jobs, earliest first. Whoever
-    keeps a plan of the future may append itself to `watchers`.
+    it changes. Whoever keeps a plan of the future may append itself to `watchers`.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -186,7 +207,16 @@ class Cluster(Pool):
         self.generation = 0
         self.watchers: List[Watcher] = []
         self.bookings: Dict[int, Booking] = {}
-        self.ends: List[Tuple[float, int]] = []
+        self._ends: Optional[List[Tuple[float, int]]] = None
+
+    @property
+    def ends(self) -> List[Tuple[float, int]]:
+        """(expected end, job id) of the running jobs, earliest first; kept in order from the first
+        question on."""
+        if self._ends is None:
+            self._ends = sorted((booking.expected_end, job_id)
+                                for job_id, booking in self.bookings.items())
+        return self._ends
 
     def copy(self) -> Cluster:
         """An independent copy with all bookings, for a run that goes on from here. Watchers stay
@@ -197,7 +227,7 @@ class Cluster(Pool):
         twin.generation = self.generation
         twin.watchers = []
         twin.bookings = dict(self.bookings)
-        twin.ends = list(self.ends)
+        twin._ends = None if self._ends is None else list(self._ends)
         return twin
 
     @classmethod
@@ -215,21 +245,32 @@ class Cluster(Pool):
 
         Raises ValueError when one of them is not free: a policy has erred.
         """
+        job_id = job.id
         if placement.clashes(self):
-            raise ValueError(f"job {job.id}: {placement} takes cores that are not free")
-        if job.id in self.bookings:
-            raise ValueError(f"job {job.id} runs already")
-        booking = _new(Booking, (job, placement, now, now + job.expected))
-        placement.take(self)
+            raise ValueError(f"job {job_id}: {placement} takes cores that are not free")
+        if job_id in self.bookings:
+            raise ValueError(f"job {job_id} runs already")
+        end = now + job.expected
+        booking = self.bookings[job_id] = _new(Booking, (job, placement, now, end))
+        if self._ends is not None:
+            bisect.insort(self._ends, (end, job_id))
+        lane0, lane1 = placement.claims
+        if placement.share == CORES:
+            placement.take(self)
+            self._free -= placement.size if self._free >= 0 else 0
+            self._empties = -1
+        else:
+            self.busy0 |= lane0
+            self.busy1 |= lane1
+            if lane0 == lane1:  # it has its nodes for itself
+                self._empties -= placement.size if self._empties >= 0 else 0
+            else:
+                self._empties = -1
+                tenant = self.tenants.setdefault((job.app, job.procs), [0, 0])
+                tenant[0] |= lane0
+                tenant[1] |= lane1
         if job.request.per_task:
             self._change_amounts(job, placement, -1)
-        self.bookings[job.id] = booking
-        bisect.insort(self.ends, (booking.expected_end, job.id))
-        lane0, lane1 = placement.claims
-        if lane0 != lane1:  # else it has its nodes for itself
-            tenant = self.tenants.setdefault((job.app, job.procs), [0, 0])
-            tenant[0] |= lane0
-            tenant[1] |= lane1
         self.generation += 1
         for watcher in self.watchers:
             watcher.booked(booking)
@@ -238,19 +279,30 @@ class Cluster(Pool):
     def release(self, job_id: int) -> Booking:
         """Free the cores of a running job; KeyError when it does not run."""
         booking = self.bookings.pop(job_id)
-        placement = booking.placement
-        placement.give(self)
-        if booking.job.request.per_task:
-            self._change_amounts(booking.job, placement, +1)
-        del self.ends[bisect.bisect_left(self.ends, (booking.expected_end, job_id))]
+        job, placement, _, end = booking
+        if self._ends is not None:
+            del self._ends[bisect.bisect_left(self._ends, (end, job_id))]
         lane0, lane1 = placement.claims
-        if lane0 != lane1:
-            load = booking.job.app, booking.job.procs
-            tenant = self.tenants[load]
-            tenant[0] &= ~lane0
-            tenant[1] &= ~lane1
-            if not tenant[0] and not tenant[1]:
-                del self.tenants[load]
+        up = self.up == self._all
+        if placement.share == CORES:
+            placement.give(self)
+            self._free = self._free + placement.size if up and self._free >= 0 else -1
+            self._empties = -1
+        else:
+            self.busy0 &= ~lane0
+            self.busy1 &= ~lane1
+            if lane0 == lane1:
+                self._empties = self._empties + placement.size if up and self._empties >= 0 else -1
+            else:
+                self._empties = -1
+                load = job.app, job.procs
+                tenant = self.tenants[load]
+                tenant[0] &= ~lane0
+                tenant[1] &= ~lane1
+                if not tenant[0] and not tenant[1]:
+                    del self.tenants[load]
+        if job.request.per_task:
+            self._change_amounts(job, placement, +1)
         self.generation += 1
         for watcher in self.watchers:
             watcher.released(booking)
@@ -261,6 +313,7 @@ class Cluster(Pool):
         self.up = self.up | (1 << node) if up else self.up & ~(1 << node)
         cores = self.layout.node_cores(node)
         self._down_cores = self._down_cores & ~cores if up else self._down_cores | cores
+        self._empties = self._free = -1
         self.generation += 1
         for watcher in self.watchers:
             watcher.nodes_changed()

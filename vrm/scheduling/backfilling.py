@@ -58,12 +58,13 @@ def reserve_by_count(job: Job, now: float, cluster: Cluster, policy: PlacementPo
     """The same for a job of which counts say all."""
     wanted, room = policy.size(job), policy.room(cluster)
     assert room is not None
-    bookings, returns = cluster.bookings, cluster.returns
+    bookings, returns, all_up = cluster.bookings, cluster.returns, cluster.all_up
     shadow = math.inf
     for end, job_id in cluster.ends:
         if end > shadow:
             break
-        room += returns(bookings[job_id].placement)
+        placement = bookings[job_id][1]
+        room += placement.size if all_up else returns(placement)
         if room >= wanted and shadow == math.inf:
             shadow = end if end > now else now
     return Reservation(job, shadow, None, room - wanted)
@@ -76,6 +77,11 @@ def reservation(job: Job, now: float, cluster: Cluster, policy: PlacementPolicy)
 
 class NoBackfilling(Dispatcher):
     """Nothing overtakes the head."""
+
+    def idle(self, waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> bool:
+        """Whether there is too little room for the head."""
+        room = policy.room(view)
+        return room is not None and (room == 0 or policy.size(waiting[0]) > room)
 
 
 class ListScheduling(Dispatcher):

@@ -39,15 +39,16 @@ def where(own: Any) -> str:
 # ------------------------------------------------------------------------------------ dispatchers
 
 
-def dispatcher_of(text: str, made: Any) -> Dispatcher:
-    """The dispatcher that a user's object is; `text` names it. Raises PolicyError."""
+def dispatcher_of(text: str, made: Any, otherwise: str = "") -> Dispatcher:
+    """The dispatcher that a user's object is; `text` names it. Raises PolicyError, with the text
+    `otherwise`, for what is none."""
     if isinstance(made, Dispatcher) and type(made).__module__.startswith("vrm."):
         return made
     for name in ("decide", "plan", "fill"):
         if callable(getattr(made, name, None)):
             return OwnDispatcher(text, made)
-    raise PolicyError(f"`{text}` makes no backfilling; it must give an object with `fill`, as Easy "
-                      "has it, or `plan`")
+    raise PolicyError(otherwise or f"`{text.strip()}` makes no backfilling; it must give an object "
+                      "with `fill`, as Easy has it, or `plan`")
 
 
 class OwnDispatcher(Dispatcher):
@@ -175,12 +176,13 @@ def policy_of(text: str, cluster: Cluster, heatmap: Optional[Heatmap]) -> Placem
     return placement_of(text, guarded(text, POLICIES.find(text))(cluster, heatmap))
 
 
-def placement_of(text: str, made: Any) -> PlacementPolicy:
-    """The placement policy that a user's object is. Raises PolicyError."""
+def placement_of(text: str, made: Any, otherwise: str = "") -> PlacementPolicy:
+    """The placement policy that a user's object is. Raises PolicyError, with the text `otherwise`,
+    for what is none."""
     if isinstance(made, (LanePolicy, CorePolicy)):
         return made
     if not (callable(getattr(made, "nodes", None)) and callable(getattr(made, "place", None))):
-        raise PolicyError(f"`{text.strip()}` makes no placement policy; it must give an object with "
+        raise PolicyError(otherwise or f"`{text.strip()}` makes no placement policy; it must give an object with "
                           "`nodes` and `place`")
     return OwnPlacement(text, made)
 

@@ -51,6 +51,10 @@ class Dispatcher:
                 return
             yield head, placement
 
+    def idle(self, waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> bool:
+        """Whether a count shows that nothing can start now; asked before `decide`, to save it."""
+        return self.heads_first and policy.room(view) == 0
+
     def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
              policy: PlacementPolicy) -> Starts:
         """The jobs of `waiting` behind the head, which is at `first` and does not fit, that start

@@ -61,8 +61,16 @@ def _wfp3(v: Sequence[Any]) -> Any:
     return ratio * ratio * ratio * v[2]
 
 
-# Who waits longer was submitted earlier, so FCFS needs no clock.
-_builtin("FCFS", lambda job, now, nodes: -job.submit, static=True)
+class _Fcfs(Ordering):
+    """Who waits longer was submitted earlier, so FCFS needs no clock."""
+
+    def key(self, job: Job, now: float, nodes: int) -> Tuple[float, float, int]:
+        """The submission, at once."""
+        submit = job.submit
+        return (submit, submit, job.id)
+
+
+ORDERINGS.register("FCFS")(_Fcfs("FCFS", lambda job, now, nodes: -job.submit, static=True))
 _builtin("FCSJ", lambda job, now, nodes: (now - job.submit) / job.estimate,
          vector=lambda v: v[0] / v[1])
 _builtin("WFP1", lambda job, now, nodes: (now - job.submit) / job.estimate * nodes,

@@ -25,7 +25,7 @@ from vrm.model import bits
 from vrm.model.amounts import thousandths
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.heatmap import Heatmap
-from vrm.model.job import Infeasible, Job
+from vrm.model.job import Infeasible, Job, Request
 from vrm.model.node import CORES, HALF, WHOLE, Node, lane_of_socket
 from vrm.model.placement import CorePlacement, Placement
 from vrm.model.policies import Eligibility, NodeOrder, PlacementPolicy
@@ -216,7 +216,9 @@ class LanePolicy:
         self.eligibility, self.order, self.share = eligibility, order, share.kind
         self._machine = Pool(nodes)
         self._fits: Dict[Hashable, Fit] = {}
-        self._needs: Dict[Tuple[int, Hashable], int] = {}
+        self._needs: Dict[Request, int] = {}
+        self._sizes: Dict[Request, int] = {}
+        self._counts: Dict[Request, int] = {}
         # On sockets of one core lane 1 has nothing, so such nodes are never shared.
         one_lane = not any(each.node.capacity(HALF, 1, 1) for each in self._machine.classes)
         self._sole = (isinstance(eligibility, Empty)
@@ -228,13 +230,12 @@ class LanePolicy:
 
     def nodes(self, job: Job) -> int:
         """Nodes the job takes on the empty machine; raises Infeasible when it can never run."""
-        key = (job.procs, _wish(job))
-        need = self._needs.get(key)
+        need = self._needs.get(job.request)
         if need is None:
             picked = self._pick(job, self._machine)
             if picked is None:
                 raise Infeasible(self._why_never(job))
-            need = self._needs[key] = sum(map(bits.count, picked))
+            need = self._needs[job.request] = sum(map(bits.count, picked))
         return need
 
     def _why_never(self, job: Job) -> str:
@@ -292,13 +293,14 @@ class LanePolicy:
 
     def place(self, job: Job, view: Pool) -> Optional[Placement]:
         """Where the job would start now, or None when it does not fit; takes nothing."""
-        fit = self._fit(job)
-        if fit.exact and self._first_fit and not job.request.per_task:
-            need = -(-job.procs // fit.most)
-            empty = view.empty
-            if need > bits.count(empty):
+        need = self._counts.get(job.request)
+        if need is None:
+            simple = self._first_fit and self.exact(job) and not job.request.per_task
+            need = self._counts[job.request] = self.size(job) if simple else 0
+        if need:  # any empty nodes will do, and the first ones are taken
+            if need > view.count_empty():
                 return None
-            chosen = bits.lowest(empty, need)
+            chosen = bits.lowest(view.empty, need)
             closed = self.share == WHOLE or self.eligibility.alone(job)
             return Placement(self.share, (chosen, chosen if closed else 0), (chosen,), job.procs,
                              job.cores, need)
@@ -378,11 +380,14 @@ class LanePolicy:
 
     def size(self, job: Job) -> int:
         """The least number of nodes."""
-        return -(-job.procs // self._fit(job).most)
+        size = self._sizes.get(job.request)
+        if size is None:
+            size = self._sizes[job.request] = -(-job.procs // self._fit(job).most)
+        return size
 
     def room(self, view: Pool) -> int:
         """Nodes on which there is room."""
-        return bits.count(view.empty if self._sole else view.free0 | view.free1)
+        return view.count_empty() if self._sole else bits.count(view.free0 | view.free1)
 
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
         """Jobs of one application that ask for the same; those of all, under an order by number."""
@@ -504,9 +509,9 @@ class CorePolicy:
         """Where the job would start now, or None when it does not fit; takes nothing."""
         if not self._plain(job):
             return None
-        free = view.free_cores
-        if self.size(job) > bits.count(free):
+        if job.procs * job.cores > view.count_free():
             return None
+        free = view.free_cores
         if self._first_fit:
             chosen = _cores(job.procs, job.cores, free, view.layout.sockets()) \
                 if job.cores > 1 else bits.lowest(free, job.procs)
@@ -546,7 +551,7 @@ class CorePolicy:
 
     def room(self, view: Pool) -> int:
         """Free cores."""
-        return bits.count(view.free_cores)
+        return view.count_free()
 
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
         """Jobs of one rank width are alike under first fit."""

@@ -9,6 +9,7 @@ from array import array
 from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Optional,
                     Sequence, Tuple, Union, overload)
 
+from vrm.model.cluster import Booking
 from vrm.model.job import Job
 from vrm.scheduling.ordering import Ordering
 
@@ -270,37 +271,41 @@ class JobQueue:
 
     def add(self, job: Job) -> None:
         """Enter a job; ValueError when its id waits already."""
-        if job.id in self.jobs:
-            raise ValueError(f"job {job.id} waits already")
+        job_id, jobs = job.id, self.jobs
+        if job_id in jobs:
+            raise ValueError(f"job {job_id} waits already")
         nodes = self.nodes_of(job)  # may refuse the job
         if job.priority and not self.prioritised:
             self._prioritise()
-        if self.ordering.static:
+        if self._view is not None:
             key = self.ordering.key(job, 0.0, nodes)
             entry = (-job.priority, *key, job) if self.prioritised else (*key, job)
             entries = self.entries
-            if self.first == len(entries):
+            if not jobs:
                 entries.clear()
                 self.first = 0
-            if not entries or entry > entries[-1]:
-                at = len(entries)
+                entries.append(entry)
+            elif entry > entries[-1]:
                 entries.append(entry)
             else:
                 at = bisect.bisect(entries, entry, self.first)
                 entries.insert(at, entry)
-            if self._columns is not None:
-                self._columns[0].insert(at - self.first, job.estimate)
-                self._columns[1].insert(at - self.first, self.size_of(job))
+                if self._columns is not None:
+                    self._columns[0].insert(at - self.first, job.expected)
+                    self._columns[1].insert(at - self.first, self.size_of(job))
+            if self._columns is not None and len(self._columns[0]) == len(jobs):
+                self._columns[0].append(job.expected)
+                self._columns[1].append(self.size_of(job))
         else:
             self._slot_of[job.id] = len(self.slots)
             self.slots.append(job)
-            self.estimates.append(job.estimate)
+            self.estimates.append(job.expected)
             self.submits.append(job.submit)
             self.sizes.append(self.size_of(job))
             self.nodes.append(nodes)
             self.procs.append(job.procs)
             self.ids.append(job.id)
-        self.jobs[job.id] = job
+        jobs[job_id] = job
         self.wanted += job.procs * job.cores
         self.fresh.append(job)
 
@@ -334,9 +339,10 @@ class JobQueue:
             del self.entries[:self.first]
             self.first = 0
 
-    def remove_started(self, jobs: Iterable[Job]) -> None:
-        """Take out the jobs; quick for the first ones of a static order."""
-        for job in jobs:
+    def remove_started(self, bookings: Iterable[Booking]) -> None:
+        """Take out the jobs that were booked; quick for the first ones of a static order."""
+        for booking in bookings:
+            job = booking[0]
             if self.ordering.static and self.entries[self.first][-1] is job:
                 del self.jobs[job.id]
                 self.wanted -= job.procs * job.cores
@@ -354,7 +360,7 @@ class JobQueue:
         """Estimates and sizes of the jobs of a static order, kept from the first call on."""
         if self._columns is None:
             jobs = [entry[-1] for entry in self.entries[self.first:]]
-            self._columns = (array("d", [job.estimate for job in jobs]),
+            self._columns = (array("d", [job.expected for job in jobs]),
                              array("q", [self.size_of(job) for job in jobs]))
         return self._columns
 

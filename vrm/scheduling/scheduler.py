@@ -91,13 +91,14 @@ class Scheduler:
         number = len(queue.jobs)
         if not number or (self.interval and not self._is_tick(now)):
             return []
-        waiting = queue.in_order(now)
-        heads = min(number, self.starts or number)
-        bookings = [cluster.book(job, placement, now) for job, placement
-                    in self.dispatcher.decide(now, waiting, cluster, self.policy, heads)]
-        starts = _starts(bookings, waiting) if bookings else []
-        if starts:
-            queue.remove_started([booking.job for booking in bookings])
+        waiting, starts = queue.in_order(now), []
+        if not self.dispatcher.idle(waiting, cluster, self.policy):
+            heads = min(number, self.starts or number)
+            bookings = [cluster.book(job, placement, now) for job, placement
+                        in self.dispatcher.decide(now, waiting, cluster, self.policy, heads)]
+            if bookings:
+                starts = _starts(bookings, waiting)
+                queue.remove_started(bookings)
         queue.fresh.clear()
         return starts
 
@@ -134,11 +135,12 @@ class Scheduler:
 
 def _starts(bookings: List[Booking], waiting: Waiting) -> List[Start]:
     """The starts of a step: backfilled are jobs that overtook one which stays in the queue."""
-    ahead, number = 0, len(waiting)
+    ahead = 0
     for booking in bookings:
-        if ahead < number and waiting[ahead] is booking[0]:
-            ahead += 1
-    if ahead == len(bookings):
+        if waiting[ahead] is not booking[0]:
+            break
+        ahead += 1
+    else:
         return [_new(Start, (booking, False)) for booking in bookings]
     started = {booking.job.id for booking in bookings}
     first: Set[int] = set()

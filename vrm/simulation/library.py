@@ -94,9 +94,13 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     cluster.watchers += watchers
     ordering = _ordering(algorithm)
     dispatcher = (make_backfilling(backfill) if isinstance(backfill, (str, int)) else
-                  dispatcher_of(_own_name(backfill), backfill))
+                  dispatcher_of(_own_name(backfill), backfill, f"backfill={backfill!r}: give a "
+                                "name, a number of reservations, or an object with `fill` or "
+                                "`plan`"))
     placement = (make_policy(policy, cluster, heatmap) if isinstance(policy, str) else
-                 placement_of(_own_name(policy), policy(cluster, heatmap)))
+                 placement_of(_own_name(policy), policy(cluster, heatmap), f"policy={policy!r}: "
+                              "give a name, or a function that gives an object with `nodes` and "
+                              "`place`"))
     if not 0 <= interval < math.inf:
         raise PolicyError(f"interval={interval!r}: give seconds from 0 on")
     if hasattr(source, "rules") and source.processors is not None:
