@@ -26,13 +26,13 @@ import pytest
 from conftest import LIMIT, mpirun_environment, wait_until
 from test_topology import EVEN_ODD_THREADS, machine
 from vrm.live.nodes import agent
-from vrm.live.nodes.agents import (RANK_VARIABLES, SSH, Affinity, AgentEvent, Agents, NodeDown, NodeLost,
-                                   NodeUp, Swept, agent_environment, choose_reach, command_line, is_local,
-                                   probe)
+from vrm.live.nodes.agents import (RANK_VARIABLES, Affinity, AgentEvent, Agents, NodeDown, NodeLost,
+                                   NodeUp, Swept, command_line, is_local, probe)
 from vrm.live.nodes.bindings import compare_affinity
 from vrm.live.nodes.topology import Topology, node_facts, parse_topology, read_topology
 from vrm.model import Node, RankSlot
 from vrm.system.hosts import host_name
+from vrm.system.ways import SSH, WAYS, choose
 
 OPEN_MPI = RANK_VARIABLES["openmpi"]
 RUN = f"r1.{os.getpid()}"
@@ -173,20 +173,20 @@ def test_a_python_that_is_not_there_is_replaced(tmp_path: Path, nodes: StandIn,
 def test_srun_is_the_way_inside_slurm_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "srun").touch(0o755)
     env = {"SLURM_JOB_ID": "5", "PATH": str(tmp_path)}
-    assert choose_reach("auto", env) == "srun"
-    assert choose_reach("ssh", env) == "ssh"
-    assert choose_reach("auto", {**env, "PATH": "/no/such"}) == "ssh"
-    assert choose_reach("auto", {"PATH": str(tmp_path)}) == "ssh"
-    assert choose_reach("srun", {}) == "srun"
+    assert choose("auto", env) == "srun"
+    assert choose("ssh", env) == "ssh"
+    assert choose("auto", {**env, "PATH": "/no/such"}) == "ssh"
+    assert choose("auto", {"PATH": str(tmp_path)}) == "ssh"
+    assert choose("srun", {}) == "srun"
 
 
 def test_an_agents_srun_inherits_nothing_of_the_jobs_tasks() -> None:
     env = {"SLURM_JOB_ID": "5", "SLURM_CPUS_PER_TASK": "4", "SRUN_CPUS_PER_TASK": "4", "A": "b",
            "SLURM_MEM_PER_CPU": "100", "SBATCH_EXPORT": "NONE", "SLURM_CONF": "/c",
            "HWLOC_SYNTHETIC": "pack:1 core:1 pu:1"}
-    assert agent_environment(env, "srun") == {"SLURM_JOB_ID": "5", "SLURM_CONF": "/c", "A": "b",
-                                              "HWLOC_SYNTHETIC": "pack:1 core:1 pu:1"}
-    assert agent_environment(env, "ssh") == env
+    assert WAYS["srun"].environment(env) == {"SLURM_JOB_ID": "5", "SLURM_CONF": "/c", "A": "b",
+                                             "HWLOC_SYNTHETIC": "pack:1 core:1 pu:1"}
+    assert WAYS["ssh"].environment(env) == env
 
 
 def test_names_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

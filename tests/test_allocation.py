@@ -14,9 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vrm.live.batch.allocation import (Allocation, AllocationError, ask, end_of, find_allocation,
-                                       parse_duration, parse_hostfile, parse_pbs_time, parse_qstat,
-                                       parse_scontrol, parse_slurm_time, parse_squeue)
+from vrm.live.batch.allocation import Allocation, ask, end_of, find_allocation
+from vrm.live.batch.base import AllocationError
+from vrm.live.batch.hostfile import parse_hostfile
+from vrm.live.batch.pbs import parse_duration, parse_pbs_time, parse_qstat
+from vrm.live.batch.slurm import parse_scontrol, parse_slurm_time, parse_squeue
 from vrm.system.hosts import expand
 
 Script = Callable[[str, str], None]

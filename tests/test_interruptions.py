@@ -13,7 +13,8 @@ import pytest
 
 from conftest import Site, mpiruns, wait_until
 from vrm.config.schema import load
-from vrm.live.batch.allocation import batch_job, kill_delay, parse_qstat
+from vrm.live.batch.allocation import batch_job, kill_delay
+from vrm.live.batch.pbs import parse_qstat
 from vrm.live.manager.manager import Manager, Running
 from vrm.live.manager.verdict import HOLD, NODE_LOSSES, verdict
 from vrm.live.nodes.nodewatch import Down

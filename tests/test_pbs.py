@@ -12,8 +12,9 @@ from typing import Dict, List
 import pytest
 
 from conftest import Site, wait_until
-from vrm.live.batch.adoption import ATTACH_AFTER, Adoption, attach_command, launch_agent
-from vrm.live.batch.allocation import find_allocation, parse_pbsnodes
+from vrm.live.batch.adoption import ATTACH_AFTER, Adoption, launch_agent
+from vrm.live.batch.allocation import attach_command, find_allocation
+from vrm.live.batch.pbs import parse_pbsnodes
 from vrm.live.launch.openmpi import OpenMPI
 from vrm.live.nodes.agents import Agents, command_line
 from vrm.live.nodes.topology import Topology

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, List, Optional, Sequence, Tuple
 
 from vrm.commands.parsing import command
-from vrm.commands.script import duration
+from vrm.commands.script import duration, option_names
 from vrm.commands.shared import CannotRun, count
+from vrm.live.batch.base import SYSTEMS, with_scripts
 
 MOST_JOBS = 8
 """Jobs of a first queue."""
@@ -58,23 +59,25 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         commands, "init", init, "write a first configuration and queue for this directory", [],
         "vrm init\nvrm init ~/code/solver --ranks 4\nvrm init --slurm -N 4 -t 8:00:00",
         "Looks for programs (in ./bin, else here), MPI, cores and a batch system; writes vrm.yaml, "
-        "queue and, with --slurm or --pbs, the batch script. Files that exist are kept as they "
-        "are.",
-        usage="%(prog)s [PROGRAM ...] [--ranks N] [--slurm | --pbs] [options]")
+        f"queue and, with {option_names().replace(' | ', ' or ')}, the batch script. Files that "
+        "exist are kept as they are.",
+        usage=f"%(prog)s [PROGRAM ...] [--ranks N] [{option_names()}] [options]")
     add = parser.add_argument
     add("programs", metavar="PROGRAM", nargs="*",
         help="your programs, all in one directory (default: those in ./bin, else in ./)")
     add("--ranks", metavar="N", type=count,
         help="MPI ranks of each job (default: as many as a node has cores, 4 at most)")
     systems = parser.add_mutually_exclusive_group()
-    for system, text in (("slurm", "also write vrm.slurm, for sbatch"),
-                         ("pbs", "also write vrm.pbs, for qsub")):
-        systems.add_argument(f"--{system}", dest="system", action="store_const", const=system,
-                             help=text)
+    for system in with_scripts():
+        systems.add_argument(f"--{system.name}", dest="system", action="store_const",
+                             const=system.name,
+                             help=f"also write vrm.{system.name}, for {system.submit}")
     add("-N", "--nodes", metavar="N", type=count, default=1,
         help="nodes that the batch script asks for (default: 1)")
     add("--cores", metavar="N", type=count,
-        help="cores of each node, for --pbs (default: as many as this machine has)")
+        help="cores of each node, for " + " and ".join(
+            f"--{system.name}" for system in with_scripts() if not system.whole_nodes)
+        + " (default: as many as this machine has)")
     add("-t", "--time", metavar="TIME", default="1:00:00",
         help="how long it asks for them (default: 1:00:00)")
 
@@ -145,7 +148,7 @@ def _programs(given: Sequence[str]) -> Tuple[Path, Tuple[str, ...]]:
 
 def _is_program(path: Path) -> bool:
     return (path.is_file() and os.access(path, os.X_OK) and not path.name.startswith(".")
-            and path.suffix not in (".sh", ".py", ".slurm", ".pbs", ".so"))
+            and path.suffix not in (".sh", ".py", ".so", *(f".{name}" for name in SYSTEMS)))
 
 
 def _batch() -> str:
@@ -154,8 +157,8 @@ def _batch() -> str:
     around = batch_system(os.environ)
     if around:
         return f"inside a job of {around}"
-    here = [name for name, tool in (("Slurm (sbatch)", "sbatch"), ("PBS (qsub)", "qsub"))
-            if shutil.which(tool)]
+    here = [f"{system.title} ({system.submit})" for system in with_scripts()
+            if shutil.which(system.submit)]
     return ", ".join(here) or "none; jobs run on this machine"
 
 
@@ -219,7 +222,7 @@ def _script(arguments: argparse.Namespace, cores: int) -> None:
         return
     words = ["script", f"--{arguments.system}", "-N", str(arguments.nodes), "-t", arguments.time,
              "--once", "--here", "-c", "vrm.yaml", "-o", path]
-    words += ["--exclusive"] if arguments.system == "slurm" else ["--cores", str(cores)]
+    words += ["--exclusive"] if SYSTEMS[arguments.system].whole_nodes else ["--cores", str(cores)]
     wanted = parser().parse_all(words)
     wanted.quiet = True
     wanted.act(wanted)
@@ -231,10 +234,10 @@ def _next(found: Found, system: Optional[str]) -> None:
     print("\nnext:")
     steps = [] if found.programs else [("vrm npb build", "or put your programs into ./bin")]
     steps += [("$EDITOR queue", "say what is to run"), ("vrm check", "can all of it run?")]
-    if system == "slurm":
-        steps.append(("sbatch vrm.slurm", "run it; look at the account and partition before"))
-    elif system == "pbs":
-        steps.append(("qsub vrm.pbs", "run it; look at the account and queue before"))
+    if system:
+        about = SYSTEMS[system]
+        steps.append((f"{about.submit} vrm.{system}",
+                      f"run it; look at the account and {about.queue_word} before"))
     else:
         steps.append(("vrm run --once", "run it"))
     for typed, why in steps:

@@ -12,21 +12,22 @@ from typing import Any, Optional, Sequence, Tuple
 
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, count, default_config, tell
+from vrm.live.batch.base import Wrapper, WrapperError, with_scripts
 
 _MEMORY = {"": 1, "M": 1, "G": 1 << 10, "T": 1 << 20}
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
+    known = with_scripts()
     parser = command(
         commands, "script", write, "write the batch script that starts vrm on nodes of its own",
-        [shared], "vrm script --slurm -N 4 -t 8:00:00 --exclusive --module openmpi -o job.sh\n"
-        "vrm script --pbs -N 4 -t 8h --cores 64 --queue short --once -o job.pbs",
-        usage="%(prog)s (--slurm | --pbs) -N NODES -t TIME [options]")
+        [shared], "\n".join(f"vrm script {system.script_example}" for system in known),
+        usage=f"%(prog)s ({option_names()}) -N NODES -t TIME [options]")
     systems = parser.add_mutually_exclusive_group(required=True)
-    for system, text in (("slurm", "for sbatch"), ("pbs", "for qsub (PBS Pro, OpenPBS)")):
-        systems.add_argument(f"--{system}", dest="system", action="store_const", const=system,
-                             help=text)
+    for system in known:
+        systems.add_argument(f"--{system.name}", dest="system", action="store_const",
+                             const=system.name, help=system.script_help)
     add = parser.add_argument
     add("-N", "--nodes", metavar="N", type=count, required=True, help="how many nodes")
     add("-t", "--time", metavar="TIME", type=duration, required=True,
@@ -39,7 +40,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         help="memory for each core, as 1400M or 2G (default: the site's)")
     add("--account", metavar="NAME", type=name, help="who pays")
     add("--partition", "--queue", dest="queue", metavar="NAME", type=name,
-        help="the partition (Slurm) or queue (PBS)")
+        help="the " + " or ".join(f"{system.queue_word} ({system.title})" for system in known))
     add("--module", metavar="NAME", type=name, action="extend", nargs="+", default=[],
         help="modules to load, such as that of your MPI (default: those that are loaded now; with "
              "this option a loaded Python as well)")
@@ -59,6 +60,11 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="replace a file that exists")
 
 
+def option_names() -> str:
+    """The options that name a batch system: `--slurm | --pbs`."""
+    return " | ".join(f"--{system.name}" for system in with_scripts())
+
+
 def write(arguments: argparse.Namespace) -> int:
     """Write the script and tell how to submit it; 0. Raises ConfigError or CannotRun."""
     from vrm.config.schema import load
@@ -68,7 +74,7 @@ def write(arguments: argparse.Namespace) -> int:
     if given is None:
         raise CannotRun("which configuration is vrm to run with? Give -c FILE")
     settings = load(given)
-    wrapper = wrappers.Wrapper(
+    wrapper = Wrapper(
         command=vrm_command(given, arguments), nodes=arguments.nodes, walltime=arguments.time,
         name=arguments.name or batch_name(given, alone=arguments.chain > 1),
         cores=arguments.cores or cores_of(settings), memory=arguments.mem_per_cpu,
@@ -79,7 +85,7 @@ def write(arguments: argparse.Namespace) -> int:
         file=arguments.out or "FILE", directives=tuple(map(directive, arguments.directive)))
     try:
         text = wrappers.script(arguments.system, wrapper)
-    except wrappers.WrapperError as error:
+    except WrapperError as error:
         raise CannotRun(str(error)) from error
     warn(settings, arguments)
     if arguments.out is None:

@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from vrm.config.problems import Problem
 from vrm.config.yaml_reader import Document, Source, found, reason, shown, validated
 from vrm.model.times import seconds_of
+from vrm.system.ways import WAYS
 
 # ----------------------------------------------------------------------- the kinds of settings
 # Validators run from the last one in Annotated[...] to the first.
@@ -141,9 +142,9 @@ def _program(value: Any, info: ValidationInfo) -> str:
 def _reach(value: Any) -> Union[str, Tuple[str, ...]]:
     if isinstance(value, (list, tuple)) and value and all(isinstance(v, str) for v in value):
         return tuple(value)
-    if isinstance(value, str) and _lower(value) in ("auto", "ssh", "srun"):
+    if isinstance(value, str) and _lower(value) in ("auto", *WAYS):
         return str(_lower(value))
-    wanted = "auto, ssh, srun, or a list: the words of a program instead of ssh"
+    wanted = f"auto, {', '.join(WAYS)}, or a list: the words of a program instead of ssh"
     _refuse(value, wanted, '[ssh, -p, "2222"]')
 
 

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import collections
 import os
-import re
-import shutil
 import subprocess
-from pathlib import Path
 from typing import Deque, Dict, Mapping, Optional, Tuple
+
+from vrm.live.batch.allocation import attach_command
 
 ATTACH_AFTER = 1.0
 """Seconds after which a job that still runs is added: each one is a record more in PBS."""
@@ -30,30 +29,10 @@ GIVEN_UP_AFTER = 5.0
 """Seconds that pbs_attach may take."""
 
 
-def attach_command(env: Mapping[str, str]) -> Tuple[str, ...]:
-    """What adds a session to the PBS job of this environment, before `-p PID` or a command; none
-    outside of PBS, or where PBS has no such program (as Torque)."""
-    job = env.get("PBS_JOBID", "")
-    # The id becomes a word of a command line: it must look like one.
-    if not env.get("PBS_NODEFILE") or not re.fullmatch(r"[A-Za-z0-9][\w.\[\]-]*", job):
-        return ()
-    places = [env.get("PATH", os.defpath)]
-    if env.get("PBS_EXEC"):
-        places.append(os.path.join(env["PBS_EXEC"], "bin"))
-    try:
-        text = Path(env.get("PBS_CONF_FILE", "/etc/pbs.conf")).read_text(errors="replace")
-        places += [os.path.join(place, "bin")
-                   for place in re.findall(r"^PBS_EXEC=(\S+)", text, re.MULTILINE)]
-    except OSError:
-        pass  # no PBS here, or one that is set up otherwise
-    found = shutil.which("pbs_attach", path=os.pathsep.join(places))
-    return (os.path.abspath(found), "-j", job) if found else ()
-
-
 class Adoption:
     """Adds the sessions of jobs to the batch job, one after the other and without ever waiting.
 
-    `command` is that of `attach_command`; without it nothing is done. `trouble` says why the last
+    `command` is that of `vrm.live.batch.allocation.attach_command`; without it nothing is done. `trouble` says why the last
     session could not be added.
     """
 

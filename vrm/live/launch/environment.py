@@ -1,4 +1,5 @@
-"""The environment that jobs are started in: the one place that decides it.
+"""The environment that jobs are started in: the one place that decides it, but for what batch systems
+add (see `vrm.live.batch.base`).
 
 It starts from vrm's own environment and is made in this order; later rows win.
 
@@ -34,11 +35,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
-from itertools import groupby
 from pathlib import Path
 from typing import Dict, Iterable, Mapping, Optional, Sequence, Union
 
+from vrm.live.batch.base import SYSTEMS, around
 from vrm.live.launch.base import LaunchError
 from vrm.model import RankSlot
 
@@ -82,10 +82,8 @@ def environment(base: Mapping[str, str], user: Optional[Mapping[str, str]] = Non
     env = {name: value for name, value in base.items()
            if not _UNWANTED.fullmatch(name) and name != "OMP_NUM_THREADS"
            and not (inside and name in _ALSO_INSIDE_OPEN_MPI)}
-    if "SLURM_JOB_ID" in env:
-        env["SLURM_OVERLAP"] = "1"
-        if slots:
-            env["SLURM_TASKS_PER_NODE"] = _tasks_per_node(env, slots)
+    for system in SYSTEMS.values():
+        env.update(system.job_environment(env, slots))
     if allow_root:
         env.update((name, "1") for name in ROOT_VARIABLES)
     for name, value in (settings or {}).items():
@@ -108,16 +106,6 @@ def with_threads(env: Mapping[str, str], variables: Optional[Mapping[str, str]],
         return {**env, **(variables or {})}
     threads = max((len(slot.cores) for slot in slots), default=1)
     return {"OMP_NUM_THREADS": str(threads), **env, **(variables or {})}
-
-
-def _tasks_per_node(env: Mapping[str, str], slots: Sequence[int]) -> str:
-    """Slurm's form of the cores of every node, such as `8(x4),4`."""
-    given = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or ""
-    allocated = int(given) if given.isdigit() else len(slots)
-    if allocated != len(slots):  # only some nodes of the allocation are in use
-        slots = [max(slots)] * allocated
-    runs = ((cores, len(list(same))) for cores, same in groupby(slots))
-    return ",".join(f"{cores}(x{times})" if times > 1 else str(cores) for cores, times in runs)
 
 
 def open_mpi_settings(major: int, chosen: Iterable[str], one_machine: bool, emulated: bool,
@@ -150,22 +138,18 @@ def open_mpi_settings(major: int, chosen: Iterable[str], one_machine: bool, emul
 
 
 def hydra_settings(base: Mapping[str, str]) -> Dict[str, str]:
-    """The variables that Hydra wants: inside a Slurm job its proxies must not be bound."""
-    return {"SLURM_CPU_BIND": "none"} if "SLURM_JOB_ID" in base else {}
-
-
-_STEP_WISHES = re.compile(r"""
-    SLURM_(CPU_BIND\w*|CPUS_PER_TASK|CORE_SPEC|DISTRIBUTION|EXACT|EXCLUSIVE|HINT|HOSTFILE|MEM_BIND\w*
-          |MULTI_PROG|NNODES|NPROCS|NTASKS(_PER_\w+)?|OVERCOMMIT|THREADS_PER_CORE|WHOLE)
-    |SRUN_CPUS_PER_TASK|SLURM_TRES_PER_TASK
-    """, re.VERBOSE)
+    """The variables that Hydra wants inside a batch job: in Slurm's its proxies must not be
+    bound."""
+    system = around(base)
+    return dict(system.hydra_settings) if system else {}
 
 
 def step_environment(env: Mapping[str, str], user: Mapping[str, str]) -> Dict[str, str]:
     """The environment for srun: without wishes for the whole job that it would take for the
     step's. `user` are the variables of `Launcher.Environment`, which stay."""
+    wishes = [system.step_wishes for system in SYSTEMS.values() if system.step_wishes]
     return {name: value for name, value in env.items()
-            if name in user or not _STEP_WISHES.fullmatch(name)}
+            if name in user or not any(wish.fullmatch(name) for wish in wishes)}
 
 
 _THREAD_PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
@@ -181,53 +165,16 @@ def thread_settings(env: Mapping[str, str], user: Mapping[str, str], threads: in
     return settings
 
 
-_BATCH_LESS = {
-    "pbs": ({"OMPI_MCA_ras": "^tm", "OMPI_MCA_plm": "rsh"},
-            {"PRTE_MCA_ras": "^pbs,tm", "PRTE_MCA_plm": "ssh"}),
-    "gridengine": ({"OMPI_MCA_ras": "^gridengine", "OMPI_MCA_plm_rsh_disable_qrsh": "1"},
-                   {"PRTE_MCA_plm_ssh_disable_qrsh": "1"}),
-    "lsf": ({"OMPI_MCA_ras": "^lsf", "OMPI_MCA_plm": "rsh"},
-            {"PRTE_MCA_ras": "^lsf", "PRTE_MCA_plm": "ssh"}),
-}
-"""What makes Open MPI 4.1 and 5 overlook a batch system and start ranks by ssh."""
-
-
 def batch_settings(major: int, base: Mapping[str, str], cores: Mapping[str, int]
                    ) -> Dict[str, str]:
-    """The variables for Open MPI inside PBS, Grid Engine and LSF: none where it finds a slot
-    for each of the `cores` of every host there, else those that make it overlook them."""
-    for kind, slots in (
-            ("pbs", _slots_of_lines(base, "PBS_NODEFILE") if "PBS_JOBID" in base else None),
-            ("gridengine", _slots_of_lines(base, "PE_HOSTFILE") if "PE_HOSTFILE" in base else None),
-            ("lsf", _slots_of_pairs(base.get("LSB_MCPU_HOSTS", "")) if "LSB_JOBID" in base
-             else None)):
+    """The variables for Open MPI inside batch systems: none where it finds a slot for each of the
+    `cores` of every host there, else those that make it overlook them."""
+    for system in SYSTEMS.values():
+        slots = system.openmpi_slots(base)
         if slots is not None and any(
-                slots[host.partition(".")[0]] < wanted for host, wanted in cores.items()):
-            return dict(_BATCH_LESS[kind][major >= 5])
+                slots.get(host.partition(".")[0], 0) < wanted for host, wanted in cores.items()):
+            return dict(system.openmpi_overlooks[major >= 5])
     return {}
-
-
-def _slots_of_lines(base: Mapping[str, str], variable: str) -> "Counter[str]":
-    """Slots by short host name in a file of a line for each, or with their number behind."""
-    slots: "Counter[str]" = Counter()
-    try:
-        text = Path(base.get(variable, "")).read_text()
-    except OSError:  # then Open MPI finds nothing there either
-        text = ""
-    for words in map(str.split, text.splitlines()):
-        if words:
-            number = words[1] if len(words) > 1 else ""
-            slots[words[0].partition(".")[0]] += int(number) if number.isdigit() else 1
-    return slots
-
-
-def _slots_of_pairs(text: str) -> "Counter[str]":
-    """Slots by short host name in a text such as `n0 4 n1 8`."""
-    slots: "Counter[str]" = Counter()
-    words = text.split()
-    for host, number in zip(words[::2], words[1::2]):
-        slots[host.partition(".")[0]] += int(number) if number.isdigit() else 0
-    return slots
 
 
 def chosen_variables(base: Mapping[str, str], user: Mapping[str, str],

@@ -28,7 +28,6 @@ import json
 import os
 import select
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +41,7 @@ from typing import (Any, Collection, Deque, Dict, FrozenSet, Iterable, List, Map
 from vrm.live.nodes import agent
 from vrm.live.nodes.topology import NodeFacts, Topology, TopologyError, node_facts, parse_cpu_list
 from vrm.system.hosts import host_name
+from vrm.system.ways import WAYS, choose
 
 PING_EVERY = 5.0
 """Seconds from an agent's answer to the next ping; less where a node must answer in less."""
@@ -144,22 +144,6 @@ AgentEvent = Union[NodeUp, NodeLost, NodeDown, Affinity, Swept]
 # not to be found, with the one that is there.
 _START = 'p=$1; [ -x "$p" ] || p=python3; shift; exec "$p" -I -S "$@"'
 
-SSH = ("ssh", "-T", "-x", "-a", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes",
-       "-o", "ControlMaster=no")
-"""OpenSSH's client, as the user has configured it, but never asking and never staying behind."""
-
-_SLURM_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JOB_ID", "SLURM_JOBID",
-               "SLURM_CLUSTER_NAME", "SLURM_CLUSTERS")
-
-
-def choose_reach(reach: str, env: Mapping[str, str]) -> str:
-    """ssh or srun: `auto` is srun inside a Slurm job where there is one."""
-    if reach != "auto":
-        return reach
-    inside = env.get("SLURM_JOB_ID") and shutil.which("srun", path=env.get("PATH"))
-    return "srun" if inside else "ssh"
-
-
 # Before that, the session which ssh has made is added to the batch job around.
 _ATTACH = 'a=$1 o=$2 j=$3; shift 3; "$a" "$o" "$j" -p $$ >/dev/null 2>&1; '
 
@@ -168,7 +152,7 @@ def command_line(host: str, reach: str, timeout: float, command: Sequence[str] =
                  program: Sequence[str] = (agent.__file__, str(SILENCE)),
                  attach: Sequence[str] = ()) -> Tuple[str, ...]:
     """What starts the agent of a node, or another `program` of vrm's: a file for Python, and its
-    arguments. `reach` is local, ssh or srun.
+    arguments. `reach` is local, or one of `vrm.system.ways`.
 
     `command` stands in the place of ssh and its options: it gets the host's name, and the command
     to run there as one word, as ssh does. That goes through a shell there; it holds fixed words
@@ -179,29 +163,20 @@ def command_line(host: str, reach: str, timeout: float, command: Sequence[str] =
     if reach == "local":
         return (start[0], "-I", "-S", *start[1:])
     words = ("/bin/sh", "-c", _START, "sh", *start)
-    if reach == "srun":
-        # Beside everything else that runs there, and taking nothing away from it.
-        return ("srun", "--overlap", "-N1", "-n1", "-w", host, "--cpu-bind=none", "--mem=0",
-                "--gres=none", "--mpi=none", "--export=ALL", "--quiet", *words)
+    way = WAYS[reach]
+    if not way.shell:
+        return (*way.start(host, timeout), *words)
     if attach:
         words = ("/bin/sh", "-c", _ATTACH + _START, "sh", *attach, *start)
-    way = command or (*SSH, "-o", f"ConnectTimeout={max(1, round(timeout))}")
-    return (*way, host, " ".join(map(shlex.quote, words)))
-
-
-def agent_environment(env: Mapping[str, str], reach: str) -> Dict[str, str]:
-    """The environment in which ssh or srun is started. What a Slurm job says of its own tasks
-    (CPUs, memory, distribution) would be taken for options of the agent's step."""
-    if reach != "srun":
-        return dict(env)
-    return {name: value for name, value in env.items()
-            if name in _SLURM_KEPT or not name.startswith(("SLURM_", "SRUN_", "SBATCH_"))}
+    before = (*command, host) if command else way.start(host, timeout)
+    return (*before, " ".join(map(shlex.quote, words)))
 
 
 def is_local(host: str, env: Mapping[str, str]) -> bool:
     """Whether this is the machine's own name."""
     own = os.uname().nodename
-    names = {own, "localhost", "127.0.0.1", "::1", env.get("SLURMD_NODENAME", own)}
+    names = {own, "localhost", "127.0.0.1", "::1",
+             *(env[way.own_name] for way in WAYS.values() if way.own_name in env)}
     if host in names:
         return True
     # A short name and a long one are the same, two long ones are not.
@@ -264,7 +239,7 @@ class Agents:
     """The agents of all hosts of a run; see the top of this file.
 
     `run` is the mark of the run's processes, needed before ranks are asked for or swept. `reach`
-    is auto, ssh or srun; `command` goes in the place of ssh, and `attach` adds its sessions to the
+    is auto, or one of `vrm.system.ways`; `command` goes in the place of ssh, and `attach` adds its sessions to the
     batch job (see `command_line`); `env` is the environment of ssh and srun. `timeout`: seconds in which a node must answer. Times given and
     returned are of the clock time.monotonic.
     """
@@ -277,12 +252,12 @@ class Agents:
                  granted: Optional[Mapping[str, int]] = None) -> None:
         env = dict(os.environ if env is None else env)
         self.run = run
-        self.reach = "ssh" if command else choose_reach(reach, env)
+        self.reach = "ssh" if command else choose(reach, env)
         self.timeout = timeout
         self._command = tuple(command)
         self._attach = tuple(attach)
         self._wishes = {host: str(cores) for host, cores in (granted or {}).items()}
-        self.env = agent_environment(env, self.reach)
+        self.env = WAYS[self.reach].environment(env)
         self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping, *pauses, fan_out)
         self._nodes = {host: _Node(host, "local" if is_local(host, env) else self.reach)
                        for host in hosts}

@@ -13,7 +13,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, Uni
 
 from vrm.config.problems import ConfigError
 from vrm.config.schema import Settings, load
-from vrm.live.batch.allocation import AllocationError, find_allocation
+from vrm.live.batch.allocation import find_allocation
+from vrm.live.batch.base import AllocationError, with_scripts
 from vrm.live.launch.base import LaunchError, make_launcher
 from vrm.live.nodes.topology import TopologyError, cluster_geometry
 from vrm.live.site.doctor import Finding, ask_nodes
@@ -115,7 +116,8 @@ def _cluster(settings: Settings, env: Mapping[str, str], sizes: Dict[str, Size],
     if shape.emulated and not settings.emulate and not sizes:
         report.add("note", "nodes", "this machine is smaller than the configuration says: checked "
                    "as configured", "run vrm there, in a batch job: `vrm script` writes one")
-    elif alone and not sizes and (shutil.which("sbatch") or shutil.which("qsub")):
+    elif alone and not sizes and any(
+            shutil.which(system.submit) for system in with_scripts()):
         report.add("note", "nodes", "checked for this machine alone, outside of a batch job",
                    "for 4 nodes: vrm check --nodes 4 (--sockets and --cores, if they differ)")
     return Cluster(shape.nodes)

@@ -20,7 +20,8 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
 from vrm.config.problems import ConfigError
 from vrm.config.schema import Settings, load
-from vrm.live.batch.allocation import Allocation, AllocationError, find_allocation
+from vrm.live.batch.allocation import Allocation, find_allocation
+from vrm.live.batch.base import AllocationError
 from vrm.live.launch.base import LaunchError, make_launcher
 from vrm.live.nodes import agent
 from vrm.live.nodes.agents import probe

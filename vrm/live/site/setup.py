@@ -14,8 +14,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from vrm.config.own import load_own
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Settings
-from vrm.live.batch.adoption import Adoption, attach_command
-from vrm.live.batch.allocation import AllocationError, batch_job, batch_system, end_of, find_allocation
+from vrm.live.batch.adoption import Adoption
+from vrm.live.batch.allocation import attach_command, batch_job, batch_system, end_of, find_allocation
+from vrm.live.batch.base import AllocationError
 from vrm.live.launch.base import Launcher, LaunchError, make_launcher
 from vrm.live.nodes.agents import Agents, is_local
 from vrm.live.nodes.nodewatch import NodeWatch

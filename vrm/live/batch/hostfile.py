@@ -1,0 +1,44 @@
+"""A file of hosts that the configuration names (`Hosts: File`), in place of a batch system's."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict
+
+from vrm.live.batch.base import AllocationError
+from vrm.system.hosts import expand
+
+
+def parse_hostfile(text: str, place: str = "host file") -> Dict[str, int]:
+    """The hosts of a file, and the cores of each that it grants (0: not said).
+
+    A line is a name or a folded list, alone or with `slots=N` (as for Open MPI) or `:N` (as for
+    MPICH); `#` begins a comment. The cores of a host that is named again are added. Raises
+    AllocationError with all lines that are none.
+    """
+    hosts: Dict[str, int] = {}
+    wrong = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        name, *options = words
+        if re.search(r":\d+$", name) and not options:
+            name, _, count = name.rpartition(":")
+            options = [f"slots={count}"]
+        try:
+            names = expand(name)
+            slots = [re.fullmatch(r"slots=([1-9]\d{0,6})", option) for option in options]
+            if len(slots) > 1 or not all(slots):
+                raise ValueError(f"`{' '.join(options)}` is not understood")
+        except ValueError as error:
+            wrong.append(f"{place}:{number}: {error}")
+            continue
+        for host in names:
+            hosts[host] = hosts.get(host, 0) + (int(slots[0][1]) if slots and slots[0] else 0)
+    if wrong:
+        raise AllocationError("\n".join(wrong) + "\nwrite one host per line: `name`, `name "
+                              "slots=8` or `name:8`, where name may be a list such as n[0-3]")
+    if not hosts:
+        raise AllocationError(f"{place}: no host in it; write one name to a line")
+    return hosts

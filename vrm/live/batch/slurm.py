@@ -1,0 +1,194 @@
+"""Slurm: nodes from `SLURM_JOB_NODELIST`, cores of each from `SLURM_JOB_CPUS_PER_NODE` or the tasks and
+`SLURM_CPUS_PER_TASK`, the end from `squeue`, `scontrol` or `SLURM_JOB_END_TIME`.
+
+Inside a step (srun), the nodes of the step count.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import Dict, List, Mapping, Optional, Sequence
+
+from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Question, Wrapper,
+                                 WrapperError, clock, epoch, register, whole)
+from vrm.system.hosts import MOST_HOSTS, expand
+
+WARNING = 120
+"""Seconds before the end at which Slurm sends its warning, unless told otherwise."""
+LEAST_WARNING = 60
+"""Seconds: Slurm sends warnings to the minute, so a shorter one may come too late."""
+
+
+@register
+class Slurm(BatchSystem):
+    """Slurm, from 20.11 on."""
+
+    name = "slurm"
+    title = "Slurm"
+    signs = ids = ("SLURM_JOB_ID", "SLURM_JOBID")
+    kill_delay = 30.0  # KillWait
+    hydra_settings = {"SLURM_CPU_BIND": "none"}
+    step_wishes = re.compile(r"""
+        SLURM_(CPU_BIND\w*|CPUS_PER_TASK|CORE_SPEC|DISTRIBUTION|EXACT|EXCLUSIVE|HINT|HOSTFILE|MEM_BIND\w*
+              |MULTI_PROG|NNODES|NPROCS|NTASKS(_PER_\w+)?|OVERCOMMIT|THREADS_PER_CORE|WHOLE)
+        |SRUN_CPUS_PER_TASK|SLURM_TRES_PER_TASK
+        """, re.VERBOSE)
+    submit = "sbatch"
+    directive = "SBATCH"
+    script_help = "for sbatch"
+    script_example = "--slurm -N 4 -t 8:00:00 --exclusive --module openmpi -o job.sh"
+    queue_word = "partition"
+    whole_nodes = True
+
+    def hosts(self, env: Environment) -> Dict[str, int]:
+        """Those of the job, or of the step around."""
+        return slurm_hosts(env)
+
+    def questions(self, job: str) -> Sequence[Question]:
+        """squeue, and scontrol where that fails."""
+        return ((("squeue", "-h", "-j", job, "-o", "%A %e"),
+                 lambda text: Answer(parse_squeue(text, job))),
+                (("scontrol", "show", "job", job), lambda text: Answer(parse_scontrol(text, job))))
+
+    def own_end(self, env: Environment) -> Optional[float]:
+        """As it was when the job began: administrators extend jobs."""
+        end = env.get("SLURM_JOB_END_TIME", "")
+        return float(end) if re.fullmatch(r"\d{1,12}", end) else None
+
+    def restarts(self, env: Environment, runs: int) -> int:
+        """Slurm counts them itself."""
+        return whole(env, "SLURM_RESTART_COUNT")
+
+    def job_environment(self, env: Environment, slots: Sequence[int]) -> Dict[str, str]:
+        """Without SLURM_OVERLAP the mpiruns of several jobs wait for each other; and Open MPI takes
+        its slots from SLURM_TASKS_PER_NODE."""
+        if "SLURM_JOB_ID" not in env:
+            return {}
+        more = {"SLURM_OVERLAP": "1"}
+        if slots:
+            more["SLURM_TASKS_PER_NODE"] = _tasks_per_node(env, slots)
+        return more
+
+    def check_script(self, wrapper: Wrapper) -> None:
+        """Whether the warning comes in time."""
+        warning = WARNING if wrapper.warning is None else wrapper.warning
+        if warning < LEAST_WARNING:
+            raise WrapperError(f"a warning {warning} s before the end may come too late: give "
+                               f"--signal {LEAST_WARNING} or more")
+        if warning >= wrapper.walltime:
+            raise WrapperError(f"the warning is due {warning} s before the end of "
+                               f"{wrapper.walltime} s: give a smaller --signal or a larger -t")
+
+    def script_lines(self, wrapper: Wrapper) -> List[str]:
+        """Options of sbatch."""
+        ask = [f"--job-name={wrapper.name}", f"--nodes={wrapper.nodes}"]
+        if wrapper.cores is not None:
+            ask += ["# A task slot for every core (not hardware thread): mpirun starts no more ranks",
+                    "# on a node than it has slots.",
+                    f"--ntasks-per-node={wrapper.cores}", "--cpus-per-task=1", "--ntasks-per-core=1"]
+        ask.append(f"--time={clock(wrapper.walltime)}")
+        if wrapper.exclusive:
+            ask += ["# Whole nodes: no jobs of others on them."
+                    + ("" if wrapper.cores else " vrm uses all their cores."), "--exclusive"]
+        if wrapper.memory is not None:
+            ask += ["# By core, not by node: of two jobs on a node the first could take all memory.",
+                    f"--mem-per-cpu={wrapper.memory}M"]
+        warning = WARNING if wrapper.warning is None else wrapper.warning
+        ask += [f"# {warning} s before the end vrm itself (B:) gets a signal: it starts nothing "
+                "more and ends.", f"--signal=B:USR1@{warning}",
+                "# A node that fails ends the jobs that run on it, not the allocation.", "--no-kill"]
+        if wrapper.chain > 1:
+            ask += ["# Of the jobs of this name and user, one runs at a time.",
+                    "--dependency=singleton"]
+        if wrapper.account:
+            ask.append(f"--account={wrapper.account}")
+        if wrapper.queue:
+            ask.append(f"--partition={wrapper.queue}")
+        ask += [f"--output={wrapper.name}-%j.out",
+                "# A job that is put back into the queue and runs again adds to its output.",
+                "--open-mode=append"]
+        return ask
+
+    def chain(self, file: str, rest: str) -> List[str]:
+        """`singleton`, in the script, lets one run at a time."""
+        return [f"for i in 1 {rest}; do sbatch {file}; done"]
+
+
+def slurm_hosts(env: Mapping[str, str]) -> Dict[str, int]:
+    """The nodes of a Slurm job or step, with the CPUs granted on each (0: not said)."""
+    name = next((name for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST") if env.get(name)), "")
+    if not name:
+        raise AllocationError(f"SLURM_JOB_NODELIST: is not set in this Slurm job; {MEND}")
+    hosts = _expanded(env, name)
+    cpus = slurm_counts(env, "SLURM_JOB_CPUS_PER_NODE", len(hosts))
+    if not cpus:
+        each = env.get("SLURM_CPUS_PER_TASK", "1")
+        tasks = slurm_counts(env, "SLURM_TASKS_PER_NODE", len(hosts))
+        cpus = [int(each) * count for count in tasks] if each.isdigit() else []
+    granted = dict(zip(hosts, cpus or [0] * len(hosts)))
+    if env.get("SLURM_STEP_NODELIST") and env.get("SLURM_STEP_ID"):
+        return {host: granted.get(host, 0) for host in _expanded(env, "SLURM_STEP_NODELIST")}
+    return granted
+
+
+def _expanded(env: Mapping[str, str], name: str) -> List[str]:
+    try:
+        return list(dict.fromkeys(expand(env[name].strip())))
+    except ValueError as error:
+        raise AllocationError(f"{name}: {error}; {MEND}") from error
+
+
+def slurm_counts(env: Mapping[str, str], name: str, hosts: int) -> List[int]:
+    """Slurm's counts for each node, such as `8(x3),4`; none when the variable is not set.
+
+    Raises AllocationError when they are no counts, or not for so many hosts.
+    """
+    text = env.get(name, "").strip()
+    counts: List[int] = []
+    for part in text.split(",") if text else ():
+        match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part.strip())
+        if not match or len(counts) > MOST_HOSTS:
+            raise AllocationError(f"{name}: `{text}` is not a list of counts such as 8(x3),4; "
+                                  f"{MEND}")
+        counts += [int(match[1])] * int(match[2] or 1)
+    if counts and len(counts) != hosts:
+        raise AllocationError(f"{name}: `{text}` is for {len(counts)} nodes, and "
+                              f"SLURM_JOB_NODELIST names {hosts}; {MEND}")
+    return counts
+
+
+def parse_slurm_time(text: str) -> Optional[float]:
+    """Seconds since the epoch of a local time as Slurm prints it (2026-11-21T16:00:00); None
+    for `N/A`, `Unknown` and the like."""
+    match = re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)", text.strip())
+    return epoch(*map(int, match.groups())) if match else None
+
+
+def parse_squeue(text: str, job: str) -> Optional[float]:
+    """The end of `job` in what `squeue -h -j JOB -o "%A %e"` prints: an array's first job shares
+    its number with the array, so there may be other lines."""
+    for line in text.splitlines():
+        number, _, end = line.strip().partition(" ")
+        if number == job:
+            return parse_slurm_time(end)
+    return None
+
+
+def parse_scontrol(text: str, job: str) -> Optional[float]:
+    """The end of `job` in what `scontrol show job JOB` prints."""
+    for record in re.split(r"(?=\bJobId=)", text):
+        if re.match(rf"JobId={re.escape(job)}\b", record):
+            end = re.search(r"\bEndTime=(\S+)", record)
+            return parse_slurm_time(end[1]) if end else None
+    return None
+
+
+def _tasks_per_node(env: Mapping[str, str], slots: Sequence[int]) -> str:
+    """Slurm's form of the cores of every node, such as `8(x4),4`."""
+    given = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or ""
+    allocated = int(given) if given.isdigit() else len(slots)
+    if allocated != len(slots):  # only some nodes of the allocation are in use
+        slots = [max(slots)] * allocated
+    runs = ((cores, len(list(same))) for cores, same in groupby(slots))
+    return ",".join(f"{cores}(x{times})" if times > 1 else str(cores) for cores, times in runs)
