@@ -25,8 +25,10 @@ import pytest
 
 from conftest import LIMIT, mpirun_environment, wait_until
 from test_topology import EVEN_ODD_THREADS, machine
+from vrm.live.launch.openmpi import OpenMPI
+from vrm.live.launch.srun import Srun
 from vrm.live.nodes import agent
-from vrm.live.nodes.agents import (RANK_VARIABLES, Affinity, AgentEvent, Agents, NodeDown, NodeLost,
+from vrm.live.nodes.agents import (Affinity, AgentEvent, Agents, NodeDown, NodeLost,
                                    NodeUp, Swept, command_line, is_local, probe)
 from vrm.live.nodes.bindings import compare_affinity
 from vrm.live.nodes.topology import Topology, node_facts, parse_topology, read_topology
@@ -34,7 +36,7 @@ from vrm.model import Node, RankSlot
 from vrm.system.hosts import host_name
 from vrm.system.ways import SSH, WAYS, choose
 
-OPEN_MPI = RANK_VARIABLES["openmpi"]
+OPEN_MPI = OpenMPI.rank_variables
 RUN = f"r1.{os.getpid()}"
 """The mark of these tests' jobs; others may be tested on this machine at the same time."""
 
@@ -541,7 +543,7 @@ def test_a_batch_script_has_the_variable_of_ranks(nodes: StandIn, jobs: Jobs) ->
     jobs.start("wait()", SLURM_PROCID="0")
     jobs.start("wait()", SLURM_PROCID="1", SLURM_STEP_ID="4")
     loop = nodes.make("n1").start()
-    loop.agents.ask_affinity(1, {"n1": 2}, RANK_VARIABLES["srun"], patience=0.0)
+    loop.agents.ask_affinity(1, {"n1": 2}, Srun.rank_variables, patience=0.0)
     assert list(loop.next(Affinity).ranks) == [1]
 
 

@@ -19,10 +19,10 @@ def test_emulated_nodes_are_this_machine() -> None:
     policy = make_policy("compact", cluster)
     one = policy.place(Job(0, "a", 2, 1), cluster)
     both = policy.place(Job(1, "a", 4, 1), cluster)
-    assert not NodeWatch(None, cluster, {}, "openmpi", "login").beyond(both)
+    assert not NodeWatch(None, cluster, {}, ("OMPI_COMM_WORLD_RANK",), "login").beyond(both)
     agents = Agents(["n0", "n1"], env={})
     try:
-        watch = NodeWatch(agents, cluster, {}, "openmpi", "n0")
+        watch = NodeWatch(agents, cluster, {}, ("OMPI_COMM_WORLD_RANK",), "n0")
         assert not watch.beyond(one)
         assert watch.beyond(both)
     finally:
@@ -49,7 +49,7 @@ def test_what_is_told_of_a_node_that_goes_and_comes() -> None:
     cores = Core(0, 0, 0, (0,)), Core(1, 0, 1, (1,))
     shape = Topology(names[1], cores, (cores,))
     agents = Told()
-    watch = NodeWatch(agents, cluster, {names[1]: shape}, "openmpi", names[0])  # type: ignore
+    watch = NodeWatch(agents, cluster, {names[1]: shape}, ("OMPI_COMM_WORLD_RANK",), names[0])  # type: ignore
     for event, told, answers in (
             (NodeUp(names[1], NodeFacts(shape)), [], True),
             (NodeLost(names[1], "x"), [Unsure(1, "x")], False),

@@ -6,13 +6,13 @@ import argparse
 import os
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, List, Optional, Sequence, Tuple
 
-from vrm.commands.parsing import command
+from vrm.commands.parsing import Parser, command
 from vrm.commands.script import duration, option_names
 from vrm.commands.shared import CannotRun, count
-from vrm.live.batch.base import SYSTEMS, with_scripts
 
 MOST_JOBS = 8
 """Jobs of a first queue."""
@@ -59,9 +59,16 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         commands, "init", init, "write a first configuration and queue for this directory", [],
         "vrm init\nvrm init ~/code/solver --ranks 4\nvrm init --slurm -N 4 -t 8:00:00",
         "Looks for programs (in ./bin, else here), MPI, cores and a batch system; writes vrm.yaml, "
-        f"queue and, with {option_names().replace(' | ', ' or ')}, the batch script. Files that "
-        "exist are kept as they are.",
-        usage=f"%(prog)s [PROGRAM ...] [--ranks N] [{option_names()}] [options]")
+        "queue and, with --slurm or --pbs, the batch script. Files that exist are kept as they "
+        "are.")
+    parser.later = partial(_add_arguments, parser)
+
+
+def _add_arguments(parser: Parser) -> None:
+    """The arguments, with those of the batch systems that are known."""
+    from vrm.live.batch.base import with_scripts
+
+    parser.usage = f"%(prog)s [PROGRAM ...] [--ranks N] [{option_names()}] [options]"
     add = parser.add_argument
     add("programs", metavar="PROGRAM", nargs="*",
         help="your programs, all in one directory (default: those in ./bin, else in ./)")
@@ -147,12 +154,15 @@ def _programs(given: Sequence[str]) -> Tuple[Path, Tuple[str, ...]]:
 
 
 def _is_program(path: Path) -> bool:
+    from vrm.live.batch.base import SYSTEMS
+
     return (path.is_file() and os.access(path, os.X_OK) and not path.name.startswith(".")
             and path.suffix not in (".sh", ".py", ".so", *(f".{name}" for name in SYSTEMS)))
 
 
 def _batch() -> str:
     from vrm.live.batch.allocation import batch_system
+    from vrm.live.batch.base import with_scripts
 
     around = batch_system(os.environ)
     if around:
@@ -215,6 +225,7 @@ def _write(path: Path, text: str) -> None:
 def _script(arguments: argparse.Namespace, cores: int) -> None:
     """Write the batch script, as `vrm script` does."""
     from vrm.cli import parser
+    from vrm.live.batch.base import SYSTEMS
 
     path = f"vrm.{arguments.system}"
     if os.path.lexists(path):
@@ -231,6 +242,8 @@ def _script(arguments: argparse.Namespace, cores: int) -> None:
 
 def _next(found: Found, system: Optional[str]) -> None:
     """Print what to type next."""
+    from vrm.live.batch.base import SYSTEMS
+
     print("\nnext:")
     steps = [] if found.programs else [("vrm npb build", "or put your programs into ./bin")]
     steps += [("$EDITOR queue", "say what is to run"), ("vrm check", "can all of it run?")]

@@ -28,9 +28,32 @@ class Parser(argparse.ArgumentParser):
     complaints come with the usage of the command at hand and the nearest word that is known."""
 
     def __init__(self, *arguments: Any, rest: str = "", **options: Any) -> None:
+        self.later: Optional[Callable[[], None]] = None
+        """Adds the arguments when they are needed first, where finding them takes time."""
         super().__init__(*arguments, **{"formatter_class": Help, **options})
         self.rest = rest
         self.set_defaults(parser=self)
+
+    @property
+    def _actions(self) -> List[argparse.Action]:
+        later, self.later = self.later, None
+        if later is not None:
+            later()
+        return self._all_actions
+
+    @_actions.setter
+    def _actions(self, actions: List[argparse.Action]) -> None:
+        self._all_actions = actions
+
+    def format_usage(self) -> str:
+        """argparse's, of all arguments."""
+        self.options()
+        return super().format_usage()
+
+    def format_help(self) -> str:
+        """argparse's, of all arguments."""
+        self.options()
+        return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """argparse's, with the words after the first `--` as a tuple under the name `rest`."""

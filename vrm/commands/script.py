@@ -7,23 +7,31 @@ import os
 import re
 import sys
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional, Sequence, Tuple
 
-from vrm.commands.parsing import command
+from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import CannotRun, count, default_config, tell
-from vrm.live.batch.base import Wrapper, WrapperError, with_scripts
 
 _MEMORY = {"": 1, "M": 1, "G": 1 << 10, "T": 1 << 20}
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the program's."""
-    known = with_scripts()
     parser = command(
         commands, "script", write, "write the batch script that starts vrm on nodes of its own",
-        [shared], "\n".join(f"vrm script {system.script_example}" for system in known),
-        usage=f"%(prog)s ({option_names()}) -N NODES -t TIME [options]")
+        [shared], "vrm script --slurm -N 4 -t 8:00:00 --exclusive --module openmpi -o job.sh\n"
+        "vrm script --pbs -N 4 -t 8h --cores 64 --queue short --once -o job.pbs")
+    parser.later = partial(_add_arguments, parser)
+
+
+def _add_arguments(parser: Parser) -> None:
+    """The arguments, with those of the batch systems that are known."""
+    from vrm.live.batch.base import with_scripts
+
+    known = with_scripts()
+    parser.usage = f"%(prog)s ({option_names()}) -N NODES -t TIME [options]"
     systems = parser.add_mutually_exclusive_group(required=True)
     for system in known:
         systems.add_argument(f"--{system.name}", dest="system", action="store_const",
@@ -62,6 +70,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def option_names() -> str:
     """The options that name a batch system: `--slurm | --pbs`."""
+    from vrm.live.batch.base import with_scripts
+
     return " | ".join(f"--{system.name}" for system in with_scripts())
 
 
@@ -69,6 +79,7 @@ def write(arguments: argparse.Namespace) -> int:
     """Write the script and tell how to submit it; 0. Raises ConfigError or CannotRun."""
     from vrm.config.schema import load
     from vrm.live.batch import wrapper as wrappers
+    from vrm.live.batch.base import Wrapper, WrapperError
 
     given = getattr(arguments, "config", default_config())
     if given is None:

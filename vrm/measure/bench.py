@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from vrm.config.schema import Settings
-from vrm.live.launch.base import LaunchError, read_result
-from vrm.live.launch.openmpi import parse_bindings, strip_prefix
+from vrm.live.launch.base import Launcher, LaunchError, read_result
 from vrm.live.site.setup import Site, application_fault, run_directory
 from vrm.live.spawn.spawner import (Ended, LaunchFailed, LaunchRequest, Marker, RecordError, Spawner,
                                     SpawnerLost, Started, SupervisorLost)
@@ -183,7 +182,7 @@ class Bench:
             result = read_result(output)
             seconds = result.seconds
             if not fault and not event.status.ok:
-                fault = f"{event.status.describe()}: {_complaint(output, errors)}"
+                fault = f"{event.status.describe()}: {_complaint(self.site.launcher, output, errors)}"
             elif not fault and result.verification == "UNSUCCESSFUL":
                 fault = "its verification failed"
         elif isinstance(event, LaunchFailed):
@@ -234,15 +233,14 @@ _NOISE = re.compile(r"^[-\s]*$|Primary job +terminated|non-zero exit code|mpirun
                     r"^the job to be terminated|Process name:|Exit code:")
 
 
-def _complaint(output: Path, errors: Path) -> str:
+def _complaint(launcher: Launcher, output: Path, errors: Path) -> str:
     """The first thing a failed run said in its own words: on its standard error, or else last."""
     for path, first in ((errors, 0), (output, -1)):
         try:
             text = path.read_text(errors="replace")
         except OSError:
             continue
-        lines = [strip_prefix(line).strip() for line in text.splitlines()
-                 if not parse_bindings(line + "\n")]
+        lines = [launcher.own_words(line).strip() for line in text.splitlines()]
         lines = [line for line in lines if not _NOISE.search(line)]
         if lines:
             return lines[first][:200]

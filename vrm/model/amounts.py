@@ -4,13 +4,13 @@ floats do not give."""
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache
 
 THOUSANDTHS = 1000
 """What one of a resource is counted in."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def thousandths(amount: float) -> int:
     """An amount in thousandths; what is above 0 is at least one of them. ValueError for less than 0
     and for what is no number."""

@@ -82,10 +82,10 @@ class BatchSystem:
     | `kill_delay` | seconds from SIGTERM to SIGKILL as it comes; None: not known |
     | `openmpi_overlooks` | variables with which Open MPI 4.1, and 5, ignores it and starts ranks by ssh |
     | `hydra_settings` | variables that Hydra needs inside its jobs |
-    | `step_wishes` | variables of a job that its own launcher would take as wishes for each step |
+    | `step_wishes` | pattern of the variables of a job that its own launcher would take as wishes for each step |
     | `submit` | the program that submits a script; empty: vrm writes no scripts for it |
     | `directive` | what stands behind `#` in lines of the script that are for it |
-    | `script_help`, `script_example` | the help of the option of `vrm script`, and arguments as an example |
+    | `script_help` | the help of the option of `vrm script` |
     | `queue_word` | what it calls a queue |
     | `whole_nodes` | whether `--exclusive` alone gives all cores of a node |
     """
@@ -97,11 +97,10 @@ class BatchSystem:
     kill_delay: Optional[float] = None
     openmpi_overlooks: Tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     hydra_settings: Mapping[str, str] = {}
-    step_wishes: Optional["re.Pattern[str]"] = None
+    step_wishes = ""
     submit = ""
     directive = ""
     script_help = ""
-    script_example = ""
     queue_word = "queue"
     whole_nodes = False
 

@@ -31,7 +31,6 @@ class PBS(BatchSystem):
     submit = "qsub"
     directive = "PBS"
     script_help = "for qsub (PBS Pro, OpenPBS)"
-    script_example = "--pbs -N 4 -t 8h --cores 64 --queue short --once -o job.pbs"
 
     def hosts(self, env: Environment) -> Dict[str, int]:
         """Those of the file of nodes."""

@@ -29,15 +29,13 @@ class Slurm(BatchSystem):
     signs = ids = ("SLURM_JOB_ID", "SLURM_JOBID")
     kill_delay = 30.0  # KillWait
     hydra_settings = {"SLURM_CPU_BIND": "none"}
-    step_wishes = re.compile(r"""
-        SLURM_(CPU_BIND\w*|CPUS_PER_TASK|CORE_SPEC|DISTRIBUTION|EXACT|EXCLUSIVE|HINT|HOSTFILE|MEM_BIND\w*
-              |MULTI_PROG|NNODES|NPROCS|NTASKS(_PER_\w+)?|OVERCOMMIT|THREADS_PER_CORE|WHOLE)
-        |SRUN_CPUS_PER_TASK|SLURM_TRES_PER_TASK
-        """, re.VERBOSE)
+    step_wishes = (
+        r"SLURM_(CPU_BIND\w*|CPUS_PER_TASK|CORE_SPEC|DISTRIBUTION|EXACT|EXCLUSIVE|HINT|HOSTFILE"
+        r"|MEM_BIND\w*|MULTI_PROG|NNODES|NPROCS|NTASKS(_PER_\w+)?|OVERCOMMIT|THREADS_PER_CORE|WHOLE)"
+        r"|SRUN_CPUS_PER_TASK|SLURM_TRES_PER_TASK")
     submit = "sbatch"
     directive = "SBATCH"
     script_help = "for sbatch"
-    script_example = "--slurm -N 4 -t 8:00:00 --exclusive --module openmpi -o job.sh"
     queue_word = "partition"
     whole_nodes = True
 

@@ -1,1 +1,8 @@
-"""How a job becomes processes: the launchers, and the environment of jobs."""
+"""How a job becomes processes: a file for each launcher, and the environment of jobs.
+
+`Launcher.Kind: auto` looks for the launchers in this order.
+"""
+
+from vrm.live.launch import openmpi, hydra, srun, direct  # each registers itself
+
+__all__ = ["openmpi", "hydra", "srun", "direct"]

@@ -6,14 +6,13 @@ list, an environment and files, and knows how to read what its mpirun says. It s
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import (Dict, FrozenSet, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple,
+from typing import (Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple,
                     Union)
 
 from vrm.live.nodes.bindings import BindingCheck
@@ -25,11 +24,6 @@ from vrm.system.files import open_own
 PathLike = Union[str, "os.PathLike[str]"]
 
 LAUNCHERS = Registry("launcher")
-
-AUTO = ("openmpi", "hydra", "srun")
-"""The kinds that `auto` looks for, in this order."""
-
-_BUILT_IN = ("vrm.live.launch.openmpi", "vrm.live.launch.hydra", "vrm.live.launch.srun", "vrm.live.launch.direct")
 
 
 class LaunchError(Exception):
@@ -76,12 +70,28 @@ class Settings(Protocol):
     def stamp(self) -> bool: ...
 
 
-class Launcher(Protocol):
-    """What the manager asks of a launcher. `run_id` marks the processes of one run."""
+class Launcher:
+    """What a run asks of a launcher: a subclass in a file of its own, with `@LAUNCHERS.register`.
 
-    mpirun: str
-    version_text: str
-    run_id: str
+    | attribute | what it is |
+    |---|---|
+    | `kind` | its name in the configuration |
+    | `automatic` | whether `Launcher.Kind: auto` looks for it, in the order of registration |
+    | `rank_variables` | what shows the rank in a process's environment; none: bindings are not looked at on the nodes. Not one list for all: under Slurm the daemons of mpirun are ranks of a step, too |
+    | `several_nodes` | whether a job may have more than one node |
+    | `relayed` | whether vrm itself starts programs on other nodes, as the launcher has no way of its own |
+    | `mpirun`, `version_text` | its program, and what that calls itself |
+    | `run_id` | marks the processes of one run |
+    """
+
+    kind = ""
+    automatic = False
+    rank_variables: Tuple[str, ...] = ()
+    several_nodes = True
+    relayed = False
+    mpirun = ""
+    version_text = ""
+    run_id = ""
 
     @classmethod
     def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
@@ -91,7 +101,7 @@ class Launcher(Protocol):
         `emulated`: ranks outnumber the cores of this one machine and are not bound.
         `topologies` by node name; `base` is vrm's environment.
         """
-        ...
+        raise NotImplementedError
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
                 nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
@@ -100,33 +110,50 @@ class Launcher(Protocol):
 
         `variables` are the job's own, which all of its ranks get.
         """
-        ...
+        raise NotImplementedError
 
     def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],
                        nodes: Sequence[Node] = ()) -> BindingCheck:
         """Compare what was reported in a job's output files with its slots."""
-        ...
+        raise NotImplementedError
 
     def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
         """What a shell would show for the rank that failed (128 and the number of the signal
         that killed it), from what the launcher's program returned and said in a job's files."""
-        ...
+        return code
+
+    def lost_nodes(self, errors: PathLike, output: Optional[PathLike] = None) -> Tuple[str, ...]:
+        """The nodes that a job has lost by what the launcher's program said in its files."""
+        return ()
+
+    def own_words(self, line: str) -> str:
+        """A line of a job's output without what the launcher's program adds to it."""
+        return line
+
+
+def _complete(launcher: Any) -> Launcher:
+    """A user's own launcher that is no subclass, with the defaults of what it does not have."""
+    if not isinstance(launcher, Launcher):
+        for name, default in vars(Launcher).items():
+            if not name.startswith("__") and not hasattr(launcher, name):
+                setattr(launcher, name, default.__get__(launcher) if callable(default) else default)
+    found: Launcher = launcher
+    return found
 
 
 def make_launcher(settings: Settings, emulated: bool = False,
                   topologies: Optional[Mapping[str, Topology]] = None,
                   base: Optional[Mapping[str, str]] = None) -> Launcher:
     """The launcher that the settings name: a registered one, a class by dotted path, or with
-    `auto` the first of AUTO whose program is here.
+    `auto` the first of those that are `automatic` whose program is here.
 
     Without `topologies` it is told this machine's. Raises LaunchError when there is no such
     launcher or it cannot start jobs here.
     """
-    for module in _BUILT_IN:
-        importlib.import_module(module)
     automatic = settings.kind.strip().lower() == "auto"
     try:
-        kinds = [LAUNCHERS.find(name) for name in (AUTO if automatic else (settings.kind,))]
+        kinds = ([kind for kind in map(LAUNCHERS.get, LAUNCHERS.names) if kind.automatic] if automatic
+                 else [LAUNCHERS.find(settings.kind)])
         if topologies is None:
             machine = read_topology()
             topologies = {machine.host: machine}
@@ -135,9 +162,8 @@ def make_launcher(settings: Settings, emulated: bool = False,
     complaints: List[NoProgram] = []
     for found in kinds:
         try:
-            launcher: Launcher = found.detect(settings, emulated, topologies,
-                                              os.environ if base is None else base)
-            return launcher
+            return _complete(found.detect(settings, emulated, topologies,
+                                          os.environ if base is None else base))
         except NoProgram as error:
             complaints.append(error)
         except LaunchError:
@@ -152,7 +178,7 @@ def make_launcher(settings: Settings, emulated: bool = False,
         raise complaints[0]
     raise NoProgram("no launcher of MPI programs is here (for programs without MPI set "
                     "Launcher: {Kind: direct}):" + "".join(
-                        f"\n  {kind}: {error}" for kind, error in zip(AUTO, complaints)))
+                        f"\n  {kind.kind}: {error}" for kind, error in zip(kinds, complaints)))
 
 
 def synthetic(topologies: Mapping[str, Topology], slots: Sequence[RankSlot],

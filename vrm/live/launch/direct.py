@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import List, Mapping, Optional, Sequence
 
-from vrm.live.launch.base import (LAUNCHERS, MADE_UP, Launch, LaunchError, PathLike, Settings, slot_cpus,
+from vrm.live.launch.base import (LAUNCHERS, MADE_UP, Launch, Launcher, LaunchError, PathLike, Settings, slot_cpus,
                                   synthetic)
 from vrm.live.launch.environment import environment, tagged, thread_settings
 from vrm.live.nodes.agents import is_local
@@ -20,17 +20,17 @@ from vrm.model import Node, RankSlot
 
 
 @LAUNCHERS.register("direct")
-class Direct:
+class Direct(Launcher):
     """Jobs that are one process each.
 
     `env` is the environment of all jobs, `user` the part of it that the configuration sets,
     `topologies` are the machines by node name. An `emulated` cluster runs on this machine, unbound.
     """
 
-    mpirun = ""
-    version_text = "programs are started directly, without MPI"
-
     kind = "direct"
+    several_nodes = False
+    relayed = True
+    version_text = "programs are started directly, without MPI"
 
     def __init__(self, env: Mapping[str, str], user: Mapping[str, str],
                  topologies: Mapping[str, Topology], emulated: bool = False) -> None:

@@ -147,7 +147,7 @@ def hydra_settings(base: Mapping[str, str]) -> Dict[str, str]:
 def step_environment(env: Mapping[str, str], user: Mapping[str, str]) -> Dict[str, str]:
     """The environment for srun: without wishes for the whole job that it would take for the
     step's. `user` are the variables of `Launcher.Environment`, which stay."""
-    wishes = [system.step_wishes for system in SYSTEMS.values() if system.step_wishes]
+    wishes = [re.compile(system.step_wishes) for system in SYSTEMS.values() if system.step_wishes]
     return {name: value for name, value in env.items()
             if name in user or not any(wish.fullmatch(name) for wish in wishes)}
 

@@ -22,7 +22,7 @@ import sys
 from itertools import groupby
 from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, Launch, LaunchError, NoProgram,
+from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram,
                                   PathLike, Settings, ask_version, shared_list, slot_cpus, synthetic, tail)
 from vrm.live.launch.environment import environment, hydra_settings, step_environment, tagged, with_threads
 from vrm.live.nodes.bindings import BindingCheck
@@ -36,7 +36,7 @@ _NAMES = ("mpiexec.hydra", "mpiexec.mpich", "mpirun.mpich", "mpiexec", "mpirun")
 
 
 @LAUNCHERS.register("hydra")
-class Hydra:
+class Hydra(Launcher):
     """Jobs by the mpiexec of MPICH or Intel MPI, `family` says which.
 
     `env` is the environment of all jobs, `topologies` are the machines by node name, `options`
@@ -44,6 +44,8 @@ class Hydra:
     """
 
     kind = "hydra"
+    automatic = True
+    rank_variables = ("PMI_RANK",)
 
     def __init__(self, mpiexec: str, family: str, version: str, env: Mapping[str, str],
                  topologies: Mapping[str, Topology], emulated: bool = False,

@@ -26,14 +26,13 @@ from pathlib import Path
 from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.live.batch.adoption import launch_agent
-from vrm.live.launch.base import (LAUNCHERS, TAIL, VERSION_SECONDS, Launch, LaunchError, NoProgram, PathLike,
-                                  Settings, ask_version, head)
+from vrm.live.launch.base import (LAUNCHERS, TAIL, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram, PathLike,
+                                  Settings, ask_version, head, tail)
 from vrm.live.launch.environment import (batch_settings, check_root, chosen_variables, environment, fabric,
                                          open_mpi_settings, tagged, with_threads)
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Core, Topology, fold, parse_cpu_list
 from vrm.model import Node, RankSlot
-from vrm.system.files import open_own
 from vrm.system.hosts import host_name
 
 Version = Tuple[int, int, int]
@@ -53,7 +52,7 @@ _EXPORTED = ("VRM_RUN", "VRM_JOB_ID", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "OMP
 
 
 @LAUNCHERS.register("openmpi")
-class OpenMPI:
+class OpenMPI(Launcher):
     """Jobs by Open MPI's mpirun, of which `version` is known.
 
     `env` is the environment of all jobs, `topologies` are the machines by node name (a node
@@ -63,6 +62,8 @@ class OpenMPI:
     """
 
     kind = "openmpi"
+    automatic = True
+    rank_variables = ("OMPI_COMM_WORLD_RANK",)
 
     def __init__(self, mpirun: str, version: Version, env: Optional[Mapping[str, str]] = None,
                  topologies: Optional[Mapping[str, Topology]] = None, emulated: bool = False,
@@ -255,9 +256,9 @@ class OpenMPI:
             return BindingCheck("unchecked", (f"no binding reported for rank(s) {fold(missing)}",))
         return BindingCheck("ok")
 
-    def exit_code(self, code: int, output: PathLike, errors: PathLike) -> int:
-        """mpirun's own is that of the rank that failed."""
-        return code
+    def own_words(self, line: str) -> str:
+        """Without a time stamp; nothing of a line that reports a binding."""
+        return "" if parse_bindings(line + "\n") else strip_prefix(line)
 
 
 def _is_here(host: str) -> bool:
@@ -389,10 +390,10 @@ _LOST = re.compile(r"""
     """, re.VERBOSE | re.MULTILINE)
 
 
-def lost_nodes(errors: PathLike, output: Optional[PathLike] = None, tail: int = TAIL
+def lost_nodes(errors: PathLike, output: Optional[PathLike] = None, size: int = TAIL
                ) -> Tuple[str, ...]:
     """The nodes that mpirun says it has lost, or could not reach at the start: in a job's file
-    of errors, and in that of its output (where 5 tells of the latter). Of their ends `tail`
+    of errors, and in that of its output (where 5 tells of the latter). Of their ends `size`
     bytes are read.
 
     A job with any has failed, whatever the exit status: 4.1 gives 205 for a lost node, but 5
@@ -400,19 +401,9 @@ def lost_nodes(errors: PathLike, output: Optional[PathLike] = None, tail: int = 
     down: where Slurm cannot start a daemon on one node it ends the others, and mpirun names
     one of those.
     """
-    text = "\n".join(_tail(path, tail) for path in (errors, output) if path is not None)
+    text = "\n".join(tail(path, size) for path in (errors, output) if path is not None)
     return tuple(dict.fromkeys(match[match.lastgroup] if match.lastgroup else UNNAMED
                                for match in _LOST.finditer(text)))
-
-
-def _tail(path: PathLike, size: int) -> str:
-    """The end of a file that may be huge, or not there."""
-    try:
-        with open(open_own(path, os.O_RDONLY), "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            return file.read(size).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 _PREFIX = re.compile(

@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 from typing import Dict, FrozenSet, Mapping, Optional, Sequence
 
-from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, Launch, LaunchError, NoProgram,
+from vrm.live.launch.base import (LAUNCHERS, MADE_UP, VERSION_SECONDS, Launch, Launcher, LaunchError, NoProgram,
                                   PathLike, Settings, ask_version, compare_cpus, head, shared_list, slot_cpus,
                                   synthetic, tail)
 from vrm.live.launch.environment import environment, step_environment, tagged, with_threads
@@ -21,7 +21,7 @@ from vrm.model import Node, RankSlot
 
 
 @LAUNCHERS.register("srun")
-class Srun:
+class Srun(Launcher):
     """Jobs as steps of the Slurm job in which vrm runs.
 
     A file with one host for each rank (`-m arbitrary`) says which node a rank is on. srun takes
@@ -30,6 +30,8 @@ class Srun:
     """
 
     kind = "srun"
+    automatic = True
+    rank_variables = ("SLURM_PROCID",)
 
     def __init__(self, srun: str, version_text: str, env: Mapping[str, str],
                  topologies: Mapping[str, Topology], options: Sequence[str] = ()) -> None:

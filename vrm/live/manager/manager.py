@@ -483,8 +483,8 @@ class Manager:
         """How a job ended; mpirun may say that all is well when it has lost a node."""
         if not running.intent and self._beyond(running):
             job, run = running.job, self.run_directory
-            ask = getattr(self.launcher, "lost_nodes", None)  # not every launcher has words for it
-            lost = ask(run.errors(job.app, job.id), run.output(job.app, job.id)) if ask else ()
+            lost = self.launcher.lost_nodes(run.errors(job.app, job.id),
+                                            run.output(job.app, job.id))
             if lost:
                 return JobState.FAILED, f"mpirun has lost {', '.join(lost)}"
         return verdict(running.intent, status, running.why, running.told)

@@ -65,13 +65,6 @@ LONGEST_LINE = 1 << 24
 MOST_NOISE = 1 << 20
 """Bytes: of one answer, and of all that is no answer, as login scripts print."""
 
-RANK_VARIABLES: Mapping[str, Tuple[str, ...]] = {
-    "openmpi": ("OMPI_COMM_WORLD_RANK",), "hydra": ("PMI_RANK",),
-    "srun": ("SLURM_PROCID",)}
-"""What tells the rank in a process's environment, by the kind of launcher.
-
-Not one list for all: under Slurm the daemons of mpirun are ranks of a step, too."""
-
 
 # ------------------------------------------------------------------------------------- outcomes
 
@@ -335,7 +328,7 @@ class Agents:
     def ask_affinity(self, job_id: int, hosts: Mapping[str, int], variables: Sequence[str],
                      patience: float = PATIENCE) -> None:
         """Ask for the CPUs of a job's ranks: `hosts` are its nodes with the number of its ranks
-        on each, `variables` what tells the rank (see `RANK_VARIABLES`).
+        on each, `variables` what shows the rank (see `vrm.live.launch.base`).
 
         Each of these nodes that is up gives an `Affinity` when it has found so many, or after
         `patience` seconds, or when the job is swept.

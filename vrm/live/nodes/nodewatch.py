@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Union
 
-from vrm.live.nodes.agents import RANK_VARIABLES, Affinity, Agents, NodeDown, NodeLost, NodeUp, Swept
+from vrm.live.nodes.agents import Affinity, Agents, NodeDown, NodeLost, NodeUp, Swept
 from vrm.live.nodes.bindings import BindingCheck, compare_affinity
 from vrm.live.nodes.topology import Topology
 from vrm.model import AnyPlacement, Cluster, RankSlot
@@ -78,16 +78,16 @@ class _Question:
 class NodeWatch:
     """Watches the nodes of a cluster through their agents (None: nothing is watched).
 
-    `topologies` by node name; `kind` is that of the launcher, by which ranks are known; `here` is
+    `topologies` by node name; `variables` show the rank in a process's environment; `here` is
     the name of this machine in the cluster.
     """
 
     def __init__(self, agents: Optional[Agents], cluster: Cluster,
-                 topologies: Mapping[str, Topology], kind: str, here: str = "") -> None:
+                 topologies: Mapping[str, Topology], variables: Sequence[str], here: str = "") -> None:
         self._agents = agents
         self._cluster = cluster
         self._topologies = topologies
-        self._variables = RANK_VARIABLES.get(kind, ())
+        self._variables = tuple(variables)
         self._here = here
         self._hosts = [node.name for node in cluster.nodes]
         self._index = {host: number for number, host in enumerate(self._hosts)}

@@ -15,7 +15,7 @@ from vrm.config.problems import ConfigError
 from vrm.config.schema import Settings, load
 from vrm.live.batch.allocation import find_allocation
 from vrm.live.batch.base import AllocationError, with_scripts
-from vrm.live.launch.base import LaunchError, make_launcher
+from vrm.live.launch.base import Launcher, LaunchError, make_launcher
 from vrm.live.nodes.topology import TopologyError, cluster_geometry
 from vrm.live.site.doctor import Finding, ask_nodes
 from vrm.live.site.setup import application_fault, describe, distrusted, make_scheduler
@@ -74,14 +74,14 @@ def check(config: Optional[str], env: Mapping[str, str], estimates: Optional[str
             report.add("wrong", "estimates", str(error))
             return report
     cluster = _cluster(settings, env, sizes or {}, report)
-    kind = _launcher(settings, report)
+    launcher = _launcher(settings, report)
     if cluster is None:
         return report
     try:
         scheduler = make_scheduler(settings, cluster)
     except ConfigError as error:
         return _unusable(report, error)
-    _queue(settings, scheduler, kind, known, report)
+    _queue(settings, scheduler, launcher, known, report)
     return report
 
 
@@ -123,19 +123,19 @@ def _cluster(settings: Settings, env: Mapping[str, str], sizes: Dict[str, Size],
     return Cluster(shape.nodes)
 
 
-def _launcher(settings: Settings, report: Report) -> str:
-    """The kind of the launcher; empty where there is none."""
+def _launcher(settings: Settings, report: Report) -> Optional[Launcher]:
+    """The launcher; None where there is none."""
     try:
         launcher = make_launcher(settings.launcher)
     except LaunchError as error:
         report.usable = False
         report.add("wrong", "MPI", str(error))
-        return ""
+        return None
     report.add("ok", "MPI", ", ".join(filter(None, (launcher.mpirun, launcher.version_text))))
-    return getattr(launcher, "kind", "")
+    return launcher
 
 
-def _queue(settings: Settings, scheduler: Scheduler, kind: str,
+def _queue(settings: Settings, scheduler: Scheduler, launcher: Optional[Launcher],
            known: Optional[Mapping[Any, Any]], report: Report) -> None:
     """Judge every line of the queue."""
     path = settings.applications.queue
@@ -154,7 +154,7 @@ def _queue(settings: Settings, scheduler: Scheduler, kind: str,
         report.usable = False
         report.add("wrong", "queue", follower.trouble)
         return
-    Lines(settings, scheduler, kind, known, report).judge(lines)
+    Lines(settings, scheduler, launcher, known, report).judge(lines)
     if not lines:
         report.add("note", "queue", f"{path} names no job yet; a job is for example `cg.A.x 4 60 0` "
                    "(program, ranks, estimated seconds, exclusive)")
@@ -165,11 +165,11 @@ def _queue(settings: Settings, scheduler: Scheduler, kind: str,
 class Lines:
     """Judges the lines of a queue one after the other, as a manager that begins would."""
 
-    def __init__(self, settings: Settings, scheduler: Scheduler, kind: str,
+    def __init__(self, settings: Settings, scheduler: Scheduler, launcher: Optional[Launcher],
                  known: Optional[Mapping[Any, Any]], report: Report) -> None:
         self.settings = settings
         self.scheduler = scheduler
-        self.kind = kind
+        self.launcher = launcher
         self.known = known
         self.report = report
         self._next_id = 0
@@ -229,8 +229,8 @@ class Lines:
         except Infeasible as never:
             return str(never)
         nodes = self.scheduler.policy.nodes(job)
-        if self.kind == "direct" and nodes > 1:
-            return (f"it needs {nodes} nodes, and Launcher.Kind: direct starts one process on one "
+        if self.launcher is not None and not self.launcher.several_nodes and nodes > 1:
+            return (f"it needs {nodes} nodes, and Launcher.Kind: {self.launcher.kind} starts one process on one "
                     "node; ask for fewer ranks, or set the Kind of an MPI")
         end = self.settings.end
         if isinstance(end.at, float) and end.fit and wanted.seconds > end.at - end.margin:

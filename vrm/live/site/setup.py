@@ -188,14 +188,13 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
     except BaseException:
         agents.close()
         raise
-    kind = getattr(launcher, "kind", "")
-    ways = agents.ways(runner.__file__) if kind == "direct" and not wished.emulated else {}
+    ways = agents.ways(runner.__file__) if launcher.relayed and not wished.emulated else {}
     relay = Relay(ways, agents.env, settings.hosts.timeout) if ways else None
     watched = watch and not wished.emulated
     if not watched:
         agents.close()
     watcher = NodeWatch(agents if watched else None, cluster, wished.topologies,
-                        kind, here)
+                        launcher.rank_variables, here)
     room = make_room(settings, cluster, scheduler, wished.granted)
     return Site(cluster, wished.emulated, scheduler, launcher, room,
                 batch_job(env, allocation.runs),
