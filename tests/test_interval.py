@@ -89,7 +89,7 @@ def test_the_loop_is_imitated(tasks: List[Task], nodes: Any, policy: str, orderi
                               backfilling: str, heatmap: bool, interval: float,
                               starts: int) -> None:
     plain, cluster, reference = pair(nodes, policy, ordering, backfilling, heatmap)
-    scheduler = Scheduler(plain.ordering, plain.backfilling, plain.policy, interval, starts)
+    scheduler = Scheduler(plain.ordering, plain.dispatcher, plain.policy, interval, starts)
     watch = Places(cluster)
     Simulator(scheduler, cluster, watch).run([Submission(job, run) for job, run in tasks])
     assert watch.found == loop(reference, tasks, interval, starts)

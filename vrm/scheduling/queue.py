@@ -9,7 +9,6 @@ from array import array
 from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Optional,
                     Sequence, Tuple, Union, overload)
 
-from vrm.model.cluster import Booking
 from vrm.model.job import Job
 from vrm.scheduling.ordering import Ordering
 
@@ -339,10 +338,9 @@ class JobQueue:
             del self.entries[:self.first]
             self.first = 0
 
-    def remove_started(self, bookings: Iterable[Booking]) -> None:
-        """Take out the jobs that were booked; quick for the first ones of a static order."""
-        for booking in bookings:
-            job = booking[0]
+    def remove_started(self, jobs: Iterable[Job]) -> None:
+        """Take out the jobs; quick for the first ones of a static order."""
+        for job in jobs:
             if self.ordering.static and self.entries[self.first][-1] is job:
                 del self.jobs[job.id]
                 self.wanted -= job.procs * job.cores

@@ -98,7 +98,7 @@ class Scheduler:
                         in self.dispatcher.decide(now, waiting, cluster, self.policy, heads)]
             if bookings:
                 starts = _starts(bookings, waiting)
-                queue.remove_started(bookings)
+                queue.remove_started([booking[0] for booking in bookings])
         queue.fresh.clear()
         return starts
 
