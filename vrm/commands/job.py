@@ -6,9 +6,10 @@ import argparse
 import os
 import shlex
 import sys
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
 from vrm.commands.parsing import command
+from vrm.model.fields import PATH, TABLE, Field, Option
 from vrm.commands.shared import CannotRun, job_ids, programs, settings_of
 
 REPLY_SECONDS = 10.0
@@ -17,17 +18,6 @@ EACH = {"cancel": ("end waiting or running jobs", "vrm cancel 3 7-9"),
         "hold": ("keep waiting jobs from starting until they are released", "vrm hold 3 7-9"),
         "release": ("let held jobs start", "vrm release all"),
         "requeue": ("run jobs again; running ones are ended first", "vrm requeue 3 7-9")}
-
-OPTIONS: Tuple[Tuple[str, str, str], ...] = (
-    ("--cores", "N", "cores of each rank (default: 1)"),
-    ("--name", "TEXT", "a label"),
-    ("--after", "IDS", "start only when these jobs have completed: 3,5-7; any:3 = however it ends"),
-    ("--priority", "N", "jobs of a higher priority start first (default: 0)"),
-    ("--retries", "N", "run it again up to N times if it fails (default: Retries of the "
-                       "configuration)"),
-    ("--args", "'A B'", "arguments of the program in one word, instead of those after `--`"),
-    ("--array", "0-9:2", "one job for each index, which it finds in VRM_ARRAY_INDEX; %%i in the "
-                         "arguments is the index"))
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -46,12 +36,12 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         help="how long it runs at most, by your estimate, in seconds or as 90m, 2h, 1:30:00 "
              "(default: 1h; a better one lets the job start sooner)")
     add("--exclusive", action="store_true", help="share no node with other jobs")
-    for option, what, text in OPTIONS:
-        add(option, metavar=what, help=text)
-    add("--env", metavar="NAME=VALUE", action="append", default=[],
-        help="a variable for the job; may be repeated")
-    add("--dir", metavar="DIR", help="the directory to run in (default: the queue file's)")
-    add("--hold", action="store_true", help="do not start it before `vrm release`")
+    for field, option in _options():
+        how: Dict[str, Any] = {"metavar": option.value} if option.value else {
+            "action": "store_const", "const": "1"}
+        if field.kind.repeated:
+            how["action"] = "append"
+        add(f"--{field.word}", help=option.help, **how)
     for name, (text, example) in EACH.items():
         parser = command(commands, name, each, text, [shared], example)
         parser.add_argument("ids", nargs="+", metavar="ID", help="a job's id, a range 3-7, all, or "
@@ -61,6 +51,11 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
                      "vrm stop\nvrm stop --now",
                      "Jobs that run may finish; those that wait stay in the queue for the next `vrm run`.")
     parser.add_argument("--now", action="store_true", help="end the running jobs, too")
+
+
+def _options() -> List[Tuple[Field, Option]]:
+    """The fields of a job that are options of `vrm submit`."""
+    return [(field, field.option) for field in TABLE if field.option is not None]
 
 
 def submit(arguments: argparse.Namespace) -> int:
@@ -74,14 +69,14 @@ def submit(arguments: argparse.Namespace) -> int:
     columns = [arguments.app, arguments.procs]
     if arguments.seconds is not None or arguments.exclusive:
         columns += [arguments.seconds or "1h", str(int(arguments.exclusive))]
-    fields = [(option[2:], getattr(arguments, option[2:])) for option, _, _ in OPTIONS]
-    fields += [("env", text) for text in arguments.env]
-    if arguments.dir is not None:
-        fields.append(("dir", os.path.abspath(arguments.dir)))
-    if arguments.hold:
-        fields.append(("hold", "1"))
-    line = " ".join([*map(shlex.quote, columns), *(f"{name}={shlex.quote(text)}"
-                                                   for name, text in fields if text is not None)])
+    words = list(map(shlex.quote, columns))
+    for field, _ in _options():
+        given = getattr(arguments, field.word)
+        for text in given if isinstance(given, list) else [given]:
+            if text is not None:
+                text = os.path.abspath(text) if field.kind is PATH else text
+                words.append(f"{field.word}={shlex.quote(text)}")
+    line = " ".join(words)
     try:
         parse_line(line)
     except LineError as error:

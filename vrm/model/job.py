@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Dict, FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -173,15 +172,51 @@ class Job:
 
     def but(self, **changes: Any) -> Job:
         """The same job with other values of some of its attributes."""
-        twin = copy(self)
-        for name, value in changes.items():
-            setattr(twin, name, value)
+        twin = Job.__new__(Job)
+        for name in Job.__slots__:
+            setattr(twin, name, changes[name] if name in changes else getattr(self, name))
         return twin
 
     @property
     def kind(self) -> str:
         """The application without its class: the executable's name up to the first dot."""
         return application_kind(self.app)
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What a job was submitted with that the scheduler does not look at.
+
+    `directory` is absolute, or empty for the manager's own. `index` is that of a job of an array.
+    `more` are fields that have no attribute here (see `vrm.model.fields`).
+    """
+
+    after: Tuple[Dependency, ...] = ()
+    retries: int = 0
+    variables: Mapping[str, str] = field(default_factory=dict)
+    arguments: Tuple[str, ...] = ()
+    directory: str = ""
+    index: Optional[int] = None
+    held: bool = False
+    name: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> Dict[str, str]:
+        """Variables of this job alone; `VRM_ARRAY_INDEX` is its index in the array."""
+        index = {} if self.index is None else {"VRM_ARRAY_INDEX": str(self.index)}
+        return {**self.variables, **index}
+
+    @property
+    def words(self) -> Tuple[str, ...]:
+        """The arguments; in a job of an array `%i` is its index."""
+        if self.index is None:
+            return self.arguments
+        return tuple(word.replace("%i", str(self.index)) for word in self.arguments)
+
+
+PLAIN = Details()
+"""Those of a line with nothing but its columns."""
 
 
 def application_kind(app: str) -> str:

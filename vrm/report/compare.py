@@ -19,7 +19,7 @@ from vrm.results.jobs import JobFileError, read_jobs
 from vrm.results.metrics import (THRESHOLD, Distribution, bounded_slowdown, distribution, makespan, ran,
                                  utilisation, waiting)
 from vrm.results.names import digits, policy_name, time_text, unit_of
-from vrm.system import shapes
+from vrm.model import shapes
 from vrm.system.files import read_regular
 
 # Okabe and Ito, "Color universal design" (2008), without black and the yellow that white drowns.

@@ -7,9 +7,9 @@ import os
 from typing import Any, Collection, Dict, Iterator, Mapping, Union
 
 from vrm.model.ranges import fold, numbers
-from vrm.system import shapes
+from vrm.model import shapes
 from vrm.system.files import read_regular
-from vrm.system.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
+from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
                                text, whole)
 
 Snapshot = Mapping[str, Any]

@@ -10,50 +10,17 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from vrm.model import Dependency, Job, JobState
+from vrm.model.job import PLAIN as PLAIN, Details as Details
 from vrm.model.ranges import fold
 from vrm.scheduling.queue import JobQueue
 
 
 class LifeError(ValueError):
     """What was asked cannot be done with that job; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Details:
-    """What a job was submitted with that the scheduler does not look at.
-
-    `directory` is absolute, or empty for the manager's own. `index` is that of a job of an array.
-    """
-
-    after: Tuple[Dependency, ...] = ()
-    retries: int = 0
-    variables: Mapping[str, str] = field(default_factory=dict)
-    arguments: Tuple[str, ...] = ()
-    directory: str = ""
-    index: Optional[int] = None
-    held: bool = False
-    name: str = ""
-
-    @property
-    def environment(self) -> Dict[str, str]:
-        """Variables of this job alone; `VRM_ARRAY_INDEX` is its index in the array."""
-        index = {} if self.index is None else {"VRM_ARRAY_INDEX": str(self.index)}
-        return {**self.variables, **index}
-
-    @property
-    def words(self) -> Tuple[str, ...]:
-        """The arguments; in a job of an array `%i` is its index."""
-        if self.index is None:
-            return self.arguments
-        return tuple(word.replace("%i", str(self.index)) for word in self.arguments)
-
-
-PLAIN = Details()
-"""Those of a line with nothing but its columns."""
 
 
 class Wish:

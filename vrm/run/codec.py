@@ -2,43 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Sequence
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
-from vrm.model import AnyPlacement, Cluster, CorePlacement, Dependency, Job, Node, Placement
-from vrm.model.ranges import fold
-from vrm.run.book import PLAIN, Details
-from vrm.workload.grammar import dependencies
+from vrm.model import AnyPlacement, Cluster, CorePlacement, Job, Node, Placement
+from vrm.model.fields import DETAILS, JOB, LINE, TABLE, getter, made
+from vrm.model.job import PLAIN, Details
+from vrm.model.ranges import fold, numbers
 
 Record = Dict[str, Any]
 
 
+_OF_JOB, _OF_DETAILS = ([(each.record, getter(each), each.always, each.default, each.kind.to_record)
+                         for each in TABLE if each.kept == kept and each.record]
+                        for kept in (JOB, DETAILS))
+_VALUES = [(each.record, each.at, each.kind.of_record) for each in TABLE
+           if each.kept != LINE and each.record]
+
+
 def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = ()) -> Record:
     """A job as journal values, or with `indices` an array, whose first job it is."""
-    record = {"id": job.id, "app": job.app, "procs": job.procs, "estimate": job.estimate,
-              "submit": job.submit, "exclusive": job.exclusive, "cores": job.cores}
-    more = {"priority": job.priority, "after": ",".join(map(str, details.after)),
-            "retries": details.retries, "variables": dict(details.variables),
-            "arguments": list(details.arguments), "directory": details.directory,
-            "held": details.held, "name": details.name, "array": fold(indices)}
-    return {**record, **{name: value for name, value in more.items() if value}}
+    record: Record = {"id": job.id, "submit": job.submit}
+    of: Any = job
+    for fields in (_OF_JOB, _OF_DETAILS):
+        for key, get, always, default, convert in fields:
+            value = get(of)
+            if always or value != default:
+                record[key] = convert(value)
+        of = details
+    if indices:
+        record["array"] = fold(indices)
+    return record
 
 
-def job_of(record: Record) -> Job:
-    """The job of a journal record."""
-    return Job(**{name: record[name] for name in
-                  ("id", "app", "procs", "estimate", "submit", "exclusive", "cores")},
-               priority=record.get("priority", 0))
-
-
-def details_of(record: Record) -> Details:
-    """What else a job's record tells, without an index in an array."""
-    values = {name: record[name] for name in ("retries", "variables", "directory", "held", "name")
-              if name in record}
-    after = record.get("after", "")
-    if isinstance(after, list):  # as vrm 0.1 wrote it, a pair for each job
-        after = tuple(Dependency.on(*each) for each in after)
-    return Details(after if isinstance(after, tuple) else dependencies(after) if after else (),
-                   arguments=tuple(record.get("arguments", ())), **values)
+def jobs_of(record: Record) -> Tuple[List[Job], Details, Sequence[int]]:
+    """The job of a journal record, or the jobs of an array and their indices; and what else it says
+    of them, without the index."""
+    job, details = made({at: convert(record[key]) for key, at, convert in _VALUES
+                         if key in record}, record["id"], record["submit"])
+    if "array" not in record:
+        return [job], details, ()
+    indices = numbers(record["array"])
+    return [job.but(id=job_id) for job_id in range(job.id, job.id + len(indices))], details, indices
 
 
 def nodes_record(nodes: Sequence[Node]) -> List[List[Any]]:

@@ -15,10 +15,9 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Un
 from zlib import crc32
 
 from vrm.model import Job
-from vrm.model.ranges import numbers
 from vrm.run import journal_check as check
 from vrm.run.book import Details
-from vrm.run.codec import details_of, job_of
+from vrm.run.codec import jobs_of
 from vrm.run.journal_check import JournalError, Record
 from vrm.system.files import naming, open_own, read_own
 
@@ -251,14 +250,9 @@ def _apply(record: Record, past: Past) -> None:
 
 def _jobs_came(past: Past, record: Record) -> None:
     """The job of a record, or all jobs of an array."""
-    details = details_of(record)
-    if "array" not in record:
-        past.jobs[record["id"]], past.details[record["id"]] = job_of(record), details
-        past.next_id = record["id"] + 1
-    else:
-        first, indices = job_of(record), numbers(record["array"])
-        for job_id, index in enumerate(indices, first.id):
-            past.jobs[job_id] = first.but(id=job_id)
-            past.details[job_id] = replace(details, index=index)
-        past.next_id = first.id + len(indices)
+    jobs, details, indices = jobs_of(record)
+    for at, job in enumerate(jobs):
+        past.jobs[job.id] = job
+        past.details[job.id] = replace(details, index=indices[at]) if indices else details
+    past.next_id = jobs[-1].id + 1
     past.position = record.get("position") or past.position

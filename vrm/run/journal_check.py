@@ -11,13 +11,11 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Union
 
-from vrm.model import JobState, bits
+from vrm.model import JobState, bits, shapes
+from vrm.model.fields import TABLE
 from vrm.model.node import HALF, WHOLE
-from vrm.system import shapes
-from vrm.system.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of, positive,
+from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of, positive,
                                size, text, whole)
-from vrm.model.ranges import numbers
-from vrm.workload.grammar import LONGEST_TIME, LineError, check_app, dependencies
 
 if TYPE_CHECKING:
     from vrm.run.journal import Past
@@ -37,48 +35,11 @@ class JournalError(ValueError):
 
 # ------------------------------------------------------------------------------------ values
 
-_VARIABLE = re.compile(r"(?!VRM_)[A-Za-z_][A-Za-z0-9_]*")
 _HEX = re.compile(r"0x[0-9a-f]{1,200000}")
 
 
 def _path(value: Any) -> bool:
     return type(value) is str and "\0" not in value
-
-
-def _seconds(value: Any) -> bool:
-    return number(value) and 0 < value <= LONGEST_TIME
-
-
-def _application(value: Any) -> bool:
-    try:
-        return type(value) is str and bool(check_app(value))
-    except LineError:
-        return False
-
-
-def _numbers(value: Any) -> bool:
-    try:
-        return type(value) is str and bool(numbers(value))
-    except ValueError:
-        return False
-
-
-def _variables(value: Any) -> bool:
-    return type(value) is dict and all(_VARIABLE.fullmatch(name) and line(said)
-                                       for name, said in value.items())
-
-
-def _after(value: Any) -> bool:
-    """Ids as `after=` has them, or as vrm 0.1.0 wrote them."""
-    try:
-        return list_of(_dependency)(value) or (
-            type(value) is str and all(each.ids for each in dependencies(value)))
-    except ValueError:
-        return False
-
-
-def _dependency(value: Any) -> bool:
-    return type(value) is list and len(value) == 2 and count(value[0]) and flag(value[1])
 
 
 def _node(value: Any) -> bool:
@@ -95,8 +56,8 @@ _STATES = {state.value for state in JobState if state.ended}
 
 _WANTED: Dict[str, Dict[str, Check]] = {
     "run": {"run": lambda value: text(value) and bool(re.fullmatch(r"[0-9a-z]{1,64}", value))},
-    "job": {"id": count, "app": _application, "procs": positive, "estimate": _seconds,
-            "submit": number, "exclusive": flag, "cores": positive},
+    "job": {"id": count, "submit": number, **{
+        field.record: field.kind.sound for field in TABLE if field.record and field.always}},
     "input": {"ended": flag},
     "start": {"id": count, "time": number, "backfilled": flag,
               "placement": mapping},
@@ -121,11 +82,13 @@ _MAY: Dict[str, Check] = {
     "time": number, "pid": count, "host": text, "boot": text, "allocation": text,
     "nodes": list_of(_node), "granted": list_of(_node), "lost": flag, "format": positive,
     "home": _home, "position": maybe(_position), "command": text,
-    "priority": whole, "after": _after, "retries": count, "variables": _variables,
-    "arguments": list_of(line), "directory": _path, "held": flag, "name": line,
-    "array": _numbers, "ran": maybe(list_of(number, 2)),
+    "ran": maybe(list_of(number, 2)),
 }
-"""Values that are right where they are there; others are not looked at."""
+"""Values of any event that are right where they are there; others are not looked at."""
+
+_JOB_MAY: Dict[str, Check] = {**_MAY, **{
+    field.record: field.kind.sound for field in TABLE if field.record and not field.always}}
+"""The same of a job's record."""
 
 
 # ------------------------------------------------------------------------------------ events
@@ -137,7 +100,7 @@ def fault(record: Record, past: "Past") -> str:
     wanted = _WANTED.get(event)
     if wanted is None:
         return f"unknown event {event[:40]!r}"
-    wrong = shapes.fault(record, wanted, _MAY)
+    wrong = shapes.fault(record, wanted, _JOB_MAY if event == "job" else _MAY)
     if wrong:
         return f"{event}: {wrong}"
     if event == "run":

@@ -17,7 +17,8 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence, TextIO, T
 
 from vrm.system.files import write_atomically
 from vrm.workload.npb import allows, rule
-from vrm.workload.grammar import LONGEST_TIME, LineError, QueueLine, check_app, parse_line
+from vrm.model.fields import LONGEST_TIME, FieldError, check_app
+from vrm.workload.grammar import LineError, QueueLine, parse_line, show
 from vrm.workload.writer_marker import HEARTBEAT, WriterMarker
 
 END = "end\n"
@@ -170,8 +171,8 @@ def check(mix: Mix) -> None:
     for app in mix.choices:
         try:
             check_app(app)
-        except LineError as error:
-            raise GenerateError(str(error)) from error
+        except FieldError as error:
+            raise GenerateError(error.said(show)) from error
 
 
 def write_at_once(mix: Mix, queue: Path, header: str, replace: bool = False) -> None:

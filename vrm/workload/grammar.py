@@ -22,22 +22,18 @@ import re
 import shlex
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NoReturn, Optional
 
-from vrm.model.job import Dependency
-from vrm.model.ranges import MOST_JOBS, fold, member_range, numbers
-from vrm.model.times import seconds_of
+from vrm.model import shapes
+from vrm.model.fields import EXAMPLE, LONGEST_TIME, TABLE, Field, FieldError, Kind, check_app
+from vrm.model.ranges import numbers
 from vrm.system.text import printable
 
-EXAMPLE = "ft.B.x 8 60 0"
 LONGEST = 16384
 """Bytes of the longest line that is read."""
 
 UNKNOWN_TIME = 3600.0
 """Seconds that a job without an estimate is taken to run at most."""
-
-LONGEST_TIME = 1_000_000_000
-"""Seconds that an estimate or a delay may say: more than 31 years, and a table can show it."""
 
 
 class LineError(ValueError):
@@ -67,6 +63,13 @@ class QueueLine:
     fields: Mapping[str, Any] = field(default_factory=dict)
     assumed: bool = field(default=False, compare=False)
 
+    @property
+    def values(self) -> Dict[str, Any]:
+        """What it says of the job, by the attributes that keep it (see `vrm.model.fields.made`)."""
+        return {"app": self.app, "procs": self.procs, "walltime": self.seconds,
+                "exclusive": self.exclusive,
+                **{FIELDS[key].at: value for key, value in self.fields.items()}}
+
     def __str__(self) -> str:
         """The line of a queue file that says this."""
         words = [self.app, str(self.procs), _plain(self.seconds), str(int(self.exclusive))]
@@ -75,29 +78,7 @@ class QueueLine:
         # `#x` would begin a comment; a quoted one does not.
         return " ".join([*map(shlex.quote, words),
                          *(f"{key}={shlex.quote(text)}" for key, value in self.fields.items()
-                           for text in FIELDS[key].write(value))])
-
-
-def _once(value: Any) -> List[str]:
-    return [str(value)]
-
-
-class _Entry(NamedTuple):
-    """A column or field: the reader of its text (ValueError when it is wrong), what it wants, and
-    the texts that say a value, several where it is `repeated`: then each is read as a pair, and
-    the value is a mapping.
-    """
-
-    read: Callable[[str], Any]
-    wanted: str
-    write: Callable[[Any], List[str]] = _once
-    repeated: bool = False
-
-
-def _whole(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
-        raise ValueError(text)
-    return int(text)
+                           for text in FIELDS[key].kind.write(value))])
 
 
 def _number(text: str) -> float:
@@ -108,129 +89,15 @@ def _number(text: str) -> float:
     return float(text)
 
 
-def _time(text: str) -> float:
-    if not 0 < seconds_of(text) <= LONGEST_TIME:
-        raise ValueError(text)
-    return seconds_of(text)
+COLUMNS: Dict[str, Field] = {
+    **{field.word: field for field in TABLE if field.word and field.option is None},
+    "delay": Field("delay", Kind(_number, shapes.number), "the seconds until the next line, 0 or "
+                   f"more and at most {LONGEST_TIME}")}
+"""What stands first in a line, in this order: the fields of the table that `vrm submit` has no option
+for, and the delay of a recorded line."""
 
-
-def _flag(text: str) -> bool:
-    return {"0": False, "1": True}[text]
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,4}", text):
-        raise ValueError(text)
-    return int(text)
-
-
-def _integer(text: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
-        raise ValueError(text)
-    return int(text)
-
-
-_LIKE_IDS = re.compile(r"[0-9:,-]+")
-
-
-def dependencies(text: str) -> tuple[Dependency, ...]:
-    """What `after=` names: ids and ranges of them, or names of jobs, each perhaps behind `any:`."""
-    found: Dict[Dependency, None] = {}
-    total = 0
-    for part in text.split(","):
-        whatever = part.startswith("any:")
-        what = part[4:] if whatever else part
-        if _LIKE_IDS.fullmatch(what) or not what:
-            ids = member_range(what)
-            found[Dependency(ids, whatever)] = None
-            total += len(ids)
-        else:
-            found[Dependency(range(0), whatever, _label(what))] = None
-        if total > MOST_JOBS:
-            raise LineError(f"after: `{show(text)}` names more than {MOST_JOBS} jobs")
-    return tuple(found)
-
-
-def _variable(text: str) -> Tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(text)
-    if name.startswith("VRM_"):
-        raise LineError(f"env: {show(name)} is one of the variables by which vrm knows its jobs; "
-                        "take a name that does not begin with VRM_")
-    return name, value
-
-
-def _arguments(text: str) -> Tuple[str, ...]:
-    words = tuple(shlex.split(text))
-    if ":" in words:
-        raise LineError("args: a `:` alone would begin a second program for mpirun; write it as a "
-                        "part of another argument")
-    return words
-
-
-def _directory(text: str) -> str:
-    if not 0 < len(text) <= 4096:
-        raise ValueError(text)
-    return text
-
-
-def _label(text: str) -> str:
-    if not text.isprintable() or not 0 < len(text) <= 64:
-        raise ValueError(text)
-    if _LIKE_IDS.fullmatch(text) or text.startswith("any:"):
-        raise LineError(f"name: `{show(text)}` would be taken for ids in after=; put a letter "
-                        f"before it: name=run{show(text)}")
-    return text
-
-
-def check_app(app: str) -> str:
-    """The name of a program inside Applications.Path, unchanged; LineError when it leads out of
-    there or could be taken for something else than a name.
-    """
-    inside = "it must be the name of a file that lies inside Applications.Path"
-    if not app or app in (".", ".."):
-        raise LineError(f"app: `{app}` names no file; {inside}; for example `{EXAMPLE}`")
-    if "/" in app:
-        raise LineError(f"app: `{show(app)}` is a path; {inside}, without a slash")
-    if app.startswith("-"):
-        raise LineError(f"app: `{show(app)}` begins with `-` and would be read as an option; "
-                        f"{inside}")
-    if not app.isprintable() or len(app) > 200:
-        raise LineError(f"app: `{show(app)}` is longer than 200 characters or holds some that "
-                        f"cannot be printed; {inside}")
-    return app
-
-
-COLUMNS: Dict[str, _Entry] = {
-    "app": _Entry(check_app, "the name of a program"),
-    "procs": _Entry(_whole, "a whole number of ranks, 1 or more"),
-    "seconds": _Entry(_time, "the estimated run time above 0, a number of seconds (at most "
-                      f"{LONGEST_TIME}) or as 90m, 2h, 1:30:00 or 1-12:00:00"),
-    "exclusive": _Entry(_flag, "0 (may share its nodes) or 1 (may not)"),
-    "delay": _Entry(_number, "the seconds until the next line, 0 or more and at most "
-                    f"{LONGEST_TIME}"),
-}
-
-FIELDS: Dict[str, _Entry] = {
-    "cores": _Entry(_whole, "the cores of each rank, a whole number, 1 or more"),
-    "name": _Entry(_label, "a label of at most 64 printable characters"),
-    "after": _Entry(dependencies, "the ids or the names of jobs that must have completed before, as "
-                    "3,5-7 or prep, or any:3 however it ends",
-                    lambda value: [",".join(map(str, value))]),
-    "priority": _Entry(_integer, "a whole number; the jobs of a higher one come first"),
-    "retries": _Entry(_count, "how often the job is tried again when it fails, 0 or more"),
-    "env": _Entry(_variable, "a variable as NAME=VALUE (env= may be given several times)",
-                  lambda value: [f"{name}={text}" for name, text in value.items()], repeated=True),
-    "args": _Entry(_arguments, "arguments, quoted as a whole: args='-n 3'",
-                   lambda value: [shlex.join(value)]),
-    "dir": _Entry(_directory, "the directory to run in"),
-    "array": _Entry(numbers, f"the indices of at most {MOST_JOBS} jobs, as 0-9:2,20",
-                    lambda value: [fold(value)]),
-    "hold": _Entry(_flag, "1 (the job waits for `vrm release`) or 0",
-                   lambda value: [str(int(value))]),
-}
-"""The `key=value` fields: a new one is one line here."""
+FIELDS: Dict[str, Field] = {field.word: field for field in TABLE if field.option is not None}
+"""The `key=value` fields."""
 
 
 def parse_line(text: str) -> QueueLine:
@@ -246,7 +113,7 @@ def job_of_words(words: List[str]) -> QueueLine:
     try:
         return _understood(words)
     except LineError as error:
-        with contextlib.suppress(LineError):
+        with contextlib.suppress(FieldError):
             error.app = check_app(words[0])
         for word in words[1:]:
             with contextlib.suppress(ValueError):
@@ -269,7 +136,7 @@ def _understood(words: List[str]) -> QueueLine:
             if key not in FIELDS:
                 _refuse_field(key)
             read = _read(key, value, FIELDS[key])
-            if FIELDS[key].repeated:
+            if FIELDS[key].kind.repeated:
                 name, value = read
                 if name in fields.setdefault(key, {}):
                     raise LineError(f"{key}: `{show(name)}` is given twice")
@@ -292,11 +159,11 @@ def _understood(words: List[str]) -> QueueLine:
     return QueueLine(fields=fields, assumed=assumed, **{"seconds": UNKNOWN_TIME, **values})
 
 
-def _read(name: str, text: str, entry: _Entry) -> Any:
+def _read(name: str, text: str, entry: Field) -> Any:
     try:
-        return entry.read(text)
-    except LineError:
-        raise
+        return entry.kind.read(text)
+    except FieldError as error:
+        raise LineError(error.said(show)) from None
     except (ValueError, KeyError):
         found = f"`{show(text)}`" if text else "nothing"
         raise LineError(f"{name}: found {found}, wanted {entry.wanted}; for example `{EXAMPLE}`"

@@ -35,6 +35,7 @@ from vrm.live.spawn.remote import UNREACHED
 from vrm.live.spawn.spawner import (Ended, ExitStatus, LaunchFailed, LaunchRequest, Marker, Spawner,
                                     SpawnerError, SpawnerLost, Started, SupervisorLost)
 from vrm.model import Booking, Cluster, Job, JobState
+from vrm.model.fields import made
 from vrm.model.job import resolved
 from vrm.run import codec, control, journal as journals
 from vrm.run.book import Details, Dropped, JobBook, LifeError
@@ -639,13 +640,11 @@ class Manager:
             after = resolved(after, self._named)
         except ValueError as unknown:
             after, fault = (), fault or str(unknown)
-        common = Details(
-            after, fields.get("retries", self.settings.retries),
-            fields.get("env", {}), fields.get("args", ()),
-            os.path.join(base, fields["dir"]) if "dir" in fields else "",
-            held=fields.get("hold", False), name=name)
-        jobs = [Job(job_id, wanted.app, wanted.procs, wanted.seconds, now, wanted.exclusive,
-                    fields.get("cores", 1), priority=fields.get("priority", 0)) for job_id in ids]
+        values = {"retries": self.settings.retries, **wanted.values, "after": after}
+        if "directory" in values:
+            values["directory"] = os.path.join(base, values["directory"])
+        first, common = made(values, ids[0], now)
+        jobs = [first.but(id=job_id) for job_id in ids]
         # One record for the whole line: a crash leaves all of an array or nothing.
         self.journal.append("job", **codec.job_record(jobs[0], common, fields.get("array", ())),
                             **origin)
