@@ -6,11 +6,13 @@ import argparse
 import os
 import shlex
 import sys
-from typing import Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
 from vrm.commands.parsing import command
-from vrm.model.fields import PATH, TABLE, Field, Option
 from vrm.commands.shared import CannotRun, job_ids, programs, settings_of
+
+if TYPE_CHECKING:
+    from vrm.model.fields import Field, Option
 
 REPLY_SECONDS = 10.0
 
@@ -36,12 +38,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         help="how long it runs at most, by your estimate, in seconds or as 90m, 2h, 1:30:00 "
              "(default: 1h; a better one lets the job start sooner)")
     add("--exclusive", action="store_true", help="share no node with other jobs")
-    for field, option in _options():
-        how: Dict[str, Any] = {"metavar": option.value} if option.value else {
-            "action": "store_const", "const": "1"}
-        if field.kind.repeated:
-            how["action"] = "append"
-        add(f"--{field.word}", help=option.help, **how)
+    parser.later = lambda: _add_fields(add)
     for name, (text, example) in EACH.items():
         parser = command(commands, name, each, text, [shared], example)
         parser.add_argument("ids", nargs="+", metavar="ID", help="a job's id, a range 3-7, all, or "
@@ -53,13 +50,25 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     parser.add_argument("--now", action="store_true", help="end the running jobs, too")
 
 
+def _add_fields(add: Callable[..., Any]) -> None:
+    """The fields of a job as options."""
+    for field, option in _options():
+        how: Dict[str, Any] = {"metavar": option.value} if option.value else {
+            "action": "store_const", "const": "1"}
+        if field.kind.repeated:
+            how["action"] = "append"
+        add(f"--{field.word}", help=option.help, **how)
+
+
 def _options() -> List[Tuple[Field, Option]]:
     """The fields of a job that are options of `vrm submit`."""
+    from vrm.model.fields import TABLE
     return [(field, field.option) for field in TABLE if field.option is not None]
 
 
 def submit(arguments: argparse.Namespace) -> int:
     """Give a running manager a job; the words are checked as a line of a queue file is."""
+    from vrm.model.fields import PATH
     from vrm.workload.grammar import LineError, parse_line
 
     if arguments.arguments and arguments.args is not None:
