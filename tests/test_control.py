@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import pytest
@@ -171,11 +172,11 @@ def test_no_command_file_stops_a_run(site: Site) -> None:
 
 def test_a_command_at_which_vrm_fails_is_met_once(run: RunDirectory, monkeypatch) -> None:
     """Whatever a defect of vrm's makes of a command, the next manager does not meet it again."""
-    from vrm.live.manager.manager import Manager
+    from vrm.live.manager.orders import Orders
     (run.commands / "1").write_text('{"do":"stop"}')
-    manager = Manager.__new__(Manager)
-    manager.run_directory, manager.tell, manager._deaf = run, lambda kind, text: None, set()
-    manager._orders = type("Broken", (), {"obey": lambda *_: 1 / 0})()
+    desk = types.SimpleNamespace(run_directory=run, tell=lambda kind, text: None)
+    orders = Orders(desk, None, None, None)
+    orders.obey = lambda *_: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        manager._obey("1", {"do": "stop"})
+        orders.try_to_obey("1", {"do": "stop"})
     assert not os.listdir(run.commands) and len(os.listdir(run.directory / "refused")) == 1

@@ -22,14 +22,12 @@ from conftest import Site, wait_until
 from vrm.cli import main
 from vrm.live.manager import recovery
 from vrm.live.manager.records import Records
-from vrm.model import Booking, Cluster, Dependency, Job, JobState
+from vrm.model import Booking, Cluster, Dependency, Job
+from vrm.model.job import Details
 from vrm.results.jobs import JobRow, JobWriter, PlacementText
 from vrm.run import codec, journal as journals
-from vrm.run.book import Details, JobBook, LifeError
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
-from vrm.scheduling.ordering import make_ordering
-from vrm.scheduling.queue import JobQueue
 from vrm.system.errors import RunError
 
 LONG = bool(os.environ.get("VRM_TEST_RANDOM"))
@@ -214,13 +212,7 @@ def take_up(past: journals.Past, run: RunDirectory) -> None:
         PlacementText(before.nodes).cores(placement)
         recovery.moved(placement, before, cluster)
         Booking(job, placement, start["time"], start["time"] + job.estimate)
-    book = JobBook(JobQueue(make_ordering("FCFS"), lambda job: 1))
-    for job_id, job in past.jobs.items():
-        if job_id in past.ended or job_id in past.started:
-            book.know(job, past.details[job_id], JobState.RUNNING)
-    for job in past.waiting:
-        with contextlib.suppress(LifeError):
-            book.enter(job, past.details[job.id])
+    past.state.thaw()
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from conftest import Site, mpiruns, wait_until
 from vrm.config.schema import load
 from vrm.live.batch.allocation import batch_job, kill_delay
 from vrm.live.batch.pbs import parse_qstat
-from vrm.live.manager.manager import Manager, Running
+from vrm.live.manager.manager import Manager
+from vrm.live.manager.running import Running
 from vrm.live.manager.verdict import HOLD, NODE_LOSSES, verdict
 from vrm.live.nodes.nodewatch import Down
 from vrm.live.site.setup import prepare, run_directory
 from vrm.live.spawn.spawner import ExitStatus
 from vrm.model import JobState
-from vrm.run.journal import Journal
 from vrm.workload.grammar import parse_line
 
 LOG = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\n'
@@ -179,10 +179,10 @@ def test_a_failure_stays_one_when_nothing_follows(site: Site) -> None:
 def test_commands_do_not_wait_for_a_held_verdict(site: Site) -> None:
     manager = prepared(site, "fails.x 1 9 0", allocation="pbs 1")
     fail(manager)
-    assert manager._held and manager.book.entries[0].state is JobState.RUNNING
-    manager.settle(0)
-    assert not manager._held and manager.book.entries[0].state is JobState.FAILED
-    manager.journal.close()
+    assert manager.ends.held and manager.state.book.entries[0].state is JobState.RUNNING
+    manager.ends.settle(0)
+    assert not manager.ends.held and manager.state.book.entries[0].state is JobState.FAILED
+    manager.desk.journal.close()
 
 
 def prepared(site: Site, line: str, allocation: str = "") -> Manager:
@@ -193,48 +193,49 @@ def prepared(site: Site, line: str, allocation: str = "") -> Manager:
     run = run_directory(settings)
     run.create()
     manager = Manager(settings, prepare(settings), run, lambda kind, text: None)
-    manager.journal = Journal(run.journal)
-    manager.place = type(manager.place)("here", "boot", allocation)
-    manager.enter(parse_line(line))
+    manager.desk.open_journal()
+    manager.state.thaw()
+    manager.desk.place = type(manager.desk.place)("here", "boot", allocation)
+    manager.intake.enter(parse_line(line))
     start(manager)
     return manager
 
 
 def start(manager: Manager) -> None:
-    manager._step(manager.now)
-    start, = manager._prepared
-    manager._prepared.clear()
-    manager.running[start.job.id] = Running(start.booking, start.backfilled)
+    manager._step(manager.desk.now)
+    start, = manager.launches.prepared
+    manager.launches.prepared.clear()
+    manager.desk.running[start.job.id] = Running(start)
 
 
 def fail(manager: Manager) -> None:
-    running, = manager.running.values()
-    manager._ended(running, status(code=3), JobState.FAILED, "exit 3")
+    running, = manager.desk.running.values()
+    manager.ends.ended(running, status(code=3), JobState.FAILED, "exit 3")
 
 
 def test_a_verdict_is_held_until_a_lost_node_is_known(site: Site) -> None:
     manager = prepared(site, "fails.x 1 9 0", allocation="pbs 1")
     fail(manager)
-    manager._settle(manager.now + 0.9 * HOLD)
-    assert manager._held
-    manager._node_down(Down(0, "it is off"))
-    assert not manager._held and manager.book.waiting == 1  # without a retry
-    assert manager.book.entries[0].tries == 0
-    manager.journal.close()
+    manager.ends.settle_due(manager.desk.now + 0.9 * HOLD)
+    assert manager.ends.held
+    manager.nodes._down(Down(0, "it is off"))
+    assert not manager.ends.held and manager.state.waiting == 1  # without a retry
+    assert manager.state.book.entries[0].tries == 0
+    manager.desk.journal.close()
 
 
 def test_a_job_that_takes_nodes_down_does_not_do_so_for_ever(site: Site) -> None:
     manager = prepared(site, "fails.x 1 9 0")
     for number in range(NODE_LOSSES + 1):
-        running, = manager.running.values()
+        running, = manager.desk.running.values()
         running.why = "node n0 is down"
         running.intent = "node"
-        manager._ended(running, None, *verdict("node", None, running.why))
+        manager.ends.ended(running, None, *verdict("node", None, running.why))
         if number < NODE_LOSSES:
-            assert manager.book.waiting == 1
+            assert manager.state.waiting == 1
             start(manager)
-    assert manager.book.entries[0].state is JobState.FAILED
-    manager.journal.close()
+    assert manager.state.book.entries[0].state is JobState.FAILED
+    manager.desk.journal.close()
 
 
 def test_what_failed_unjudged_in_an_allocation_that_is_over_runs_again(site: Site) -> None:

@@ -11,8 +11,9 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from vrm.model import Dependency, Job, JobState
+from vrm.model.job import Details
 from vrm.model.ranges import fold
-from vrm.run.book import Details, JobBook, LifeError
+from vrm.run.book import JobBook, LifeError
 from vrm.scheduling import make_ordering
 from vrm.scheduling.queue import JobQueue
 

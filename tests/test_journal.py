@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.model import Cluster, Dependency, Job, Node
+from vrm.model.job import Details
 from vrm.run import codec, journal as journals
-from vrm.run.book import Details
 from vrm.scheduling import make_policy
 
 JOB = Job(3, "ft.B.x", 8, 60.0, 12.5, True)
@@ -122,8 +122,8 @@ def test_the_past_of_a_run() -> None:
     past = journals.replay(records)
     assert [job.id for job in past.waiting] == [2, 3]
     assert [job.id for job, _ in past.running] == [1]
-    assert sorted(past.ended) == [0, 4] and past.intents == {1: "cancel"}
-    assert past.next_id == 5 and past.position == [1, 40, 4, ""] and not past.finished
+    assert sorted(past.ended) == [0, 4] and past.state.intents == {1: ("cancel", 0.0)}
+    assert past.state.next_id == 5 and past.position == [1, 40, 4, ""] and not past.finished
     assert journals.replay([*records, {"event": "finished"}]).finished
     assert past.jobs[3] == jobs[3]
 
@@ -134,7 +134,7 @@ def test_what_a_job_was_submitted_with_comes_back() -> None:
                       "/some where", None, True, "a name")
     record = json.loads(json.dumps({"event": "job", **codec.job_record(job, details)}))
     past = journals.replay([RUN, record])
-    assert past.jobs == {4: job} and past.details == {4: details} and past.next_id == 5
+    assert past.jobs == {4: job} and past.details == {4: details} and past.state.next_id == 5
     assert codec.job_record(JOB).keys() == {"id", "app", "procs", "estimate", "submit",
                                                "exclusive", "cores"}  # as ever, where it is plain
 
@@ -146,7 +146,7 @@ def test_an_array_is_one_record_and_many_jobs() -> None:
     assert {i: past.details[i].index for i in past.jobs} == {3: 2, 4: 4, 5: 6}
     assert past.details[5].words == ("6",) and past.details[5].environment == {
         "VRM_ARRAY_INDEX": "6"}
-    assert [job.id for job in past.waiting] == [3, 5] and past.next_id == 6
+    assert [job.id for job in past.waiting] == [3, 5] and past.state.next_id == 6
 
 
 def test_jobs_that_wait_again_and_are_held() -> None:
@@ -159,10 +159,11 @@ def test_jobs_that_wait_again_and_are_held() -> None:
                {**RUN, "allocation": "slurm 2"}]
     past = journals.replay(records)
     assert [job.id for job in past.waiting] == [0, 1, 2] and past.again == {0, 1}
-    assert past.intents == {} and past.ended == {} and past.tries == {0: 0, 1: 1}
-    assert past.details[2].held and past.commands == ["c1", "c2"]
+    assert past.state.intents == {} and past.ended == {}
+    assert [past.state.entry(job_id).tries for job_id in (0, 1)] == [0, 1]
+    assert past.state.entry(2).held and past.commands == ["c1", "c2"]
     past = journals.replay([*records, {"event": "release", "id": 2}, start(1)])
-    assert not past.details[2].held and past.again == {0}
+    assert not past.state.entry(2).held and past.again == {0}
     assert past.run_of[1]["allocation"] == "slurm 2" and past.run == "r"
 
 

@@ -21,7 +21,6 @@ from vrm.live.manager.manager import Manager
 from vrm.live.nodes.nodewatch import Down
 from vrm.live.nodes.topology import read_topology
 from vrm.live.site.setup import prepare, run_directory
-from vrm.run.journal import Journal
 from vrm.workload.grammar import parse_line
 from vrm.workload.writer_marker import WriterMarker
 
@@ -264,15 +263,16 @@ def test_a_job_that_is_about_to_start_on_a_lost_node_starts_on_another(site: Sit
     run = run_directory(settings)
     run.create()
     manager = Manager(settings, prepare(settings), run, lambda kind, text: None)
-    manager.journal = Journal(run.journal)
-    manager.enter(parse_line("ok.x 1 10 0"))
-    manager._step(manager.now)
-    assert [start.booking.placement.nodes for start in manager._prepared] == [[0]]
-    manager._node_down(Down(0, "it is off"))
-    assert not manager._prepared and not manager.cluster.bookings
-    manager._step(manager.now)
-    assert [start.booking.placement.nodes for start in manager._prepared] == [[1]]
-    manager.journal.close()
+    manager.desk.open_journal()
+    manager.state.thaw()
+    manager.intake.enter(parse_line("ok.x 1 10 0"))
+    manager._step(manager.desk.now)
+    assert [start.booking.placement.nodes for start in manager.launches.prepared] == [[0]]
+    manager.nodes._down(Down(0, "it is off"))
+    assert not manager.launches.prepared and not manager.state.cluster.bookings
+    manager._step(manager.desk.now)
+    assert [start.booking.placement.nodes for start in manager.launches.prepared] == [[1]]
+    manager.desk.journal.close()
 
 
 # What the manager needs, and what it refuses.

@@ -9,7 +9,8 @@ import pytest
 
 from vrm.model import Cluster, Dependency, Heatmap, Job, JobState
 from vrm.model.heatmap import Throughput
-from vrm.run.book import Details, JobBook
+from vrm.model.job import Details
+from vrm.run.book import JobBook
 from vrm.run.reasons import MOST, STOPPING, Reasons, parked
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 

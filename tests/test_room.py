@@ -11,7 +11,8 @@ from conftest import Site, wait_until
 from vrm.live.nodes.topology import NodeFacts, Topology, cluster_geometry
 from vrm.live.site.room import NodesOf, Room
 from vrm.model import Cluster, Job, JobState, Node
-from vrm.run.book import PLAIN, JobBook
+from vrm.model.job import PLAIN
+from vrm.run.book import JobBook
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.system.hosts import host_name
 

@@ -17,6 +17,7 @@ import pytest
 from conftest import Site, wait_until
 from vrm.live.manager import takeup
 from vrm.run import journal as journals
+from vrm.run.state import State
 from vrm.run.rundir import RunDirectory
 
 WAIT = 'echo "$VRM_JOB_ID" >> "$0.log"\nwhile [ ! -e "$0.go" ]; do sleep 0.02; done\n'
@@ -56,6 +57,12 @@ def go(site: Site) -> None:
     """Let the programs end."""
     for name in ("a.x", "b.x"):
         (site.bin / f"{name}.go").touch()
+
+
+def with_runs(*runs: dict) -> journals.Past:
+    past = journals.Past()
+    past.runs += runs
+    return past
 
 
 def past(directory: Path) -> journals.Past:
@@ -131,7 +138,7 @@ def test_the_number_of_the_device_is_not_what_tells(site: Site, monkeypatch: Any
     run.create()
     home = takeup.identity(run)
     assert set(home) == {"path", "inode"}
-    same = journals.Past(runs=[{"home": home}])
+    same = with_runs({"home": home})
     assert takeup._original(run, same) == ""
     stat = os.stat
 
@@ -143,9 +150,9 @@ def test_the_number_of_the_device_is_not_what_tells(site: Site, monkeypatch: Any
     monkeypatch.setattr(Path, "stat", lambda path, **how: stat(path, **how))
     assert takeup._original(run, same) == home["path"]
     monkeypatch.undo()
-    assert takeup._original(run, journals.Past(runs=[{"home": {**home, "path": "/gone"}}])) == ""
-    assert takeup._original(run, journals.Past(runs=[{"home": {**home, "inode": 1}}]))
-    assert takeup._original(run, journals.Past(runs=[{}])) == ""  # begun by 0.1.0
+    assert takeup._original(run, with_runs({"home": {**home, "path": "/gone"}})) == ""
+    assert takeup._original(run, with_runs({"home": {**home, "inode": 1}}))
+    assert takeup._original(run, with_runs({})) == ""  # begun by 0.1.0
 
 
 def test_another_host_goes_on_with_the_run(site: Site) -> None:
@@ -220,5 +227,5 @@ def test_a_directory_of_0_1_0_may_have_been_copied(tmp_path: Path, marked: bool)
     run.journal.write_text(json.dumps({"event": "run", "run": "abc", "nodes": [["n0", [1]]]}) + "\n")
     if marked:
         run.marker(0).write_text("{}\n")
-    past = takeup.past_of(run, False, lambda kind, text: None)
+    past = takeup.past_of(run, False, lambda kind, text: None, State.of_journal)
     assert (past.run == "abc") is marked and past.format == 1

@@ -1,5 +1,4 @@
-"""The jobs of a run, from submission to end: which may start, and why others must wait. Live runs
-have all their jobs in it, simulations those that depend on others or are held.
+"""The jobs of a run, from submission to end: which may start, and why others must wait.
 
 A job is eligible when nobody holds it, the jobs it depends on have ended as it wants, and it can
 end before the allocation does. Only eligible jobs are in the scheduler's queue: the others are
@@ -45,22 +44,23 @@ class Wish:
         """The ids of the jobs that have not ended, as ranges."""
         if self._text is None:
             self._text = fold(sorted({job_id for each in self.after for job_id in each.ids
-                                      if not entries[job_id].state.ended}))
+                                      if job_id in entries and not entries[job_id].state.ended}))
         return self._text
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A job and where it is in its life. `tries` counts the retries that were used, `wish` is what
-    it waits for, once it waits, `wished` are those of others in which it is (and whether it must
-    have completed), `late`: it would not end before the allocation does. `lacks` says why it
-    cannot run on the nodes there are now, "" when it can."""
+    """A job and where it is in its life. `tries` counts the retries that were used, `losses` how
+    often it has lost a node, `wish` is what it waits for, once it waits, `wished` are those of
+    others in which it is (and whether it must have completed), `late`: it would not end before the
+    allocation does. `lacks` says why it cannot run on the nodes there are now, "" when it can."""
 
     job: Job
     details: Details = PLAIN
     state: JobState = JobState.QUEUED
     held: bool = False
     tries: int = 0
+    losses: int = 0
     wish: Optional[Wish] = None
     wished: Optional[List[Tuple[Wish, bool]]] = None
     late: bool = False
@@ -88,12 +88,20 @@ class JobBook:
     """All jobs of a run. `queue` holds the eligible ones, `parked` the others that wait, by id.
 
     `lacks` says why a job cannot run on the nodes there are now ("" when it can); without it all
-    jobs can.
+    jobs can. With `look` only jobs that something is known of have an entry: that depend on others
+    or are held, and those on which they depend. It tells of others where they are, None for jobs
+    that completed (simulations have millions of jobs, and few with more to say).
+
+    A `frozen` book puts no job into the queue: it takes up what a journal tells until `thaw`.
     """
 
-    def __init__(self, queue: JobQueue, lacks: Optional[Callable[[Job], str]] = None) -> None:
+    def __init__(self, queue: JobQueue, lacks: Optional[Callable[[Job], str]] = None,
+                 look: Optional[Callable[[int], Optional[Tuple[Job, JobState]]]] = None,
+                 frozen: bool = False) -> None:
         self.queue = queue
+        self.frozen = frozen
         self._lacks = lacks
+        self._look = look
         self.entries: Dict[int, Entry] = {}
         self.parked: Dict[int, Entry] = {}
         self._wishes: Dict[Tuple[Dependency, ...], Wish] = {}
@@ -130,14 +138,17 @@ class JobBook:
 
         Raises LifeError for a dependency on a job that was not submitted before.
         """
-        wish = self._wish(details.after) if details.after else None  # before it is known itself
+        if self._look is not None and details is PLAIN:
+            self.queue.add(job)
+            return []
+        wish = self._wish(details.after, job.id) if details.after else None
         entry = self.entries[job.id] = Entry(job, details, held=details.held)
         if wish is not None:
             self._join(entry, wish)
         return self._wait(entry)
 
-    def _wish(self, after: Tuple[Dependency, ...]) -> Wish:
-        """The one wish of all jobs with this `after`."""
+    def _wish(self, after: Tuple[Dependency, ...], before: int) -> Wish:
+        """The one wish of all jobs with this `after`; such a job has the id `before`."""
         if self._latest is not None and self._latest.after is after:
             return self._latest  # the next job of an array: even the hash would be too dear
         wish = self._wishes.get(after)
@@ -145,8 +156,15 @@ class JobBook:
             strict = {job_id: True for each in after if not each.any for job_id in each.ids}
             named = {**{job_id: False for each in after if each.any for job_id in each.ids},
                      **strict}
-            for job_id in named:
-                if job_id not in self.entries:
+            for job_id in list(named):
+                if job_id in self.entries:
+                    continue
+                found = self._look(job_id) if self._look is not None else None
+                if found is not None:
+                    self.know(found[0], PLAIN, found[1])
+                elif self._look is not None and job_id < before:
+                    del named[job_id]  # it has completed
+                else:
                     raise LifeError(f"it depends on job {job_id}, and a job can depend only on "
                                     "such as were submitted before it")
             wish = self._wishes[after] = Wish(after)
@@ -172,7 +190,8 @@ class JobBook:
         those that depend on it."""
         against = self.against(entry)
         if against is None:
-            entry.lacks = self._lacks(entry.job) if self._lacks else ""
+            if self._lacks is not None and not self.frozen:
+                entry.lacks = self._lacks(entry.job)
             self._place(entry)
             return []
         self._take_out(entry)
@@ -182,7 +201,7 @@ class JobBook:
         """A job that ended otherwise than this one, which depends on it, wants; None: there is
         none."""
         if entry.wish is None and entry.details.after:
-            self._join(entry, self._wish(entry.details.after))
+            self._join(entry, self._wish(entry.details.after, entry.job.id))
         if entry.wish is None or not entry.wish.failed:
             return None
         return self.entries[next(iter(entry.wish.failed))]
@@ -247,7 +266,9 @@ class JobBook:
     def _place(self, entry: Entry) -> None:
         """Put a waiting job where it belongs."""
         job_id = entry.job.id
-        if not entry.eligible:
+        if self.frozen:
+            self.parked[job_id] = entry
+        elif not entry.eligible:
             if job_id in self.queue:
                 self.queue.remove(job_id)
             self.parked[job_id] = entry
@@ -261,6 +282,35 @@ class JobBook:
         if entry.job.id in self.queue:
             self.queue.remove(entry.job.id)
         self.parked.pop(entry.job.id, None)
+
+    def thaw(self) -> None:
+        """Let the jobs of a frozen book wait where they belong, in the order of their ids."""
+        self.frozen = False
+        waiting, self.parked = self.parked, {}
+        for job_id in sorted(waiting):
+            entry = waiting[job_id]
+            entry.lacks = self._lacks(entry.job) if self._lacks is not None else ""
+            self._place(entry)
+
+    def copy(self, queue: JobQueue,
+             look: Optional[Callable[[int], Optional[Tuple[Job, JobState]]]] = None) -> JobBook:
+        """An independent copy over a copy of the queue."""
+        twin = JobBook(queue, self._lacks, look, self.frozen)
+        wishes = {id(wish): Wish(wish.after) for wish in self._wishes.values()}
+        for job_id, entry in self.entries.items():
+            new = twin.entries[job_id] = _twin(entry)
+            if entry.wish is not None:
+                new.wish = wishes[id(entry.wish)]
+            if entry.wished is not None:
+                new.wished = [(wishes[id(wish)], completed) for wish, completed in entry.wished]
+        for after, wish in self._wishes.items():
+            new_wish = twin._wishes[after] = wishes[id(wish)]
+            new_wish.open, new_wish.failed = wish.open, dict(wish.failed)
+            new_wish.dependents = [twin.entries[each.job.id] for each in wish.dependents]
+        twin.parked = {job_id: twin.entries[job_id] for job_id in self.parked}
+        twin._longest = list(self._longest)
+        twin._deadline = self._deadline
+        return twin
 
     # What people ask for.
 
@@ -308,3 +358,9 @@ class JobBook:
 def _dropped(entry: Entry, other: Entry) -> Dropped:
     return Dropped(entry.job, f"job {other.job.id}, on which it depends, ended as "
                               f"{other.state.value}")
+
+
+def _twin(entry: Entry) -> Entry:
+    """A copy without its wishes."""
+    return Entry(entry.job, entry.details, entry.state, entry.held, entry.tries, entry.losses, None,
+                 None, entry.late, entry.lacks)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Union
 from zlib import crc32
 
-from vrm.model import Job
+from vrm.model import Job, JobState
+from vrm.model.job import Details
 from vrm.run import journal_check as check
-from vrm.run.book import Details
 from vrm.run.codec import jobs_of
 from vrm.run.journal_check import JournalError, Record
+from vrm.run.state import State
 from vrm.system.files import naming, open_own, read_own
 
 FORMAT = check.NEWEST
@@ -153,34 +153,38 @@ def read(path: Path) -> List[Record]:
     return records
 
 
-@dataclass
 class Past:
-    """What a journal tells: the jobs, which were started where, and how they ended.
+    """What a journal tells: the state of the run, and what else its manager has to know.
 
     `format` is that of the manager which began the run: 1 is vrm 0.1.0. `runs` are the records of
-    the managers that wrote it, `run_of` the one under which a job was started. `tries` counts the
-    retries of jobs, `losses` the nodes that they have lost, `again` are those that wait after a
-    start. `told` are the times at which jobs were told to end.
+    the managers that wrote it, `run_of` the one under which a job was started. `started` and
+    `ended` are the records of the last start and of the end of jobs. `again` are those that wait
+    after a start.
     """
 
-    run: str = ""
-    format: int = FORMAT
-    finished: bool = False
-    next_id: int = 0
-    position: Optional[Record] = None
-    input_ended: bool = False
-    jobs: Dict[int, Job] = field(default_factory=dict)
-    details: Dict[int, Details] = field(default_factory=dict)
-    started: Dict[int, Record] = field(default_factory=dict)
-    ended: Dict[int, Record] = field(default_factory=dict)
-    intents: Dict[int, str] = field(default_factory=dict)
-    told: Dict[int, float] = field(default_factory=dict)
-    losses: Dict[int, int] = field(default_factory=dict)
-    tries: Dict[int, int] = field(default_factory=dict)
-    again: Set[int] = field(default_factory=set)
-    runs: List[Record] = field(default_factory=list)
-    run_of: Dict[int, Record] = field(default_factory=dict)
-    commands: List[str] = field(default_factory=list)
+    def __init__(self, state: Optional[State] = None) -> None:
+        self.state = State.of_journal() if state is None else state
+        self.run = ""
+        self.format = FORMAT
+        self.finished = False
+        self.position: Optional[Record] = None
+        self.input_ended = False
+        self.started: Dict[int, Record] = {}
+        self.ended: Dict[int, Record] = {}
+        self.again: Set[int] = set()
+        self.runs: List[Record] = []
+        self.run_of: Dict[int, Record] = {}
+        self.commands: List[str] = []
+
+    @property
+    def jobs(self) -> Dict[int, Job]:
+        """All jobs of the run."""
+        return {job_id: entry.job for job_id, entry in self.state.book.entries.items()}
+
+    @property
+    def details(self) -> Dict[int, Details]:
+        """What else they were submitted with."""
+        return {job_id: entry.details for job_id, entry in self.state.book.entries.items()}
 
     @property
     def waiting(self) -> List[Job]:
@@ -191,15 +195,19 @@ class Past:
     @property
     def running(self) -> List[Tuple[Job, Record]]:
         """Jobs that were started and whose end is not recorded, with the start's record."""
-        return [(self.jobs[i], start) for i, start in self.started.items() if i not in self.ended]
+        entries = self.state.book.entries
+        return [(entries[i].job, start) for i, start in self.started.items()
+                if i not in self.ended]
 
 
-def replay(records: Iterable[Record], path: PathLike = "journal") -> Past:
-    """The past that the records tell; each is applied to what those before it left.
+def replay(records: Iterable[Record], path: PathLike = "journal",
+           state: Optional[State] = None) -> Past:
+    """The past that the records tell; each is applied to what those before it left, in `state`, a
+    frozen one.
 
     JournalError, which names the line of `path`, for a record that makes no sense there.
     """
-    past = Past()
+    past = Past(state)
     for number, record in enumerate(records, 1):
         fault = check.fault(record, past)
         if fault:
@@ -210,7 +218,7 @@ def replay(records: Iterable[Record], path: PathLike = "journal") -> Past:
 
 def _apply(record: Record, past: Past) -> None:
     """What a record changes."""
-    event = record["event"]
+    event, state = record["event"], past.state
     if event == "run":
         if not past.runs:
             past.format = record.get("format", 1)
@@ -223,25 +231,25 @@ def _apply(record: Record, past: Past) -> None:
         past.input_ended = record["ended"]
     elif event == "start":
         past.started[record["id"]] = record
-        past.intents.pop(record["id"], None)
         past.again.discard(record["id"])
         past.run_of[record["id"]] = past.runs[-1]
+        state.began(record["id"])
     elif event == "back":
         del past.started[record["id"]]
+        state.back(record["id"])
     elif event == "intent":
-        past.intents[record["id"]] = record["reason"]
-        past.told[record["id"]] = record.get("time", 0.0)
+        state.intend(record["id"], record["reason"], record.get("time", 0.0))
     elif event == "end":
         past.ended[record["id"]] = record
+        state.end(record["id"], JobState(record["state"]), record["time"])
     elif event == "again":
-        job_id = record["id"]
-        for facts in (past.started, past.ended, past.intents):
-            facts.pop(job_id, None)
-        past.again.add(job_id)
-        past.tries[job_id] = past.tries.get(job_id, 0) + record["retry"]
-        past.losses[job_id] = past.losses.get(job_id, 0) + record.get("lost", False)
+        past.started.pop(record["id"], None)
+        past.ended.pop(record["id"], None)
+        past.again.add(record["id"])
+        state.again(record["id"], record.get("time", 0.0), retry=record["retry"],
+                    lost=record.get("lost", False))
     elif event in ("hold", "release"):
-        past.details[record["id"]] = replace(past.details[record["id"]], held=event == "hold")
+        state.kept(record["id"], event == "hold")
     elif event == "finished":
         past.finished = True
     if record.get("command"):
@@ -250,9 +258,5 @@ def _apply(record: Record, past: Past) -> None:
 
 def _jobs_came(past: Past, record: Record) -> None:
     """The job of a record, or all jobs of an array."""
-    jobs, details, indices = jobs_of(record)
-    for at, job in enumerate(jobs):
-        past.jobs[job.id] = job
-        past.details[job.id] = replace(details, index=indices[at]) if indices else details
-    past.next_id = jobs[-1].id + 1
+    past.state.submit(*jobs_of(record))
     past.position = record.get("position") or past.position

@@ -117,8 +117,8 @@ def _out_of_order(event: str, record: Record, past: "Past") -> str:
         return ""
     job_id = record["id"]
     if event == "job":
-        return f"job {job_id} exists already" if job_id < past.next_id else ""
-    if job_id not in past.jobs:
+        return f"job {job_id} exists already" if job_id < past.state.next_id else ""
+    if job_id not in past.state.book.entries:
         return f"{event} of job {job_id}, which never came"
     started, ended = job_id in past.started, job_id in past.ended
     if event == "start" and (started or ended):
@@ -130,7 +130,7 @@ def _out_of_order(event: str, record: Record, past: "Past") -> str:
     if event == "again" and not (started or ended):
         return f"job {job_id} waits again, and it never started"
     if event == "start":
-        return _misplaced(record["placement"], past.jobs[job_id], past.runs[-1].get("nodes", []))
+        return _misplaced(record["placement"], past.state.book.entries[job_id].job, past.runs[-1].get("nodes", []))
     return ""
 
 

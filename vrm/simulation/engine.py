@@ -13,9 +13,9 @@ import math
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Tuple
 
 from vrm.model.cluster import Booking, Cluster
-from vrm.model.job import Dependency, Infeasible, Job, JobState
+from vrm.model.job import PLAIN, Dependency, Details, Infeasible, Job, JobState
 from vrm.model.ranges import to_ranges
-from vrm.run.book import PLAIN, Details, Dropped, JobBook, LifeError
+from vrm.run.book import Dropped, JobBook, LifeError
 from vrm.scheduling.queue import JobQueue
 from vrm.scheduling.scheduler import Scheduler, Start
 from vrm.workload.submission import Submission

@@ -6,10 +6,15 @@ of the manager, because the answer was not written yet, is known from the journa
 
 from __future__ import annotations
 
+import errno
 import re
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, List
+from typing import Callable, Dict, Iterable, List, Set, Tuple
 
+from vrm.live.manager.desk import Desk
+from vrm.live.manager.ends import Ends
+from vrm.live.manager.intake import Intake
 from vrm.live.manager.records import Outcome
+from vrm.live.manager.stopping import Stopping
 from vrm.live.manager.takeup import RERUN
 from vrm.model import Job, JobState
 from vrm.run import control
@@ -17,20 +22,77 @@ from vrm.run.book import Entry, LifeError
 from vrm.model.ranges import fold
 from vrm.workload.grammar import parse_line, show
 
-if TYPE_CHECKING:
-    from vrm.live.manager.manager import Manager
+_IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG)
+"""What says that no other time will do either."""
 
 
 class Orders:
-    """Obeys commands with what a manager can do."""
+    """Obeys commands with what a manager can do. `gone`: somebody has removed the run's directory."""
 
-    def __init__(self, manager: Manager, taken: Iterable[str] = ()) -> None:
-        """`taken`: names of commands that an earlier manager has carried out."""
-        self.manager = manager
-        reply = {"ok": True, "text": "taken before the manager was restarted"}
-        self._unanswered: Dict[str, control.Command] = dict.fromkeys(taken, reply)
+    def __init__(self, desk: Desk, intake: Intake, ends: Ends, stopping: Stopping) -> None:
+        self.desk = desk
+        self.intake = intake
+        self.ends = ends
+        self.stopping = stopping
+        self.gone = False
+        self._unanswered: Dict[str, control.Command] = {}
         self._name = ""                # of the command that is being carried out
         self._requeued: List[int] = []
+        self._deaf: Set[str] = set()   # files among the commands that stay there
+
+    def taken(self, names: Iterable[str]) -> None:
+        """Commands that an earlier manager has carried out; they are only answered."""
+        reply = {"ok": True, "text": "taken before the manager was restarted"}
+        self._unanswered.update(dict.fromkeys(names, reply))
+
+    def waiting(self) -> List[Tuple[str, control.Command]]:
+        """The commands that wait. Without the directory of the run no job can be followed."""
+        run = self.desk.run_directory
+        try:
+            return [(name, command) for name, command in control.take(run)
+                    if name not in self._deaf]
+        except FileNotFoundError as error:
+            if not self.gone:
+                self.gone = True
+                self.stopping.stop(f"{error.filename} was removed or renamed, which this run needs",
+                                   kill=True)
+        except OSError as error:
+            self.desk.disk_trouble(f"{run.commands}: {error.strerror}")
+        return []
+
+    def obey_all(self) -> None:
+        """Carry out the commands that wait."""
+        for name, command in self.waiting():
+            self.try_to_obey(name, command)
+
+    def try_to_obey(self, name: str, command: control.Command) -> None:
+        """Carry out a command file and answer it. What is none, or cannot be answered, or makes
+        vrm fail, is put aside: it is met once."""
+        try:
+            if command["do"] == "invalid":
+                self._put_aside(name, command["why"])
+            else:
+                self.obey(name, command)
+        except OSError as error:
+            if error.errno in _IN_THE_WAY:
+                self._put_aside(name, f"it cannot be answered: {error.strerror}")
+            else:
+                self.desk.disk_trouble(f"{self.desk.run_directory.replies}: {error.strerror}")
+        except Exception:
+            self._put_aside(name, "vrm failed at it")
+            raise
+
+    def _put_aside(self, name: str, why: str) -> None:
+        """Take a command file out of the way and say so; one that stays is not looked at again."""
+        try:
+            where = f"it is now {control.put_aside(self.desk.run_directory, name, why)}"
+        except FileNotFoundError:
+            return  # taken back
+        except OSError as error:
+            self._deaf.add(name)
+            where = f"it cannot be moved away ({error.strerror}), and is not looked at again"
+        self.desk.tell("warning", f"the command file {show(name)} is not obeyed: {show(why, 300)}; "
+                                  f"{where}")
 
     def obey(self, name: str, command: control.Command) -> None:
         """Carry out a command and answer it; OSError when the answer can't be written, and then
@@ -38,12 +100,12 @@ class Orders:
         if name not in self._unanswered:
             self._name = name
             self._unanswered[name] = self._reply_to(command)
-        self.manager.journal.sync()
+        self.desk.journal.sync()
         if command.get("unasked"):  # nobody waits for the answer
-            self.manager.tell("note", self._unanswered[name]["text"])
-            control.withdraw(self.manager.run_directory, name)
+            self.desk.tell("note", self._unanswered[name]["text"])
+            control.withdraw(self.desk.run_directory, name)
         else:
-            control.answer(self.manager.run_directory, name, self._unanswered[name])
+            control.answer(self.desk.run_directory, name, self._unanswered[name])
         del self._unanswered[name]
 
     def _reply_to(self, command: control.Command) -> control.Command:
@@ -65,9 +127,9 @@ class Orders:
         if not isinstance(command["line"], str):
             raise TypeError("the line is no text")
         wanted = parse_line(command["line"])
-        if self.manager.phase != "running":
+        if self.desk.phase != "running":
             return {"ok": False, "text": "the manager is stopping and takes no more jobs"}
-        ids, reason = self.manager.enter(wanted, command=self._name)
+        ids, reason = self.intake.enter(wanted, command=self._name)
         them = f"job{'s' * (len(ids) > 1)} {fold(ids)}"
         if reason:
             return {"ok": False, "id": ids[0], "ids": ids, "text": f"{them} refused: {reason}"}
@@ -75,22 +137,22 @@ class Orders:
                 "text": f"{them}: {wanted.app} wait{'s' * (len(ids) == 1)}"}
 
     def _stop(self, command: control.Command) -> control.Command:
-        manager, now = self.manager, bool(command.get("now"))
-        manager.stop("`vrm stop`", kill=now)
-        return {"ok": True, "text": f"stopping; {len(manager.running)} job(s) "
-                f"{'are being ended' if now else 'may finish'}, {manager.book.waiting} waiting"}
+        desk, now = self.desk, bool(command.get("now"))
+        self.stopping.stop("`vrm stop`", kill=now)
+        return {"ok": True, "text": f"stopping; {len(desk.running)} job(s) "
+                f"{'are being ended' if now else 'may finish'}, {desk.state.waiting} waiting"}
 
     def _each(self, act: Callable[[Entry], str], command: control.Command) -> control.Command:
         """Do something to each job that a command names; of a range, to those that allow it."""
-        entries = self.manager.book.entries
+        entries = self.desk.state.book.entries
         named, swept = control.chosen(command, entries, [
             job_id for job_id, entry in entries.items() if entry.state.value in RERUN])
         said: Dict[str, List[Job]] = {}  # what was done, and to which jobs: they may be thousands
         wrong, by_name = [], set(named)
         for job_id in [*named, *swept]:
-            self.manager.settle(job_id)
+            self.ends.settle(job_id)
             try:
-                entry = self.manager.book.get(job_id)
+                entry = self.desk.state.entry(job_id)
                 said.setdefault(act(entry), []).append(entry.job)
             except LifeError as error:
                 if job_id in by_name:
@@ -99,53 +161,48 @@ class Orders:
         if not done and not wrong:
             wrong.append(f"there is no job to {command['do']} among these")
         if self._requeued:
-            self.manager.records.forget(self._requeued)
+            self.ends.records.forget(self._requeued)
             self._requeued.clear()
-        self.manager.jobs_changed()
+        self.desk.changes()
         return {"ok": not wrong, "text": "\n".join([*done, *wrong])}
 
     # Each gives the end of a sentence about the job, or raises LifeError.
 
     def _cancel(self, entry: Entry) -> str:
-        manager, job = self.manager, entry.job
-        running = manager.running.get(job.id)
+        job, running = entry.job, self.desk.running.get(entry.job.id)
         if running is not None:
-            manager.end_job(running, "cancel")
+            self.ends.end_job(running, "cancel")
             return "is being ended"
         if entry.state is not JobState.QUEUED:
             raise LifeError(f"job {job.id} neither waits nor runs: it is {entry.state.value}")
-        manager.close_job(Outcome(job, JobState.CANCELLED, "cancelled while it waited",
-                                  end=manager.now))
+        self.ends.close_job(Outcome(job, JobState.CANCELLED, "cancelled while it waited",
+                                    end=self.desk.now))
         return "will not run"
 
     def _hold(self, entry: Entry) -> str:
-        self.manager.book.hold(entry.job.id)
-        self.manager.journal.append("hold", id=entry.job.id)
+        self.desk.state.hold(entry.job.id)
         return "is held"
 
     def _release(self, entry: Entry) -> str:
-        self.manager.book.release(entry.job.id)
-        self.manager.journal.append("release", id=entry.job.id)
+        self.desk.state.release(entry.job.id)
         return "is released"
 
     def _requeue(self, entry: Entry) -> str:
-        manager, job = self.manager, entry.job
-        running = manager.running.get(job.id)
+        job, running = entry.job, self.desk.running.get(entry.job.id)
         if running is not None:
-            manager.end_job(running, "requeue", command=self._name)
+            self.ends.end_job(running, "requeue", command=self._name)
             return "is being ended and will wait again"
         if not entry.state.ended:
             raise LifeError(f"job {job.id} waits already")
-        if any(each.job is job for each in manager.records.pending):
+        if any(each.job is job for each in self.ends.records.pending):
             raise LifeError(f"the end of job {job.id} is not recorded yet; try again")
         if entry.state is JobState.REFUSED:
             raise LifeError(f"job {job.id} was refused; submit it again")
-        against = manager.book.against(entry)
+        against = self.desk.state.book.against(entry)
         if against is not None:
             raise LifeError(f"job {job.id} depends on job {against.job.id}, which ended as "
                             f"{against.state.value}; requeue that one first")
-        manager.counts[entry.state.value] -= 1
-        manager.wait_again(job, "requeued by its user", command=self._name)
+        self.ends.wait_again(job, "requeued by its user", command=self._name)
         self._requeued.append(job.id)
         return "waits again"
 

@@ -17,10 +17,11 @@ from vrm.live.launch.base import Launcher, Result, read_result
 from vrm.live.manager.lastwords import last_words
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.model import Booking, Cluster, Job, JobState
+from vrm.model.job import PLAIN, Details
 from vrm.results.jobs import JobFileError, HEADER, JobRow, JobWriter, PlacementText, read_jobs
 from vrm.run import codec, journal as journals
-from vrm.run.book import PLAIN, Details
 from vrm.run.rundir import RunDirectory
+from vrm.scheduling import Start
 from vrm.system.errors import RunError
 from vrm.system.files import naming, write_atomically
 from vrm.system.processes import Strays, job_of, sessions, signal_session
@@ -93,14 +94,15 @@ class Records:
         for job_id, end in past.ended.items():
             if job_id in known:
                 continue
-            job, start = past.jobs[job_id], past.started.get(job_id)
+            entry, start = past.state.entry(job_id), past.started.get(job_id)
+            job = entry.job
             cluster = codec.cluster_of(past.run_of.get(job_id, {}), self.cluster)
             booking = Booking(job, codec.placement_of(start["placement"], cluster),
                               start["time"], start["time"] + job.estimate) if start else None
             self.pending.append(Outcome(job, JobState(end["state"]), end["reason"], booking,
                                         bool(start and start["backfilled"]), end["exit_code"],
                                         end["time"], cluster=cluster,
-                                        details=past.details[job_id]))
+                                        details=entry.details))
 
     def close(self) -> None:
         """Close `jobs.csv`."""
@@ -160,6 +162,16 @@ class Records:
             binding=binding, reason=outcome.reason, name=outcome.details.name,
             args=shlex.join(outcome.details.words), dir=outcome.details.directory,
             index=outcome.details.index)
+
+    def tell_start(self, start: Start) -> None:
+        """Report that a job was started: where its cores are, or its nodes when these are more than
+        two."""
+        job, placement = start.job, start.booking.placement
+        where = (self.text.cores(placement) if len(placement.nodes) <= 2
+                 else self.text.nodes(placement))
+        self.tell("start", f"#{job.id} {job.app}  starts: {job.procs} rank"
+                  + "s" * (job.procs > 1) + f" on {where}"
+                  + " (backfilled)" * start.backfilled)
 
     def forget(self, job_ids: Collection[int]) -> None:
         """Take jobs that wait again out of `jobs.csv`."""

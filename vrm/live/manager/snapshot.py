@@ -6,22 +6,24 @@ import math
 import os
 import shlex
 import socket
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from vrm.config.schema import Settings
 from vrm.model import Booking, Cluster, Job, JobState
+from vrm.model.job import Details
 from vrm.model.ranges import fold
-from vrm.run.book import Details, JobBook
+from vrm.run.book import JobBook
 from vrm.run.reasons import STOPPING, Reasons, parked
+from vrm.run.state import State
 from vrm.scheduling import Scheduler
 
 FORMAT = 2
 """Of the state file; 1, of vrm 0.1, had a value for each waiting job and lists of ids."""
 
 
-def snapshot(now: float, settings: Settings, cluster: Cluster, scheduler: Scheduler, book: JobBook,
-             running: Iterable[Tuple[Booking, str, Cluster]], ended: Mapping[str, int], *, emulated: bool,
-             started: float, phase: str, end: float = math.inf) -> Dict[str, Any]:
+def snapshot(now: float, settings: Settings, scheduler: Scheduler, state: State,
+             running: Iterable[Tuple[Booking, str, Cluster]], *, emulated: bool, started: float,
+             phase: str, end: float = math.inf) -> Dict[str, Any]:
     """Nodes, cores, running and waiting jobs, and how many ended how; see `vrm.report.tables`.
 
     `running` are the jobs that run, whether their ranks are where they should be (as in the
@@ -29,6 +31,7 @@ def snapshot(now: float, settings: Settings, cluster: Cluster, scheduler: Schedu
     `started` is the manager's own start and `end` that of its allocation's end, all in
     epoch seconds.
     """
+    cluster, book = state.cluster, state.book
     return {
         "format": FORMAT, "time": now,
         "manager": {"host": socket.gethostname(), "pid": os.getpid(), "start": started,
@@ -46,7 +49,7 @@ def snapshot(now: float, settings: Settings, cluster: Cluster, scheduler: Schedu
                   for number, (node, sockets) in enumerate(zip(cluster.nodes, cluster.view()))],
         "jobs": [*_running(running, book),
                  *_waiting(now, cluster, scheduler, book, phase)],
-        "ended": ended,
+        "ended": state.counts,
     }
 
 

@@ -18,6 +18,7 @@ from vrm.results.jobs import HEADER
 from vrm.run import control, journal as journals
 from vrm.run.journal import Past, Record
 from vrm.run.rundir import RunDirectory
+from vrm.run.state import State
 from vrm.system.errors import RunError
 
 Tell = Callable[[str, str], None]
@@ -28,16 +29,19 @@ def identity(run: RunDirectory) -> Record:
     return {"path": os.path.realpath(run.directory), "inode": run.directory.stat().st_ino}
 
 
-def past_of(run: RunDirectory, fresh: bool, tell: Tell, again: bool = False) -> Past:
+def past_of(run: RunDirectory, fresh: bool, tell: Tell, new_state: Callable[[], State],
+            again: bool = False) -> Past:
     """What an earlier manager left in the directory; a run that has ended is put aside, as is any
-    with `fresh`, unless jobs of it are to run `again`. RunError when jobs of it may be running that nobody could follow then, or when
-    the journal is damaged."""
+    with `fresh`, unless jobs of it are to run `again`. `new_state` makes a frozen state.
+
+    RunError when jobs of it may be running that nobody could follow then, or when the journal is
+    damaged."""
     try:
-        past = journals.replay(journals.read(run.journal), run.journal)
+        past = journals.replay(journals.read(run.journal), run.journal, new_state())
     except journals.JournalError as error:
-        past = _without_damaged(run, fresh, error)
+        past = _without_damaged(run, fresh, error, new_state)
     if not past.run:
-        return _without_journal(run, fresh, tell)
+        return _without_journal(run, fresh, tell, new_state)
     original = _original(run, past)
     if original and not (fresh or past.finished):
         return _of_a_copy(run, past, original, tell)
@@ -49,7 +53,7 @@ def past_of(run: RunDirectory, fresh: bool, tell: Tell, again: bool = False) -> 
                    for path in (run.output(job.app, job.id), run.errors(job.app, job.id))]
         tell("note", f"the records of the run before are in {run.archive(outputs)}"
              + ("" if fresh else _repeated(past)))
-        return Past()
+        return Past(new_state())
     if "home" not in past.runs[-1] and not markers(run):
         past.run = uuid.uuid4().hex[:12]  # 0.1.0's may be that of a copy, too, whose jobs run
     return past
@@ -74,7 +78,8 @@ RERUN = ("failed", "timeout", "cancelled")
 """How jobs have ended that `--failed` runs again; a refused one would be refused again."""
 
 
-def _without_damaged(run: RunDirectory, fresh: bool, error: journals.JournalError) -> Past:
+def _without_damaged(run: RunDirectory, fresh: bool, error: journals.JournalError,
+                     new_state: Callable[[], State]) -> Past:
     """With `fresh` a run of which nothing is known, where no job of it can be running."""
     damage = f"the journal is damaged: {error}"
     if not fresh:
@@ -83,10 +88,13 @@ def _without_damaged(run: RunDirectory, fresh: bool, error: journals.JournalErro
     if markers(run):
         raise RunError(f"{damage}, and jobs of that run may still be running; end them, remove the "
                        f"files in {run.pids}, and try again") from error
-    return Past("damaged")
+    past = Past(new_state())
+    past.run = "damaged"
+    return past
 
 
-def _without_journal(run: RunDirectory, fresh: bool, tell: Tell) -> Past:
+def _without_journal(run: RunDirectory, fresh: bool, tell: Tell,
+                     new_state: Callable[[], State]) -> Past:
     """A new run; RunError when markers tell of jobs that nobody has a record of any more."""
     found = markers(run)
     alive = _perhaps_alive(found)
@@ -102,7 +110,7 @@ def _without_journal(run: RunDirectory, fresh: bool, tell: Tell) -> Past:
         (run.pids / name).unlink(missing_ok=True)
     if run.jobs.exists() and run.jobs.stat().st_size > len(HEADER):
         tell("note", f"the records of a run without a journal are in {run.archive([])}")
-    return Past()
+    return Past(new_state())
 
 
 def _original(run: RunDirectory, past: Past) -> str:

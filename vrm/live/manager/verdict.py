@@ -4,7 +4,7 @@ that wait, since a job that failed may have been interrupted.
 | the manager had | and the job ended | it is |
 |---|---|---|
 | done nothing to it | with exit status 0 | completed |
-| done nothing to it | otherwise | failed, or interrupted, see `Held` |
+| done nothing to it | otherwise | failed, or interrupted, see `running.Held` |
 | sent it a signal, because ... | before the signal, with 0 | completed |
 | of its walltime | in whatever way, with 0 too | timeout |
 | of `vrm cancel`, of `vrm stop` or a signal at vrm | the same | cancelled |
@@ -17,15 +17,10 @@ and ends well has not done its work.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional, Tuple
+from typing import Optional, Tuple
 
 from vrm.live.spawn.spawner import ExitStatus
 from vrm.model import JobState
-
-if TYPE_CHECKING:
-    from vrm.live.manager.manager import Running
-    from vrm.live.manager.records import Outcome
 
 HOLD = 1.0
 """Seconds for which a failure is held: what ends an allocation or a node ends the job's processes
@@ -64,17 +59,3 @@ def shell_code(status: Optional[ExitStatus]) -> Optional[int]:
     if status is None:
         return None
     return status.code if status.signal is None else 128 + status.signal
-
-
-@dataclass
-class Held:
-    """A job that failed by itself, and whose verdict waits for what may have ended it.
-
-    If the batch system tells vrm to end, or one of the job's nodes turns out to be lost, it was
-    interrupted. If neither happens until `until` (the manager's clock), and its nodes have
-    answered since, it failed.
-    """
-
-    running: "Running"
-    outcome: "Outcome"
-    until: float

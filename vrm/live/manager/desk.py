@@ -1,0 +1,122 @@
+"""What all parts of a manager share: the run's state and journal, the jobs that run, and what is to
+be done next."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Callable, Dict
+
+from vrm.config.schema import Settings
+from vrm.live.manager.recovery import Place
+from vrm.live.manager.running import Running
+from vrm.live.site.setup import Site
+from vrm.run.journal import Journal
+from vrm.run.rundir import RunDirectory
+from vrm.run.state import State
+from vrm.scheduling import JobQueue
+
+RETRY = 1.0
+"""Seconds after which something is tried again that a full disk has prevented."""
+
+Tell = Callable[[str, str], None]
+"""Called with a kind (`start`, `end`, `failure`, `warning`, `note`) and a text for people."""
+
+
+class Clock:
+    """Seconds since the epoch that never jump: wall clock at the start plus monotonic time."""
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+
+    def __call__(self) -> float:
+        return self._offset + time.monotonic()
+
+
+class Desk:
+    """`now` is the moment of the present turn of the loop: all that happens in it happens then.
+
+    `changed`: a scheduling step is due. `dirty`: the state file is not up to date. `phase` is
+    running, stopping or ended; `closing`: the allocation is about to end. `blocked_until`: no job
+    is started before, for a full disk.
+    """
+
+    journal: Journal
+
+    def __init__(self, settings: Settings, site: Site, run: RunDirectory, tell: Tell) -> None:
+        self.settings = settings
+        self.run_directory = run
+        self.tell = tell
+        self.cluster = site.cluster
+        self.scheduler = site.scheduler
+        self.launcher = site.launcher
+        self.room = site.room
+        self.place = Place.here(site.allocation)
+        self.state = self.new_state()
+        self.running: Dict[int, Running] = {}
+        self.clock = Clock()
+        self.start_time = self.now = self.clock()
+        self.grace = settings.grace
+        self.phase = "running"
+        self.closing = False
+        self.input_ended = False
+        self.changed = True
+        self.dirty = True
+        self.blocked_until = 0.0
+        self._disk_failed = False
+
+    def new_state(self) -> State:
+        """The state of a run that has not begun, or of which a journal tells."""
+        return State(self.scheduler.new_queue(), self.cluster, self.room.lacks, frozen=True)
+
+    @property
+    def queue(self) -> JobQueue:
+        """The jobs that may start as soon as there is room."""
+        return self.state.queue
+
+    def changes(self) -> None:
+        """Other jobs may start now than before."""
+        self.changed = self.dirty = True
+
+    # The journal, and disks that are full.
+
+    def open_journal(self) -> None:
+        """Begin to write: what changes the state is recorded from here on."""
+        self.journal = Journal(self.run_directory.journal)
+        self.state.log = self.journal.append
+
+    def synced(self) -> bool:
+        """Bring the journal to disk; when that fails nothing is started until it works again."""
+        try:
+            self.journal.sync()
+        except OSError as error:
+            self.disk_trouble(f"{self.run_directory.journal}: {error.strerror}")
+            return False
+        return True
+
+    def disk_trouble(self, why: str) -> None:
+        """Report a file that cannot be written, once until that works again."""
+        if not self._disk_failed:
+            self._disk_failed = True
+            self.tell("warning", f"cannot write: {why}; starting nothing until that works again")
+
+    def disk_works(self) -> None:
+        """A file that could not be written was written."""
+        if self._disk_failed:
+            self._disk_failed = False
+            self.tell("note", "files can be written again; continuing")
+
+    def block(self) -> None:
+        """Start nothing for a while."""
+        self.blocked_until = self.clock() + RETRY
+
+    @property
+    def first_due(self) -> float:
+        """When something is due of a job that runs: the end of its estimate, or SIGKILL."""
+        deadline = math.inf
+        for running in self.running.values():
+            if running.ending:
+                deadline = min(deadline, running.ending.deadline)
+            elif not running.warned:
+                deadline = min(deadline, running.due)
+        return deadline

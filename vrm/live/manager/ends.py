@@ -1,0 +1,250 @@
+"""Jobs end: by themselves, or since the manager ends them. Their cores are free at once; how they
+ended may be held for a moment (see `running.Held`); then they are recorded, or wait again."""
+
+from __future__ import annotations
+
+import collections
+import math
+import time
+from pathlib import Path
+from typing import Deque, Dict, List, Optional, Tuple
+
+from vrm.live.manager.desk import Desk
+from vrm.live.manager.records import Outcome, Records
+from vrm.live.manager.running import Held, Running
+from vrm.live.manager.verdict import HOLD, NODE_LOSSES, shell_code, verdict
+from vrm.live.nodes.nodewatch import NodeWatch
+from vrm.live.spawn.spawner import ExitStatus
+from vrm.model import Booking, Job, JobState
+from vrm.run.book import Dropped
+from vrm.system.processes import SessionEnd
+
+LINGER = 2.0
+"""Seconds that mpirun's helpers on other nodes may stay after a job that ended well."""
+
+
+class Ends:
+    """How jobs come to their ends. `held` are failures that may turn out to be interruptions;
+    `leftovers`: a job may have left processes on this machine."""
+
+    def __init__(self, desk: Desk, records: Records, watch: NodeWatch) -> None:
+        self.desk = desk
+        self.records = records
+        self.watch = watch
+        self.held: Dict[int, Held] = {}
+        self.leftovers = False
+        self.lingering: Deque[Tuple[float, Booking]] = collections.deque()  # to be swept then
+
+    # The manager ends a job.
+
+    def end_job(self, running: Running, intent: str, grace: Optional[float] = None,
+                **origin: object) -> None:
+        """End a running job because of `intent`, which is recorded first."""
+        if not running.intent:
+            running.intent = intent
+            self.desk.state.intend(running.job.id, intent, time.time(), **origin)
+            self.desk.synced()
+        if running.away:
+            self.ended(running, None, *verdict(running.intent, None))
+        else:
+            self.end_session(running, grace)
+
+    def end_session(self, running: Running, grace: Optional[float] = None) -> None:
+        """SIGTERM now and SIGKILL after the grace time (seconds) to all processes of the job."""
+        if running.session is None:
+            return  # its supervisor has not answered yet; its answer comes back to this
+        running.ending = SessionEnd(running.session,
+                                    self.desk.grace if grace is None else grace,
+                                    spare={running.session},
+                                    started=running.marker.started if running.marker else None)
+        running.ending.poll(self.desk.clock())
+        if running.ending.told_at is not None:
+            running.told = min(running.told, running.ending.told_at)
+
+    def lost(self, running: Running) -> None:
+        """The supervisor of a job was killed: end what is left of the job, its status unknown."""
+        running.lost = True
+        if running.session is None:
+            self._session_gone(running)
+        else:
+            self.end_session(running)
+
+    def act(self, now: float) -> None:
+        """End what has had its grace time, and look after what has had its time."""
+        for running in list(self.desk.running.values()):
+            if running.ending:
+                if now >= running.ending.deadline and running.ending.poll(now):
+                    self._session_gone(running)
+            elif not running.warned and now >= running.due:
+                running.warned = True
+                self._overdue(running)
+
+    def _session_gone(self, running: Running) -> None:
+        """No process of a job that is being ended is left; its supervisor tells of the end."""
+        if running.lost:
+            self.ended(running, None, *verdict(running.intent, None, running.why))
+        elif running.ending:
+            running.ending.deadline = math.inf
+
+    def _overdue(self, running: Running) -> None:
+        job, wish = running.job, self.desk.settings.walltime
+        if wish == "kill":
+            self.desk.tell("warning", f"#{job.id} {job.app}: ran longer than its estimate of "
+                                      f"{job.estimate:g} s; ending it (Walltime: kill)")
+            self.end_job(running, "timeout")
+        elif wish == "warn":
+            self.desk.tell("warning", f"#{job.id} {job.app}: runs longer than its estimate of "
+                                      f"{job.estimate:g} s")
+
+    # A job has ended.
+
+    def judged(self, running: Running, status: ExitStatus) -> Tuple[JobState, str]:
+        """How a job ended; mpirun may say that all is well when it has lost a node."""
+        if not running.intent and self.beyond(running):
+            job, run = running.job, self.desk.run_directory
+            lost = self.desk.launcher.lost_nodes(run.errors(job.app, job.id),
+                                                 run.output(job.app, job.id))
+            if lost:
+                return JobState.FAILED, f"mpirun has lost {', '.join(lost)}"
+        return verdict(running.intent, status, running.why, running.told)
+
+    def beyond(self, running: Running) -> bool:
+        """Whether a job has other nodes of this cluster than this machine."""
+        return not running.former and self.watch.beyond(running.booking.placement)
+
+    def ended(self, running: Running, status: Optional[ExitStatus], state: JobState,
+              reason: str = "", clean: bool = False) -> None:
+        """A job is over: free its cores at once; its record is written after the next step.
+
+        `clean`: none of its processes is left on this machine. Then its session is that of the
+        supervisor's next job, too, and must not be touched."""
+        desk, job = self.desk, running.job
+        del desk.running[job.id]
+        desk.state.vacate(job.id)
+        self.leftovers |= not clean or self.beyond(running)
+        outcome = Outcome(job, state, reason, running.booking, running.start.backfilled,
+                          self._exit_code(job, status), desk.now,
+                          None if running.away or clean else running.session,
+                          running.marker.started if running.marker else None,
+                          (status.start, status.end) if status else None, running.former)
+        if state is JobState.COMPLETED and self.beyond(running):
+            self.lingering.append((desk.now + LINGER, running.booking))
+            outcome.session = None
+        elif not running.former:
+            self.watch.sweep(job.id, running.booking.placement)
+        desk.changed = True
+        if state is JobState.FAILED and not running.intent and (
+                desk.place.allocation or self.beyond(running)):
+            self.held[job.id] = Held(running, outcome, desk.now + HOLD)
+        else:
+            self._conclude(outcome, running.intent)
+
+    def settle_due(self, now: float) -> None:
+        """Give the verdicts of failed jobs on which it is clear that nothing interrupted them."""
+        for held in list(self.held.values()):
+            running = held.running
+            nodes = () if running.former else running.booking.placement.nodes
+            if now >= held.until and not self.watch.sweeping(running.job.id) and all(
+                    map(self.watch.answers, nodes)):
+                self.release_verdict(held)
+
+    def settle(self, job_id: int) -> None:
+        """Give the verdict on a job at once, if it is held."""
+        if job_id in self.held:
+            self.release_verdict(self.held[job_id])
+
+    def release_verdict(self, held: Held, intent: str = "") -> None:
+        """A held verdict: the job has failed, or with an `intent` was interrupted."""
+        outcome = held.outcome
+        del self.held[outcome.job.id]
+        if intent:
+            outcome.state, outcome.reason = verdict(intent, None, held.running.why)
+        self._conclude(outcome, intent)
+
+    def _conclude(self, outcome: Outcome, intent: str) -> None:
+        """Record the end of a job that ran, or let it wait again."""
+        why, retry = self._why_again(outcome, intent)
+        if why:
+            self.records.sweep(outcome)
+            lost = {"lost": True} if intent == "node" and not retry else {}
+            self.wait_again(outcome.job, why, retry, **lost)
+        else:
+            self.close_job(outcome)
+        self.desk.changed = True
+
+    def _exit_code(self, job: Job, status: Optional[ExitStatus]) -> Optional[int]:
+        """What a shell would show for the rank that failed; None without a status."""
+        code, run = shell_code(status), self.desk.run_directory
+        if status is None or not status.code:
+            return code
+        return self.desk.launcher.exit_code(status.code, run.output(job.app, job.id),
+                                            run.errors(job.app, job.id))
+
+    def _why_again(self, outcome: Outcome, intent: str) -> Tuple[str, bool]:
+        """Why a job that ended waits again ("" when it does not), and whether that is a retry."""
+        entry = self.desk.state.entry(outcome.job.id)
+        if intent == "requeue":
+            return "requeued by its user", False
+        if outcome.state is JobState.COMPLETED or intent in ("cancel", "stop"):
+            return "", False
+        requeue = self.desk.settings.interrupted == "requeue"
+        if intent == "interrupted":
+            return ("interrupted by the end of the allocation" if requeue else ""), False
+        if intent == "pause":
+            return "the manager was stopped (OnStop: requeue)", False
+        if intent == "node" and requeue and entry.losses < NODE_LOSSES:
+            return f"interrupted: {outcome.reason}", False
+        if entry.tries < entry.details.retries:
+            return (f"{outcome.state.value} ({outcome.reason}); retry {entry.tries + 1} of "
+                    f"{entry.details.retries}"), True
+        return "", False
+
+    def wait_again(self, job: Job, why: str, retry: bool = False, **origin: object) -> None:
+        """Let a job that ran run anew; its files go only when the journal says so."""
+        dropped = self.desk.state.again(job.id, self.desk.now, why, retry, **origin)
+        if any(path.exists() for path in self._left_by(job.id)):
+            self.desk.synced()
+            self.clear(job.id)
+        self.drop(dropped)
+        self.desk.changes()
+        self.desk.tell("note", f"#{job.id} {job.app} waits again: {why}")
+
+    def _left_by(self, job_id: int) -> Tuple[Path, Path]:
+        run = self.desk.run_directory
+        return run.status(job_id), run.marker(job_id)
+
+    def clear(self, job_id: int) -> None:
+        """Remove what a start has left, or it would be taken for the end of the next one."""
+        for path in self._left_by(job_id):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:  # the spawner tries it again before a launch
+                self.desk.disk_trouble(f"{path}: {error.strerror}")
+
+    def close_job(self, outcome: Outcome) -> None:
+        """Record that a job will not run (any more), nor those that depend on it."""
+        state, job_id = self.desk.state, outcome.job.id
+        outcome.details = state.entry(job_id).details
+        dropped = state.end(job_id, outcome.state, outcome.end, outcome.reason,
+                            exit_code=outcome.exit_code, ran=outcome.ran)
+        self.records.pending.append(outcome)
+        self.drop(dropped)
+        self.desk.dirty = True
+
+    def drop(self, dropped: List[Dropped]) -> None:
+        """Close jobs that can never run since one they depend on did not end as they want."""
+        for job, reason in dropped:
+            self.close_job(Outcome(job, JobState.CANCELLED, reason, end=self.desk.now))
+
+    def take_back(self, job: Job) -> None:
+        """A job whose start was recorded but that was never launched waits again."""
+        dropped = self.desk.state.back(job.id)
+        self.clear(job.id)
+        self.drop(dropped)
+
+    def sweep_lingering(self, now: float) -> None:
+        """End what jobs that ended well have left on other nodes, when it has had its time."""
+        while self.lingering and now >= self.lingering[0][0]:
+            booking = self.lingering.popleft()[1]
+            if booking.job.id not in self.desk.running:
+                self.watch.sweep(booking.job.id, booking.placement, here=True)

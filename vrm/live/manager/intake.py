@@ -1,0 +1,195 @@
+"""Jobs come in: by the queue file, and by commands."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Callable, Dict, List, Sequence, Set, Tuple
+
+from vrm.live.manager.desk import Desk
+from vrm.live.manager.records import Outcome
+from vrm.live.site.setup import application_fault, leads_outside
+from vrm.model import Job, JobState
+from vrm.model.fields import made
+from vrm.model.job import Details
+from vrm.model.ranges import fold
+from vrm.run.book import Dropped
+from vrm.run.journal import Past
+from vrm.system.errors import RunError
+from vrm.system.trust import distrust, leads_astray
+from vrm.workload.following import Line, Position, QueueFollower
+from vrm.workload.grammar import UNKNOWN_TIME, LineError, QueueLine
+from vrm.workload.replay import Replay
+from vrm.workload.writer_marker import writer_of
+
+
+class Intake:
+    """Reads the queue file, judges what is asked for, and enters it. `close` records the end of a
+    job that will not run."""
+
+    def __init__(self, desk: Desk, close: Callable[[Outcome], None]) -> None:
+        self.desk = desk
+        self.bad_lines = 0  # that this manager has read in the queue file
+        self._close = close
+        self._bad_lines_have_ids = True
+        self._known_kinds: Set[str] = set()  # applications looked up in the heatmap
+        self._faults: Dict[str, str] = {}    # of applications, as found in this turn
+        self._said_waiting = ""
+
+    def check_file(self) -> None:
+        """What is to be read once must be there now; RunError where it is not."""
+        queue = self.desk.settings.applications.queue
+        try:
+            queue.open("rb").close()
+        except OSError as error:
+            raise RunError(f"cannot read the queue file {queue}: {error.strerror}; correct "
+                           "Applications.Queue, or start without --once to wait for the file"
+                           ) from error
+
+    def open(self, past: Past, once: bool) -> None:
+        """Go on where an earlier manager stopped reading."""
+        settings = self.desk.settings
+        self._bad_lines_have_ids = not past.run or past.format > 1
+        self.desk.input_ended = past.input_ended
+        follower = QueueFollower(settings.applications.queue,
+                                 Position(*past.position) if past.position else None,
+                                 fault=lambda path: distrust(path, settings.trust))
+        if once:
+            follower.finish()
+        self._input = Replay(follower, settings.replay.speed)
+
+    def read(self, now: float) -> None:
+        """Enter the lines that are due."""
+        self._faults.clear()
+        desk, queue = self.desk, self.desk.settings.applications.queue
+        if desk.input_ended:
+            self._say_waiting(queue)
+            return
+        if writer_of(queue, time.time()).state == "ended":
+            self._input.follower.finish()
+        for line in self._input.due(now):
+            self._take_line(line)
+        if self._input.ended:
+            desk.input_ended = True
+            desk.journal.append("input", position=self._input.position, ended=True)
+        for notice in self._input.follower.take_notices():
+            desk.tell("warning", notice)
+        self._say_waiting(queue)
+
+    def _say_waiting(self, queue: Path) -> None:
+        """Say once why nothing happens."""
+        waits = ""
+        desk, book = self.desk, self.desk.state.book
+        if not (desk.running or len(desk.queue)):
+            held, lacking = book.held, book.lacking
+            if held:
+                waits = (f"only held jobs are left ({fold(sorted(held)[:20])}); `vrm release` or "
+                         "`vrm cancel` lets the run continue")
+            elif lacking and not desk.input_ended:
+                waits = (f"only jobs are left that need more nodes than there are "
+                         f"({fold(sorted(lacking)[:20])}); waiting for lines in {queue} (`vrm stop` "
+                         "ends the run, and the same command continues them)")
+            elif not desk.input_ended:
+                waits = (f"nothing to do; waiting for lines in {queue} (an `end` line or "
+                         "`vrm stop` ends the run)")
+        if waits and waits != self._said_waiting:
+            desk.tell("note", waits)
+        self._said_waiting = waits
+
+    def _take_line(self, line: Line) -> None:
+        if not isinstance(line.parsed, LineError):
+            self.enter(line.parsed, position=line.position)
+            return
+        self.bad_lines += 1
+        where = f"{self.desk.settings.applications.queue}:{line.number}: {line.parsed}"
+        if not self._bad_lines_have_ids:
+            self.desk.tell("warning", where)
+            return
+        # Its ids are taken, or all jobs after it would have others than their lines say.
+        wanted = QueueLine(line.parsed.app or "?", 1, 1.0, fields={
+            "array": range(line.parsed.jobs)} if line.parsed.jobs > 1 else {})
+        self.enter(wanted, where, position=line.position)
+
+    def enter(self, wanted: QueueLine, fault: str = "", **origin: object
+              ) -> Tuple[List[int], str]:
+        """Enter what a line asks for, a job or an array of them; the ids and, when all of it is
+        refused, the reason: `fault` if there is one. `origin` goes into the journal."""
+        desk, state = self.desk, self.desk.state
+        now, settings = desk.now, desk.settings
+        fields, base = wanted.fields, settings.applications.queue.parent
+        indices: Sequence[int] = fields.get("array", ())
+        ids = range(state.next_id, state.next_id + (len(indices) or 1))
+        after = fields.get("after", ())
+        try:
+            after = state.resolved(after)
+        except ValueError as unknown:
+            after, fault = (), fault or str(unknown)
+        values = {"retries": settings.retries, **wanted.values, "after": after}
+        if "directory" in values:
+            values["directory"] = os.path.join(base, values["directory"])
+        first, details = made(values, ids[0], now)
+        jobs = [first.but(id=job_id) for job_id in ids]
+        reason = fault or self._fault(jobs[0], details)
+        if "position" in origin:  # a line of the queue file, which others may write
+            reason = reason or leads_astray(details.variables, settings.trust)
+        if reason:
+            desk.tell("warning", f"#{fold(ids)} {wanted.app} refused: {reason}")
+        # One event for the whole line: a crash leaves all of an array or nothing.
+        self._drop(state.submit(jobs, details, indices, refused=bool(reason), **origin))
+        if reason:
+            for job in jobs:
+                self._close(Outcome(job, JobState.REFUSED, reason, end=now))
+        else:
+            desk.changed = True
+            self._tell_unknown(jobs[0])
+            if wanted.assumed:
+                desk.tell("note", f"#{fold(ids)} {wanted.app}: without an estimate "
+                                  f"{UNKNOWN_TIME / 3600:g} h is assumed")
+            self.tell_lacking([job_id for job_id in ids if state.book.entries[job_id].lacks])
+        desk.dirty = True
+        return list(ids), reason
+
+    def tell_lacking(self, ids: Sequence[int]) -> None:
+        """Report waiting jobs that cannot run on the nodes there are now."""
+        if ids:
+            first = self.desk.state.book.entries[ids[0]]
+            self.desk.tell("note", f"#{fold(ids)} wait{'s' * (len(ids) == 1)} for more nodes: "
+                                   f"{first.job.app}: {first.lacks}")
+
+    def _fault(self, job: Job, details: Details) -> str:
+        """Why a new job can't be taken, or "" when it can."""
+        settings = self.desk.settings
+        known = settings.applications
+        if job.app not in self._faults:
+            self._faults[job.app] = (application_fault(known.path, job.app, known.programs)
+                                     or distrust(known.program(job.app), settings.trust))
+        reason = self._faults[job.app]
+        for dependency in details.after:
+            if dependency.ids[-1] >= job.id:
+                reason = reason or (f"it depends on job {dependency.ids[-1]}, and a job can "
+                                    "depend only on such as came before it")
+        return reason or self.desk.room.never(job)
+
+    def foreign(self, app: str) -> str:
+        """Why the program of a job that a journal tells of is not to be run; "" when it may be, or
+        is not there at the moment."""
+        settings = self.desk.settings
+        known = settings.applications
+        return (leads_outside(known.path, app, known.programs)
+                or distrust(known.program(app), settings.trust)
+                if os.path.lexists(known.program(app)) else "")
+
+    def _drop(self, dropped: List[Dropped]) -> None:
+        for job, reason in dropped:
+            self._close(Outcome(job, JobState.CANCELLED, reason, end=self.desk.now))
+
+    def _tell_unknown(self, job: Job) -> None:
+        """Say once of each application that the heatmap in use does not know it."""
+        desk = self.desk
+        heatmap = desk.scheduler.policy.heatmap
+        if heatmap is not None and job.kind not in self._known_kinds and heatmap.missing([job.app]):
+            desk.tell("note", f"{job.kind} is not in the heatmap "
+                              f"({desk.settings.applications.heatmap}); it counts as an average "
+                              "partner")
+        self._known_kinds.add(job.kind)

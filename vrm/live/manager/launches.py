@@ -1,0 +1,180 @@
+"""From a decision to a job that runs: nothing is launched before its start is in the journal."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Dict, List
+
+from vrm.live.launch.base import LaunchError
+from vrm.live.manager.desk import Desk
+from vrm.live.manager.ends import Ends
+from vrm.live.manager.nodes import Nodes
+from vrm.live.manager.running import Running
+from vrm.live.manager.verdict import verdict
+from vrm.live.spawn.remote import UNREACHED
+from vrm.live.spawn.spawner import (Ended, LaunchFailed, LaunchRequest, Spawner, SpawnerError,
+                                    SpawnerLost, Started, SupervisorLost)
+from vrm.live.batch.adoption import Adoption
+from vrm.model import Booking, Job, JobState
+from vrm.scheduling import Start
+from vrm.system.errors import RunError
+from vrm.system.files import write_new
+
+BINDINGS_AFTER = 1.0
+"""Seconds after a start at which the bindings are looked at for the first time."""
+
+CLOSED_FOR = 15.0
+"""Seconds in which nothing starts on a node that could not be reached once."""
+
+FILES = 1000
+"""Rankfiles of different content that are remembered."""
+
+_FULL_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+
+
+class Launches:
+    """Launches what was decided, and follows it by what the spawner tells. `workplace` is where
+    jobs run that say nothing of it."""
+
+    spawner: Spawner
+
+    def __init__(self, desk: Desk, ends: Ends, nodes: Nodes, adoption: Adoption,
+                 prepared: List[Start]) -> None:
+        self.desk = desk
+        self.ends = ends
+        self.nodes = nodes
+        self.adoption = adoption
+        self.prepared = prepared            # decided, to be launched when in the journal
+        self.untold: List[Start] = []       # launched, to be told of
+        self.workplace = str(desk.settings.workplace)
+        self._written: Dict[str, Path] = {}  # rankfiles by their content
+
+    def launch(self, now: float) -> None:
+        """Launch what was decided, once the decision is in the journal."""
+        desk = self.desk
+        if not self.prepared or not desk.synced():
+            return
+        prepared = list(self.prepared)
+        self.prepared.clear()
+        for start in prepared:
+            if self.nodes.watch.sweeping(start.job.id):  # else taken for what it has left behind
+                self.prepared.append(start)
+                continue
+            running = Running(start)
+            desk.running[start.job.id] = running
+            try:
+                self.spawner.launch(self._request(start.booking))
+            except (LaunchError, ValueError) as error:
+                self.ends.ended(running, None, JobState.FAILED, f"could not start: {error}")
+                continue
+            except OSError as error:
+                del desk.running[start.job.id]
+                self._no_room(start.job, f"{error.filename or desk.run_directory.directory}: "
+                                         f"{error.strerror}")
+                continue
+            running.bindings_due = now + BINDINGS_AFTER
+            self.untold.append(start)
+
+    def _no_room(self, job: Job, why: str) -> None:
+        """The files of a job could not be written: it waits, and nothing starts for a while."""
+        self.ends.take_back(job)
+        self.desk.changed = True
+        self.desk.block()
+        self.desk.disk_trouble(why)
+
+    def take_all_back(self) -> None:
+        """What was decided and is not launched yet waits again."""
+        for start in self.prepared:
+            self.ends.take_back(start.job)
+        self.prepared.clear()
+
+    def _request(self, booking: Booking) -> LaunchRequest:
+        """What the spawner has to start for a job; writes the rankfile."""
+        desk, job, run = self.desk, booking.job, self.desk.run_directory
+        details = desk.state.entry(job.id).details
+        rankfile = run.rankfile(job.app, job.id)
+        launch = desk.launcher.command(
+            job.id, desk.settings.applications.program(job.app),
+            list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes, rankfile,
+            details.words, details.environment)
+        for path, text in launch.files.items():
+            self._write(path, text)
+        return LaunchRequest(job.id, launch.argv, launch.env,
+                             details.directory or self.workplace,
+                             run.output(job.app, job.id), run.errors(job.app, job.id),
+                             run.marker(job.id), run.status(job.id), launch.affinity,
+                             host=launch.host, reports=(
+                                 run.bindings(job.app, job.id), job.procs, launch.reports)
+                             if launch.reports else None)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write a file of a job, by a further name of an earlier job's file if that is the same."""
+        try:
+            os.link(self._written[text], path)
+        except (KeyError, OSError):
+            write_new(path, text)
+            if len(self._written) >= FILES:
+                self._written.clear()
+            self._written[text] = path
+
+    # What the spawner tells.
+
+    def read_spawner(self) -> None:
+        """Take what the spawner tells of jobs."""
+        desk, ends = self.desk, self.ends
+        for event in self.spawner.events():
+            if isinstance(event, SpawnerLost):
+                self._replace_spawner(event)
+                continue
+            running = desk.running.get(int(event.id))
+            if running is None:
+                continue
+            if isinstance(event, LaunchFailed):
+                self._not_launched(running, event.message)
+            elif isinstance(event, Started):
+                running.session = event.supervisor_pid
+                self.adoption.add(running.job.id, event.supervisor_pid, desk.now)
+                if running.intent:
+                    ends.end_session(running)
+            elif isinstance(event, Ended):
+                ends.ended(running, event.status, *ends.judged(running, event.status),
+                           clean=event.clean)
+            elif isinstance(event, SupervisorLost):
+                running.session = event.supervisor_pid
+                ends.lost(running)
+
+    def _not_launched(self, running: Running, message: str) -> None:
+        desk = self.desk
+        if message.endswith(_FULL_DISK) or message.startswith("marker file"):
+            del desk.running[running.job.id]
+            self._no_room(running.job, message)
+        elif message.startswith(
+                desk.cluster.nodes[running.booking.placement.nodes[0]].name + UNREACHED):
+            self._unreached(running, message)
+        else:
+            self.ends.ended(running, None, JobState.FAILED, f"could not start: {message}")
+
+    def _unreached(self, running: Running, why: str) -> None:
+        """A job was not started since its node does not answer: others will do, or the same later.
+        Were the node kept, it would swallow the queue."""
+        if running.intent:
+            self.ends.ended(running, None, *verdict(running.intent, None, why))
+            return
+        desk = self.desk
+        del desk.running[running.job.id]
+        self.ends.take_back(running.job)
+        node, = running.booking.placement.nodes
+        if desk.cluster.up >> node & 1:
+            desk.tell("warning", f"{why}; nothing starts there for {CLOSED_FOR:g} s")
+        self.nodes.close(node, desk.now + CLOSED_FOR)
+
+    def _replace_spawner(self, event: SpawnerLost) -> None:
+        self.desk.tell("warning",
+                       f"{event.message}; starting another, running jobs are not touched")
+        try:
+            self.spawner.start()
+        except SpawnerError as error:
+            raise RunError(f"{error}; the running jobs continue, and the same command follows "
+                           "them to their end") from error

@@ -1,0 +1,107 @@
+"""The nodes while jobs run: which are lost or closed, and whether ranks are where they should be."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional
+
+from vrm.live.manager.desk import Desk
+from vrm.live.manager.ends import Ends
+from vrm.live.manager.running import Running
+from vrm.live.nodes.nodewatch import Bound, Down, Left, NodeWatch, Unsure, Up
+from vrm.scheduling import Start
+
+
+class Nodes:
+    """Acts on what the agents on the nodes tell. `closed`: until when nothing starts on a node."""
+
+    def __init__(self, desk: Desk, ends: Ends, watch: NodeWatch, prepared: List[Start]) -> None:
+        self.desk = desk
+        self.ends = ends
+        self.watch = watch
+        self.closed: Dict[int, float] = {}
+        self._prepared = prepared  # decided, and not launched yet
+
+    def look(self, now: float) -> None:
+        """What the agents on the nodes tell."""
+        desk = self.desk
+        for event in self.watch.poll(now):
+            if isinstance(event, Down):
+                self._down(event)
+            elif isinstance(event, Unsure):
+                self.close(event.node)
+                desk.tell("note", f"node {desk.cluster.nodes[event.node].name}: {event.reason}; "
+                                  "nothing starts there until it answers")
+            elif isinstance(event, Up):
+                desk.state.node_up(event.node)
+                desk.changes()
+                desk.tell("note", f"node {desk.cluster.nodes[event.node].name} answers again and "
+                                  "is used again")
+            elif isinstance(event, Bound):
+                self.ends.records.found(event.job_id, event.check)
+                self._judge_bindings(event.job_id, event.check.state)
+            elif isinstance(event, Left):
+                desk.tell("warning", f"#{event.job_id}: {event.processes} process(es) outlived it "
+                                     f"on {event.host} and were killed"
+                          + (f", {event.immortal} of them do not die" if event.immortal else ""))
+
+    def _down(self, event: Down) -> None:
+        """A node is lost: nothing starts there, and the jobs that are on it are lost with it."""
+        desk, ends = self.desk, self.ends
+        name = desk.cluster.nodes[event.node].name
+        self.close(event.node)
+        lost = [running for running in desk.running.values()
+                if not running.former and running.booking.placement.node_set >> event.node & 1]
+        desk.tell("warning", f"node {name} is down: {event.reason}; "
+                  + (f"its {len(lost)} job(s) are ended" if lost else "no job was on it")
+                  + ", nothing starts there")
+        for running in lost:
+            running.why = running.why or f"node {name} is down"
+            ends.end_job(running, "node")
+        for held in list(ends.held.values()):
+            if held.running.booking.placement.node_set >> event.node & 1:
+                held.running.why = f"node {name} is down"
+                ends.release_verdict(held, "node")
+
+    def close(self, node: int, until: Optional[float] = None) -> None:
+        """Nothing starts on a node any more, or `until` then."""
+        desk = self.desk
+        desk.state.node_down(node)
+        desk.changes()
+        for start in list(self._prepared):  # not launched yet, so it can still go elsewhere
+            if start.booking.placement.node_set >> node & 1:
+                self._prepared.remove(start)
+                self.ends.take_back(start.job)
+        if until is not None:
+            self.closed[node] = until
+
+    def reopen(self, now: float) -> None:
+        """Use nodes again that were closed for a while."""
+        for node in [node for node, until in self.closed.items() if now >= until]:
+            del self.closed[node]
+            if self.watch.answers(node):
+                self.desk.state.node_up(node)
+                self.desk.changes()
+
+    def check_bindings(self, now: float) -> None:
+        """Look where the ranks of jobs are that run for a while, so that a wrong place is known
+        in time."""
+        for running in list(self.desk.running.values()):
+            if now >= running.bindings_due:
+                running.bindings_due = float("inf")
+                if self.desk.settings.launcher.check_bindings != "ignore":
+                    self._check(running)
+
+    def _check(self, running: Running) -> None:
+        job_id, placement = running.job.id, running.booking.placement
+        self.watch.ask(job_id, list(placement.slots(self.desk.cluster.nodes)))
+        self._judge_bindings(job_id, self.ends.records.check_bindings(running.booking))
+
+    def _judge_bindings(self, job_id: int, state: str) -> None:
+        """End a job whose ranks are on the cores of others, where that is wished."""
+        desk, running = self.desk, self.desk.running.get(job_id)
+        if running is None or state == "unchecked":
+            return
+        running.binding, desk.dirty = state, True
+        if (state == "mismatch" and not running.intent
+                and desk.settings.launcher.check_bindings == "fail"):
+            self.ends.end_job(running, "binding")

@@ -1,0 +1,243 @@
+"""The state of a run: its jobs and their lives, the cluster with its bookings, and how many jobs
+ended how. Live managers, simulations, recovery and forecasts change it by the same transitions.
+
+Each transition is one method. It changes all that belongs together, and gives the event to `log`:
+a live run's journal, which has it on disk before the manager acts on it. The events of a journal,
+applied in their order (`vrm.run.journal.replay`), make the same state again.
+
+| transition | event | what it does |
+|---|---|---|
+| `submit` | job | a job, or an array of them, waits or is refused |
+| `started` | start | a job that the scheduler has booked runs |
+| `back` | back | a start that was not carried out: the job waits again |
+| `intend` | intent | the manager is about to end a running job, and why |
+| `vacate` | | a job has left its cores; how it ended is not decided yet |
+| `end` | end | a job will not run (any more), nor those that depend on it |
+| `again` | again | a job that ran or ended waits again |
+| `hold`, `release` | hold, release | a waiting job is kept from starting, or no longer |
+| `node_up`, `node_down` | | jobs may start on a node, or no longer; who is on it stays |
+
+Times are seconds; nothing here reads a clock or a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from vrm.model import Cluster, Dependency, Job, JobState
+from vrm.model.job import PLAIN, Details, resolved
+from vrm.run.book import Dropped, Entry, JobBook, LifeError
+from vrm.run.codec import job_record, placement_record
+from vrm.scheduling import JobQueue, Start
+
+Log = Callable[..., None]
+"""Takes an event: its name, and its values by name."""
+
+
+class State:
+    """One run. `queue` is the scheduler's, `cluster` the nodes that the run has.
+
+    `running` are the jobs that were started and have not left their cores. `intents` says of those
+    that are to be ended why, and since when. `losing` are jobs that can never run since one that
+    they depend on failed, by id with the reason, until their own end is an event.
+
+    `lacks`: see `JobBook`. `sparse`: nothing is kept of jobs that completed. `frozen`: no job
+    enters the queue and nothing is booked until `thaw`; for the events of a journal.
+    """
+
+    def __init__(self, queue: JobQueue, cluster: Cluster,
+                 lacks: Optional[Callable[[Job], str]] = None, sparse: bool = False,
+                 frozen: bool = False) -> None:
+        self.queue = queue
+        self.cluster = cluster
+        self.sparse = sparse
+        self.book = JobBook(queue, lacks, self._look if sparse else None, frozen)
+        self.running: Dict[int, Start] = {}
+        self.intents: Dict[int, Tuple[str, float]] = {}
+        self.losing: Dict[int, str] = {}
+        self.counts: Dict[str, int] = {state.value: 0 for state in JobState if state.ended}
+        self.next_id = 0
+        self.names: Dict[str, List[int]] = {}  # ids of the jobs of each name
+        self.log: Optional[Log] = None
+        self._failed: Dict[int, Tuple[Job, JobState]] = {}  # sparse: ended, but not completed
+
+    @classmethod
+    def of_journal(cls) -> State:
+        """A frozen state for events alone, without a cluster or an order."""
+        from vrm.scheduling import make_ordering
+        return cls(JobQueue(make_ordering("FCFS"), lambda job: 1), Cluster.regular(1, 1, 1),
+                   frozen=True)
+
+    # What is asked.
+
+    def entry(self, job_id: int) -> Entry:
+        """The life of a job; LifeError when there is none of that id."""
+        if self.sparse and job_id not in self.book.entries:
+            found = self._look(job_id)
+            if found is not None:
+                self.book.know(found[0], PLAIN, found[1])
+        return self.book.get(job_id)
+
+    def _look(self, job_id: int) -> Optional[Tuple[Job, JobState]]:
+        if job_id in self.running:
+            return self.running[job_id].booking.job, JobState.RUNNING
+        if job_id in self.queue:
+            return self.queue.get(job_id), JobState.QUEUED
+        return self._failed.get(job_id)
+
+    @property
+    def waiting(self) -> int:
+        """Number of the jobs that wait, eligible or not."""
+        return self.book.waiting
+
+    def resolved(self, after: Tuple[Dependency, ...]) -> Tuple[Dependency, ...]:
+        """Dependencies with ids in the place of names; ValueError for a name that no job has."""
+        return resolved(after, self.names)
+
+    # Transitions.
+
+    def submit(self, jobs: Sequence[Job], details: Details = PLAIN, indices: Sequence[int] = (),
+               refused: bool = False, **origin: Any) -> List[Dropped]:
+        """Jobs come, which differ by their ids alone: one, or an array with these `indices`.
+
+        `refused`: they will not run, and their ends are the next events. `origin` goes into the
+        event. Gives those that can never run. Raises LifeError for a dependency on a job that did
+        not come before; Infeasible where the queue does not take the job (see `JobBook.lacks`).
+        """
+        if self.log is not None:
+            self.log("job", **job_record(jobs[0], details, indices), **origin)
+        self.next_id = jobs[-1].id + 1
+        if details.name:
+            self.names.setdefault(details.name, []).extend(job.id for job in jobs)
+        dropped: List[Dropped] = []
+        for at, job in enumerate(jobs):
+            own = replace(details, index=indices[at]) if indices else details
+            if refused:
+                self.book.know(job, own, JobState.REFUSED)
+                continue
+            try:
+                dropped += self.book.enter(job, own)
+            except LifeError as error:
+                if not self.book.frozen:
+                    raise
+                self.book.know(job, own, JobState.REFUSED)
+                self.losing[job.id] = str(error)
+        return self._lose(dropped)
+
+    def _lose(self, dropped: List[Dropped]) -> List[Dropped]:
+        for job, reason in dropped:
+            self.losing[job.id] = reason
+        return dropped
+
+    def refuse(self, job: Job, state: JobState = JobState.REFUSED) -> None:
+        """Sparse: a job never came into the book, and others may depend on it."""
+        self._failed[job.id] = job, state
+
+    def started(self, start: Start, now: float) -> None:
+        """A job runs that the scheduler has booked and taken out of the queue."""
+        job_id = start[0][0].id
+        self.running[job_id] = start
+        if not self.sparse or job_id in self.book.entries:
+            self.book.started(job_id)
+        if self.log is not None:
+            self.log("start", id=job_id, time=now, backfilled=start.backfilled,
+                     placement=placement_record(start.booking.placement))
+
+    def adopt(self, start: Start) -> None:
+        """A job runs since before this state was made: on cores of this cluster, which are booked,
+        or on others (`Start.booking` says where; the cluster knows nothing of it then)."""
+        self.running[start.job.id] = start
+
+    def vacate(self, job_id: int) -> None:
+        """A job has left its cores."""
+        self.running.pop(job_id, None)
+        if job_id in self.cluster.bookings:
+            self.cluster.release(job_id)
+
+    def back(self, job_id: int) -> List[Dropped]:
+        """A start that was not carried out is undone: the job waits again. The result is as of
+        `submit`."""
+        self.vacate(job_id)
+        if self.log is not None:
+            self.log("back", id=job_id)
+        return self._lose(self.book.again(job_id))
+
+    def intend(self, job_id: int, reason: str, time: float, **origin: Any) -> None:
+        """The manager is about to end a running job; `time` is of the wall clock."""
+        self.intents[job_id] = reason, time
+        if self.log is not None:
+            self.log("intent", id=job_id, reason=reason, time=time, **origin)
+
+    def end(self, job_id: int, state: JobState, now: float, reason: str = "",
+            **more: Any) -> List[Dropped]:
+        """A job will not run (any more). `more` goes into the event. Gives those that can never run
+        since they depend on it; each needs an `end` of its own."""
+        self.counts[state.value] += 1
+        self.intents.pop(job_id, None)
+        self.losing.pop(job_id, None)
+        if self.log is not None:
+            self.log("end", id=job_id, time=now, state=state.value, reason=reason, **more)
+        if self.sparse:
+            if state is not JobState.COMPLETED:
+                self._failed[job_id] = self._job(job_id), state
+            if job_id not in self.book.entries:
+                self.running.pop(job_id, None)
+                return []
+        self.running.pop(job_id, None)
+        return self._lose(self.book.ended(job_id, state))
+
+    def _job(self, job_id: int) -> Job:
+        found = self.book.entries.get(job_id)
+        return found.job if found is not None else self.running[job_id].booking.job
+
+    def again(self, job_id: int, now: float, reason: str = "", retry: bool = False,
+              **origin: Any) -> List[Dropped]:
+        """A job that ran or ended waits again; `retry`: it uses up one of its retries. With
+        `lost=True` it has lost a node. The result is as of `submit`."""
+        entry = self.entry(job_id)
+        self.intents.pop(job_id, None)
+        self.running.pop(job_id, None)
+        if self.losing.pop(job_id, None) is None and entry.state.ended:
+            self.counts[entry.state.value] -= 1
+        entry.losses += bool(origin.get("lost"))
+        if self.log is not None:
+            self.log("again", id=job_id, time=now, reason=reason, retry=retry, **origin)
+        return self._lose(self.book.again(job_id, retry))
+
+    def hold(self, job_id: int) -> None:
+        """Let a waiting job wait until `release`; LifeError when it does not wait."""
+        self.book.hold(job_id)
+        if self.log is not None:
+            self.log("hold", id=job_id)
+
+    def release(self, job_id: int) -> None:
+        """Undo `hold`; LifeError when nobody holds it."""
+        self.book.release(job_id)
+        if self.log is not None:
+            self.log("release", id=job_id)
+
+    def node_up(self, node: int) -> None:
+        """Jobs may start on a node (again)."""
+        self.cluster.set_up(node, True)
+
+    def node_down(self, node: int) -> None:
+        """Nothing starts on a node any more; jobs on it keep their cores until they left them."""
+        self.cluster.set_up(node, False)
+
+    # From a journal: what was decided, where nothing is to be decided or booked again.
+
+    def began(self, job_id: int) -> None:
+        """A job was started, wherever that was."""
+        self.intents.pop(job_id, None)
+        self.losing.pop(job_id, None)
+        self.book.parked.pop(job_id, None)
+        self.book.started(job_id)
+
+    def kept(self, job_id: int, held: bool) -> None:
+        """A job was held, or released."""
+        self.book.entries[job_id].held = held
+
+    def thaw(self) -> None:
+        """All events of the journal are applied: jobs enter the queue."""
+        self.book.thaw()
