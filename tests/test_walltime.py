@@ -15,7 +15,7 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.live.batch.walltime import SPARE, AllocationEnd
-from vrm.live.manager.manager import Clock
+from vrm.live.manager.desk import Clock
 
 LOG = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\n'
 WAIT = LOG + 'while [ ! -e "$0.go" ]; do sleep 0.02; done\n'
