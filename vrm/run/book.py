@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from vrm.model import Dependency, Job, JobState
-from vrm.model.job import PLAIN as PLAIN, Details as Details
+from vrm.model.job import PLAIN, Details
 from vrm.model.ranges import fold
 from vrm.scheduling.queue import JobQueue
 
