@@ -365,12 +365,14 @@ def test_queue_json():
                        "submit": NOW - 32, "estimate": 60, "exclusive": False, "start": NOW - 27,
                        "remaining": 33, "expected_start": None, "nodes": ["n0"],
                        "priority": 0, "held": False, "after": "", "late": False, "lacks": "",
-                       "name": "", "args": "", "dir": "", "index": None, "why": ""}
+                       "name": "", "args": "", "dir": "", "index": None, "why": "",
+                           "cores": 1, "retries": 0}
     assert jobs[2] == {"id": 2, "app": "mg.B.x", "procs": 8, "state": "queued",
                        "submit": NOW - 10, "estimate": 10, "exclusive": False, "start": None,
                        "remaining": 10, "expected_start": NOW + 33, "nodes": [],
                        "priority": 0, "held": False, "after": "", "late": False, "lacks": "",
-                       "name": "", "args": "", "dir": "", "index": None, "why": ""}
+                       "name": "", "args": "", "dir": "", "index": None, "why": "",
+                           "cores": 1, "retries": 0}
 
 
 def test_state_json():

@@ -23,7 +23,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NoRet
 from prettytable import PrettyTable
 
 from vrm.model.node import Socket
-from vrm.results.state import JOB, Snapshot, current, label
+from vrm.results.state import JOB, REQUIRED, Snapshot, current, label
 from vrm.system.text import printable
 
 FORMAT = 2
@@ -352,19 +352,18 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
     Here `jobs`, in the order of the table: `id`, `app`, `procs`, `state` (running or queued),
     `submit`, `estimate`, `exclusive`, `start` (null while queued), `remaining` (below 0: past its
     estimate), `expected_start` (null without a reservation), `nodes` (empty while queued),
-    `priority`, `name`, `args` (as a shell would quote them), `dir` (empty: the run's), `index`
-    (in an array, else null), `why` (why it waits, for people), and why it waits although there may
-    be room: `held`, `after` (the ids of the jobs it waits for, as `3,5-7`), `late` (it would not
-    end before the allocation does), `lacks` (why the nodes there are now cannot take it, or an
-    empty text).
+    `cores` (of each rank), `name`, `priority`, `retries` (how often it may be tried again), `args`
+    (as a shell would quote them), `dir` (empty: the run's), `index` (in an array, else null), `why`
+    (why it waits, for people), and why it waits although there may be room: `held`, `after` (the
+    ids of the jobs it waits for, as `3,5-7`), `late` (it would not end before the allocation does),
+    `lacks` (why the nodes there are now cannot take it, or an empty text).
     Moments are epoch seconds, durations seconds.
     """
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now)
     running = sorted(head.running, key=lambda job: (job["start"], job["id"]))
     return {**_common(snapshot, head), "jobs": [{
-        **{key: job[key] for key in ("id", "app", "procs", "state", "submit", "estimate",
-                                     "exclusive")},
+        **{key: job[key] for key in ("id", *REQUIRED, "state", "submit")},
         "start": job.get("start"),
         "remaining": remaining(job, now),
         "expected_start": job.get("expected_start"),

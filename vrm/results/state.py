@@ -6,11 +6,11 @@ import json
 import os
 from typing import Any, Collection, Dict, Iterator, Mapping, Union
 
-from vrm.model.ranges import fold, numbers
 from vrm.model import shapes
+from vrm.model.fields import TABLE
+from vrm.model.ranges import fold, numbers
+from vrm.model.shapes import Check, count, flag, line, list_of, mapping, maybe, number, one_of
 from vrm.system.files import read_regular
-from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
-                               text, whole)
 
 Snapshot = Mapping[str, Any]
 
@@ -52,8 +52,14 @@ def current(snapshot: Snapshot) -> Snapshot:
             "expanded": True}
 
 
-JOB: Mapping[str, Any] = {"name": "", "args": "", "dir": "", "index": None, "priority": 0,
-                          "held": False, "late": False, "lacks": "", "after": "", "why": ""}
+REQUIRED = tuple(each.shown for each in TABLE if each.shown and each.always
+                 and each.default is None)
+"""What a state says of every job, besides `id`, `state` and `submit`."""
+
+JOB: Mapping[str, Any] = {
+    **{each.shown: each.plain_default for each in TABLE
+       if each.shown and each.shown not in REQUIRED},
+    "held": False, "late": False, "lacks": "", "after": "", "why": ""}
 """What a job has of which a state says nothing."""
 
 
@@ -96,14 +102,14 @@ def _job(value: Any) -> bool:
         value, {**_JOB, **(_RUNNING if running else {})}, _JOB_MAY)
 
 
+_SHOWN: Mapping[str, Check] = {each.shown: each.kind.plain_sound for each in TABLE if each.shown}
 _JOB: Mapping[str, Check] = {
-    "app": line, "procs": count, "submit": number, "estimate": number, "exclusive": flag,
+    **{key: _SHOWN[key] for key in REQUIRED}, "submit": number,
     "state": one_of(("running", "queued"))}
 _RUNNING: Mapping[str, Check] = {"start": number, "expected_end": number, "nodes": list_of(line)}
 _JOB_MAY: Mapping[str, Check] = {
-    "id": count, "ids": _ranges, "indices": _ranges, "index": maybe(count), "priority": whole,
-    "name": line, "args": line, "dir": text, "binding": line, "held": flag, "late": flag,
-    "lacks": line, "after": _after, "why": line, "expected_start": number}
+    **_SHOWN, "id": count, "ids": _ranges, "indices": _ranges, "binding": line, "held": flag,
+    "late": flag, "lacks": line, "after": _after, "why": line, "expected_start": number}
 _ALL: Mapping[str, Check] = {
     "format": count, "time": number, "emulated": flag,
     "manager": _sound({"host": line, "pid": count, "start": number, "phase": line}, {}),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 import socket
+from operator import attrgetter
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from vrm.config.schema import Settings
 from vrm.model import Booking, Cluster, Job, JobState
+from vrm.model.fields import DETAILS, JOB, TABLE, getter
 from vrm.model.job import Details
 from vrm.model.ranges import fold
 from vrm.run.book import JobBook
@@ -97,9 +98,7 @@ class _Groups:
         """The next waiting job in order."""
         entry = self.book.entries[job.id]
         details = entry.details
-        key = (job.app, job.procs, job.submit, job.estimate, job.exclusive, job.priority,
-               details.name, details.arguments, details.directory, details.index is None,
-               entry.held, entry.late, entry.lacks, id(entry.wish) if entry.missing else 0, why,
+        key = (_job_key(job), _details_key(details), details.index is None, entry.held, entry.late, entry.lacks, id(entry.wish) if entry.missing else 0, why,
                start)
         if key != self._key:
             self._key = key
@@ -121,10 +120,22 @@ class _Groups:
             self.made[-1]["ids"], self.made[-1]["indices"] = self._ids, self._indices
 
 
+_OF_JOB, _OF_DETAILS = ([(each.shown, getter(each), each.always, each.default, each.kind.plain)
+                         for each in TABLE if each.shown and each.kept == kept]
+                        for kept in (JOB, DETAILS))
+_job_key = attrgetter("submit", *(each.at for each in TABLE if each.shown and each.kept == JOB))
+_details_key = attrgetter("more", *(each.at for each in TABLE if each.shown and each.at != "index"
+                                    and each.at in Details.__slots__))
+
+
 def _facts(job: Job, details: Details) -> Dict[str, Any]:
     """What is shown of a job; in the arguments of an array's job `%i` is the index."""
-    facts = {"id": job.id, "app": job.app, "procs": job.procs, "submit": job.submit,
-             "estimate": job.estimate, "exclusive": job.exclusive, "priority": job.priority}
-    more = {"name": details.name, "args": shlex.join(details.arguments),
-            "dir": details.directory, "index": details.index}
-    return {**facts, **{key: value for key, value in more.items() if value not in ("", None)}}
+    facts: Dict[str, Any] = {"id": job.id, "submit": job.submit}
+    of: Any = job
+    for fields in (_OF_JOB, _OF_DETAILS):
+        for key, get, always, default, plain in fields:
+            value = get(of)
+            if always or value != default:
+                facts[key] = plain(value)
+        of = details
+    return facts
