@@ -131,3 +131,168 @@ def test_an_experiment_takes_it_along(here: Path, capsys: Any) -> None:
         "  - {Scheduling.Algorithm: FCFS}\n")
     assert main(["experiment", "plan.yaml", "-j", "1"]) == 0, capsys.readouterr().err
     assert len(list(here.glob("out/*/my_policies.py"))) == 1
+
+
+# ------------------------------------------------------- dispatchers and placements, live and simulated
+
+MINE = '''\
+from vrm.scheduling import Dispatcher, combine
+
+
+class Greedy:
+    """Whatever fits starts."""
+
+    def fill(self, now, waiting, first, view, policy):
+        for job in waiting[first + 1:]:
+            placement = policy.place(job, view)
+            if placement is not None:
+                yield job, placement
+
+
+class Strict(Dispatcher):
+    """Nobody overtakes the head, and heads start one by one."""
+
+    name = "strict"
+
+    def decide(self, now, waiting, view, policy, heads):
+        placement = policy.place(waiting[0], view)
+        if placement is not None:
+            yield waiting[0], placement
+
+
+def highest_first(job, view, node):
+    return -node
+
+
+def upper_half(job, view, node):
+    cores = view.nodes[node].cores
+    return range(cores // 2, cores)
+
+
+top = combine("open", highest_first, upper_half)
+'''
+
+
+def own_run(site: Site, nodes: int, cores: int, source: str = MINE, **settings: Any) -> Any:
+    """A run of direct jobs, under policies of one's own: what it did and said."""
+    (site.root / "mine.py").write_text(source)
+    site.config(Launcher={"Kind": "direct"}, Nodes=nodes, Sockets=1, Cores=cores, Emulate=True,
+                **settings)
+    site.program("ok.x", "exec sleep 0.3\n")
+    return site.run()
+
+
+@pytest.mark.parametrize("backfilling", ["mine:Greedy", "mine:Strict", "3-kept", "easy-kept"])
+def test_a_dispatcher_of_ones_own_decides_live_as_simulated(site: Site, backfilling: str) -> None:
+    site.lines(*["ok.x 3 10 0", "ok.x 3 10 0", "ok.x 1 10 0", "ok.x 1 5 0"])
+    done = own_run(site, 1, 4, Scheduling={"Backfilling": backfilling},
+                   Allocation={"Policy": "pack"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    live = sorted(site.rows().values(), key=lambda row: (row.start or 0, row.id))
+    from vrm.simulation import simulate
+    again = simulate(site.log / "jobs.csv", nodes=1, cores=4, policy="pack",
+                     backfill=backfilling if ":" not in backfilling else _loaded(site, backfilling))
+    assert [row.id for row in live] == [row.id for row in sorted(
+        again.jobs, key=lambda row: (row.start, row.id))]
+    backfilled = {row.id for row in live if row.backfilled}
+    assert backfilled == {row.id for row in again.jobs if row.backfilled}
+    assert bool(backfilled) == (backfilling != "mine:Strict")
+
+
+def _loaded(site: Site, text: str) -> Any:
+    load_own(text, site.root)
+    own._loaded.pop("mine")
+    return getattr(sys.modules.pop("mine"), text.partition(":")[2])()
+
+
+@pytest.mark.parametrize("policy", ["mine:top", "open x mine:highest_first x mine:upper_half"])
+def test_a_node_order_and_a_share_of_ones_own(site: Site, policy: str) -> None:
+    site.lines(*["ok.x 1 10 0"] * 3)
+    done = own_run(site, 2, 4, Allocation={"Policy": policy})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row.cores for _, row in sorted(site.rows().items())] == [
+        "n1:0/2", "n1:0/3", "n0:0/2"]
+    assert site.run("check").returncode == 0
+    system = site.root / "system.json"
+    system.write_text('{"nodes": [{"count": 2, "cores": 4}]}')
+    again = subprocess.run([sys.executable, "-m", "vrm.cli", "simulate", str(site.log / "jobs.csv"),
+                            "--policy", policy, "--system", str(system), "--out", "again"],
+                           cwd=site.root, env=site.env, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    from vrm.results.jobs import read_jobs
+    assert {row.id: row.cores for row in read_jobs(site.root / "again/jobs.csv")} == {
+        row.id: row.cores for row in site.rows().values()}
+
+
+WRONG = {
+    "twice": ("        yield job, placement\n        yield job, placement\n",
+              "mine.py:10 starts job 2 twice"),
+    "another's": ("        yield Job(77, 'x', 1, 1), placement\n",
+                  "mine.py:9 starts job 77, which does not wait"),
+    "no pair": ("        yield job\n", "mine.py:9 gives Job("),
+    "nowhere": ("        yield job, None\n", "mine.py:9 starts job 2 without a placement"),
+    "taken": ("        yield job, Placement('whole', (1, 1), (1,), 1)\n",
+              "mine.py:9 starts job 2 on cores that are taken"),
+    "too few": ("        yield job, CorePlacement(view.layout, 8, 2)\n",
+                "mine.py:9 starts job 2 on nodes that hold 1 of its 2 ranks"),
+    "raises": ("        1 / 0\n", "failed at "),
+}
+"""Endings of a `fill`, with what is said of them."""
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_what_is_wrong_with_what_it_starts_is_reported_by_place(site: Site, how: str) -> None:
+    """In one message; the run keeps its journal, and goes on once the file is right."""
+    end, said = WRONG[how]
+    broken = ("from vrm.model import CorePlacement, Job, Placement\n\n\nclass Mine:\n"
+              "    def fill(self, now, waiting, first, view, policy):\n"
+              "        job = waiting[-1]\n"
+              "        placement = CorePlacement(view.layout, 8, 1)\n"
+              "        assert placement\n" + end)
+    right = ("class Mine:\n    def fill(self, now, waiting, first, view, policy):\n"
+             "        return ()\n")
+    site.lines("ok.x 3 10 0", "ok.x 3 10 0", f"ok.x {2 if how == 'too few' else 1} 10 0")
+    done = own_run(site, 1, 4, broken, Scheduling={"Backfilling": "mine:Mine"},
+                   Allocation={"Policy": "pack"})
+    text = done.stdout + done.stderr
+    assert done.returncode == 2 and "Traceback" not in text, text
+    assert "`mine:Mine` " in text and said in text, text
+    assert "type the same command" in text
+    (site.root / "mine.py").write_text(right)
+    assert site.run().returncode == 0
+    assert {row.status for row in site.rows().values()} == {"completed"}
+
+
+@pytest.mark.parametrize("option, source, said", [
+    ("--algorithm", "def mine(job, now, nodes):\n    return 'high'\n",
+     "own.py:1 gives 'high' for job 0; an ordering gives a number"),
+    ("--algorithm", "def mine(job, now, nodes):\n    return job.nothing\n",
+     "failed at {here}/own.py:2: AttributeError"),
+    ("--policy", "from vrm.scheduling import combine\n\n\ndef order(job, view, node):\n"
+     "    return None\n\n\nmine = combine('empty', order, 'all')\n",
+     "own.py:4 gives None for node 0; a node order gives a number, lowest first"),
+    ("--policy", "from vrm.scheduling import combine\n\n\ndef share(job, view, node):\n"
+     "    return [7]\n\n\nmine = combine('open', 'number', share)\n",
+     "own.py:4 gives [7] as the cores of node 0; give numbers from 0 to 3"),
+    ("--policy", "class mine:\n    def __init__(self, cluster, heatmap):\n        pass\n\n"
+     "    def nodes(self, job):\n        return 0\n\n    def place(self, job, view):\n"
+     "        return None\n", "own.py:5 gives 0 as the nodes of job 0"),
+    ("--policy", "from vrm.model import Placement\n\n\nclass mine:\n"
+     "    def __init__(self, cluster, heatmap):\n        pass\n\n"
+     "    def nodes(self, job):\n        return 1\n\n    def place(self, job, view):\n"
+     "        return Placement('whole', (1, 1), (1,), job.procs)\n",
+     "own.py:11 puts job 1 on cores that are taken, or down (nodes n0)"),
+    ("--backfill", "from vrm.scheduling import Dispatcher\n\n\nclass mine(Dispatcher):\n"
+     "    def decide(self, now, waiting, view, policy, heads):\n        return 5\n",
+     "failed: TypeError: 'int' object is not iterable"),
+    ("--backfill", "def mine():\n    return 5\n", "makes no backfilling"),
+])
+def test_what_is_wrong_in_a_simulation_is_reported_by_place(
+        here: Path, capsys: Any, option: str, source: str, said: str) -> None:
+    (here / "own.py").write_text(source)
+    (here / "jobs").write_text("a 2 10 0\na 2 10 0\nend\n")
+    words = ["simulate", "jobs", "--nodes", "2", "--cores", "4", option, "own:mine"]
+    assert main(words) == 2
+    printed = capsys.readouterr().err
+    assert "`own:mine`" in printed or "`order`" in printed or "`share`" in printed
+    assert said.format(here=here) in printed and "Traceback" not in printed, printed

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Dict, Iterable, Iterator
 
+from vrm.scheduling.custom import parts_of
 from vrm.scheduling.registry import PolicyError, failure, is_dotted
 from vrm.system.trust import distrust
 
@@ -59,7 +60,7 @@ def _fault(path: Path, trust: str) -> str:
 def files(texts: Iterable[str], directory: Path) -> Iterator[Path]:
     """The files in the directory that policies are in, each once."""
     seen = set()
-    for text in texts:
+    for text in (part for text in texts for part in parts_of(text)):
         module = text.strip().partition(":")[0]
         if not is_dotted(text) or "." in module or module in seen:
             continue

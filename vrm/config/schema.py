@@ -69,12 +69,22 @@ def _lower(value: Any) -> Any:
 
 
 def _backfilling(value: Any) -> Any:
-    text = str(value).strip().lower()
+    """A registered name, a number of reservations from 2 on (`3`, `3-kept`), or `module:function`,
+    which is loaded, and judged, with the other policies."""
+    text = str(value).strip()
+    if ":" in text:
+        return text
+    text = text.lower()
     if text in ("0", "false", "no", "off", "none"):
         return "none"
     if text in ("1", "true", "yes", "on", "easy"):
         return "easy"
-    return text
+    if re.fullmatch("[0-9]+", text):
+        return int(text)
+    from vrm.scheduling.backfilling import BACKFILLINGS
+    if text in BACKFILLINGS.names or re.fullmatch("0*[1-9][0-9]{0,5}-kept", text):
+        return text
+    raise ValueError(text)
 
 
 def _time(value: Any) -> Any:
@@ -181,10 +191,7 @@ Version = Annotated[
     _kind("a version that this vrm reads, 1 or 1.x", "1.0"),
 ]
 Backfilling = Annotated[
-    Union[
-        Literal["none", "easy", "easy-kept", "conservative", "conservative-recomputed", "list"],
-        Annotated[int, Field(ge=2)],
-    ],
+    Union[int, str],
     BeforeValidator(_backfilling),
     _kind("none (0), easy (1), conservative, or a number of reservations from 2 up", "easy"),
 ]

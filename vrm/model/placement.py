@@ -64,7 +64,10 @@ class Placement:
     def clashes(self, pool: "Pool") -> bool:
         """Whether something of it is taken, or on a node that is down."""
         lane0, lane1 = self.claims
-        return bool(lane0 & pool.busy0 or lane1 & pool.busy1 or (lane0 | lane1) & ~pool.up)
+        if lane0 & pool.busy0 or lane1 & pool.busy1 or (lane0 | lane1) & ~pool.up:
+            return True
+        return bool(pool.busy_cores) and any((lane0 | lane1) >> node & 1 for node, *_ in
+                                             pool.layout.spans(pool.busy_cores))
 
     def size_on(self, pool: "Pool") -> int:
         """Nodes of it that are up."""
@@ -195,7 +198,10 @@ class CorePlacement:
 
     def clashes(self, pool: "Pool") -> bool:
         """Whether a core of it is taken, or on a node that is down."""
-        return bool(self.taken & ~pool.free_cores)
+        if self.taken & ~pool.free_cores:
+            return True
+        lanes = pool.busy0 | pool.busy1
+        return bool(lanes) and bool(lanes & self.node_set)
 
     def size_on(self, pool: "Pool") -> int:
         """Cores of it on nodes that are up."""

@@ -17,7 +17,7 @@ from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.queue import Waiting
-from vrm.scheduling.registry import Registry
+from vrm.scheduling.registry import Registry, guarded
 from vrm.scheduling.reservations import Reserving
 
 BACKFILLINGS = Registry("backfilling")
@@ -264,7 +264,7 @@ def easy_kept() -> Reserving:
     return Reserving(1, kept=True)
 
 
-_DEPTH = re.compile(r"(\d{1,6})(-kept)?")
+_DEPTH = re.compile(r"(\d{1,18})(-kept)?", re.ASCII)
 
 
 def make_backfilling(text: Union[str, int]) -> Dispatcher:
@@ -277,7 +277,7 @@ def make_backfilling(text: Union[str, int]) -> Dispatcher:
     depth = _DEPTH.fullmatch(str(text).strip())
     if depth is None:
         from vrm.scheduling.custom import dispatcher_of
-        return dispatcher_of(str(text), BACKFILLINGS.make(str(text)))
+        return dispatcher_of(str(text), guarded(str(text), BACKFILLINGS.find(str(text)))())
     number, kept = int(depth.group(1)), bool(depth.group(2))
     if number == 0:
         return NoBackfilling()

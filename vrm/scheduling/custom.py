@@ -22,18 +22,10 @@ from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.placement import (ELIGIBILITIES, NODE_ORDERS, POLICIES, SHARES, CorePolicy,
                                       LanePolicy, Share)
 from vrm.scheduling.queue import Waiting
-from vrm.scheduling.registry import PolicyError, Registry, guarded, load_dotted, is_dotted
+from vrm.scheduling.registry import (PolicyError, Registry, guarded, is_dotted, load_dotted,
+                                     shortened, where)
 
 _PARTS = re.compile(r"\s+x\s+")
-
-
-def where(own: Any) -> str:
-    """The place of a user's function, or of what a generator of it is at: ` at FILE:LINE`."""
-    frame = getattr(own, "gi_frame", None)
-    if frame is not None:
-        return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
-    code = getattr(getattr(own, "__func__", own), "__code__", None)
-    return f" at {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 
 # ------------------------------------------------------------------------------------ dispatchers
@@ -98,7 +90,7 @@ class OwnDispatcher(Dispatcher):
             if one is None:
                 return
             if not (isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], Job)):
-                raise wrong(f"gives {_short(one)}; give pairs of a job and its placement: "
+                raise wrong(f"gives {shortened(one)}; give pairs of a job and its placement: "
                             "`yield job, policy.place(job, view)` where that is not None")
             job, placement = one
             if job.id in started:
@@ -140,7 +132,7 @@ def fault_of(job: Job, placement: Any, view: Pool) -> str:
     if placement is None:
         return "without a placement (None: it does not fit)"
     if not isinstance(placement, (Placement, CorePlacement)):
-        return f"on {_short(placement)}, which is no placement"
+        return f"on {shortened(placement)}, which is no placement"
     if (placement.procs, placement.width) != (job.procs, job.cores):
         return (f"on a placement for {placement.procs} ranks of {placement.width} core(s); it has "
                 f"{job.procs} of {job.cores}")
@@ -153,11 +145,6 @@ def fault_of(job: Job, placement: Any, view: Pool) -> str:
     if held < job.procs:
         return f"on nodes that hold {held} of its {job.procs} ranks"
     return ""
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 # -------------------------------------------------------------------------------------- placement
@@ -203,7 +190,7 @@ class OwnPlacement:
         """As the user's object says."""
         found = self._nodes(job)
         if not isinstance(found, int) or found < 1:
-            raise PolicyError(f"`{self._text}`{where(self._own.nodes)} gives {_short(found)} as the "
+            raise PolicyError(f"`{self._text}`{where(self._own.nodes)} gives {shortened(found)} as the "
                               f"nodes of job {job.id}; give a number from 1 on, or raise "
                               "vrm.model.Infeasible(reason)")
         return found
@@ -299,7 +286,7 @@ def share_of(part: Any) -> Share:
         chosen = list(found) if isinstance(found, Iterable) else [found]
         most = view.nodes[node].cores
         if not all(isinstance(core, int) and 0 <= core < most for core in chosen):
-            raise PolicyError(f"`{text}`{where(made)} gives {_short(found)} as the cores of node "
+            raise PolicyError(f"`{text}`{where(made)} gives {shortened(found)} as the cores of node "
                               f"{node}; give numbers from 0 to {most - 1}")
         return chosen
     return Share(CORES, cores)
@@ -333,7 +320,7 @@ class _OwnOrder:
         for node in bits.members(eligible):
             rank = self._own(job, view, node)
             if not isinstance(rank, (int, float)) or rank != rank:
-                raise PolicyError(f"`{self._text}`{self._place} gives {_short(rank)} for node "
+                raise PolicyError(f"`{self._text}`{self._place} gives {shortened(rank)} for node "
                                   f"{node}; a node order gives a number, lowest first")
             by_rank[rank] = by_rank.get(rank, 0) | 1 << node
         return [by_rank[rank] for rank in sorted(by_rank)]

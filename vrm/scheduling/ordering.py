@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 from vrm.model.job import Job
 from vrm.scheduling.expression import ExpressionError, compile_expression, compile_vector
 from vrm.scheduling.registry import (PolicyError, Registry, guarded, is_dotted, load_dotted,
-                                     refuse_file)
+                                     refuse_file, shortened, where)
 
 Utility = Callable[[Job, float, int], float]
 """Utility of a job at `now` (seconds) that needs `nodes` nodes."""
@@ -81,6 +81,20 @@ _builtin("SJF", lambda job, now, nodes: -job.estimate, static=True)
 _builtin("LJF", lambda job, now, nodes: job.estimate, static=True)
 
 
+def _own(text: str, own: Callable[..., Any]) -> Utility:
+    """A user's function; what it gives that is no number is a PolicyError with its place."""
+    ask = guarded(text, own)
+
+    def utility(job: Job, now: float, nodes: int) -> float:
+        value = ask(job, now, nodes)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise PolicyError(f"`{text.strip()}`{where(own)} gives {shortened(value)} for job "
+                              f"{job.id}; an ordering gives a number, highest first") from None
+    return utility
+
+
 def make_ordering(text: str) -> Ordering:
     """The ordering of that name, expression over q t n procs s id, or dotted path.
 
@@ -90,9 +104,7 @@ def make_ordering(text: str) -> Ordering:
     if known is not None:
         return known
     if is_dotted(text):
-        own = load_dotted(text)
-        return Ordering(text.strip(), guarded(text, lambda job, now, nodes: float(
-            own(job, now, nodes))), static=False)
+        return Ordering(text.strip(), _own(text, load_dotted(text)), static=False)
     refuse_file(text)
     if text.strip().isidentifier() and text.strip() not in NAMES:
         raise PolicyError(ORDERINGS.unknown(text) + f"; or an expression of {' '.join(NAMES)}")

@@ -54,41 +54,11 @@ class Registry:
         refuse_file(text)
         raise PolicyError(self.unknown(text))
 
-    def make(self, text: str, *arguments: Any) -> Any:
-        """What the policy of that name or dotted path gives when it is called; PolicyError, which
-        the methods of a user's own raise, too."""
-        policy = self.get(text)
-        if policy is not None:
-            return policy(*arguments)
-        return _Own(text, guarded(text, self.find(text))(*arguments))
-
     def unknown(self, text: str) -> str:
         """The message for a name that is not known."""
         close = difflib.get_close_matches(text.strip().lower(), self._known, 1)
         hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(self._known)}"
         return f"unknown {self.what} `{text}`; {hint} (or module:function for your own)"
-
-
-class _Missing(PolicyError, AttributeError):
-    """A method that a user's own policy lacks; told only where it was not merely asked for."""
-
-
-class _Own:
-    """A user's own policy with its methods guarded."""
-
-    def __init__(self, text: str, policy: Any) -> None:
-        self._text = text
-        self._policy = policy
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            found = getattr(self._policy, name)
-        except AttributeError as error:
-            raise _Missing(f"`{self._text.strip()}`: {error}") from error
-        if callable(found):
-            found = guarded(self._text, found)
-            setattr(self, name, found)  # asked for once, not at every call
-        return found
 
 
 def guarded(text: str, own: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,6 +92,21 @@ def failure(text: str, error: Exception) -> PolicyError:
     place = next((f" at {file}:{line}" for file, line in reversed(lines)
                   if file == lines[0][0]), "")
     return PolicyError(f"`{text.strip()}` failed{place}: {type(error).__name__}: {error}")
+
+
+def where(own: Any) -> str:
+    """The place of a user's function, or where a generator of it is: ` at FILE:LINE`, else ""."""
+    frame = getattr(own, "gi_frame", None)
+    if frame is not None:
+        return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
+    code = getattr(getattr(own, "__func__", own), "__code__", None)
+    return f" at {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
+
+def shortened(value: Any) -> str:
+    """A value in a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def is_dotted(text: str) -> bool:
