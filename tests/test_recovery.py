@@ -89,6 +89,18 @@ def test_a_damaged_marker_is_an_interrupted_job(run: RunDirectory, text: str) ->
     assert found.what == recovery.INTERRUPTED and str(run.marker(1)) in found.trouble
 
 
+@pytest.mark.parametrize("marked, ended", [(7, 7), (7, 1), (1, 7)])
+def test_what_a_dead_machine_left_of_another_job_is_not_that_of_this_one(
+        run: RunDirectory, marked: int, ended: int) -> None:
+    """A marker's file was that of an earlier job; its new text may not have come to the disk."""
+    mark(run, {**STATUS, "id": ended}, id=marked, boot="before")
+    found = look(run, 1, {}, Place.here())
+    assert found.what == recovery.INTERRUPTED and found.status is None
+    assert "job 7" in found.trouble
+    os.replace(run.marker(1), run.status(1))
+    assert look(run, 1, {}, Place.here()).what == recovery.INTERRUPTED
+
+
 def test_the_batch_job_is_known_by_the_environment() -> None:
     assert batch_job({"SLURM_JOB_ID": "17", "PBS_JOBID": ""}) == "slurm 17"
     assert batch_job({"PBS_JOBID": "3.host"}) == "pbs 3.host"

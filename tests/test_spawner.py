@@ -698,6 +698,22 @@ def test_a_recorded_status_becomes_the_marker_of_a_later_job(desk: Desk) -> None
     assert not list((desk.place / "ended").iterdir())
 
 
+def test_nothing_of_the_earlier_job_is_left_in_a_marker(desk: Desk) -> None:
+    """Its file keeps its block on the disk: it is written over and cut."""
+    desk.run("a job with a long name", ["sh", "-c", "exit 3"])
+    desk.spawner.recorded(desk.status("a job with a long name"))
+    old, = (desk.place / "ended").iterdir()
+    inode = old.stat().st_ino
+    desk.launch(2, ["sleep", "600"])
+    started = desk.await_event(2, Started)
+    assert desk.marker(2).stat().st_ino == inode
+    marker, = desk.marker(2).read_text().splitlines()
+    assert json.loads(marker)["id"] == 2
+    os.kill(started.pid, signal.SIGKILL)
+    desk.await_event(2, Ended)
+    assert [json.loads(line)["id"] for line in desk.status(2).read_text().splitlines()] == [2, 2]
+
+
 def test_a_file_for_a_marker_that_is_gone_is_not_missed(desk: Desk) -> None:
     desk.run(1, ["true"])
     desk.spawner.recorded(desk.status(1))

@@ -57,12 +57,12 @@ def look(run: RunDirectory, job_id: int, under: Record, here: Place) -> Found:
     gone = _gone(under, here)
     marker = None
     try:
-        marker = Marker.read(run.marker(job_id))
+        marker = Marker.read(run.marker(job_id), job_id)
         # In this order: once its supervisor is dead, the files of a job change no more.
         alive = marker.alive() if marker else False
-        status = read_status(run.status(job_id))
+        status = read_status(run.status(job_id), job_id)
         if status is None and alive is not True and (alive is False or gone):
-            status = read_status(run.marker(job_id))  # written, and not renamed any more
+            status = read_status(run.marker(job_id), job_id)  # written, and not renamed any more
     except RecordError as error:
         # Written whole or not at all: only the death of a machine leaves a part.
         return Found(INTERRUPTED, marker, trouble=str(error))

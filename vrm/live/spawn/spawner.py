@@ -104,14 +104,15 @@ class ExitStatus:
         return f"exit {self.code}"
 
 
-def read_status(path: PathLike) -> Optional[ExitStatus]:
+def read_status(path: PathLike, job: Optional[JobId] = None) -> Optional[ExitStatus]:
     """The exit status that a supervisor left in `path`, or None if there is none (yet).
 
     `path` is a status file, or the marker of a dead supervisor, which may have been killed after
     it wrote the status there and before it turned the marker into the status file.
-    Raises RecordError if the file cannot be read or is damaged.
+    Raises RecordError if the file cannot be read or is damaged, or is not that of the `job` (a
+    marker is written over the status of an earlier job, which a machine that dies may leave).
     """
-    lines = _read_lines(path)
+    lines = _read_lines(path, job)
     if lines is None or len(lines) < 2:
         return None
     values = lines[1]
@@ -138,12 +139,12 @@ class Marker:
     time: float
 
     @classmethod
-    def read(cls, path: PathLike) -> Optional[Marker]:
+    def read(cls, path: PathLike, job: Optional[JobId] = None) -> Optional[Marker]:
         """The marker in `path`, or None if there is none.
 
-        Raises RecordError if the file cannot be read or is not a marker.
+        Raises RecordError if the file cannot be read, or is not a marker, or not that of the `job`.
         """
-        lines = _read_lines(path)
+        lines = _read_lines(path, job)
         if lines is None:
             return None
         values = lines[0]
@@ -166,11 +167,11 @@ class Marker:
         return stat is not None and stat.pid.started == self.started and not stat.dead
 
 
-def _read_lines(path: PathLike) -> Optional[List[Dict[str, Any]]]:
+def _read_lines(path: PathLike, job: Optional[JobId]) -> Optional[List[Dict[str, Any]]]:
     """The objects in a file of one line for the marker and one for the status, when it is there.
 
     None if there is no file. A last line without its end counts as not written. Raises
-    RecordError if the file cannot be read or has no line.
+    RecordError if the file cannot be read or has no line, or one of another job than `job`.
     """
     try:
         lines = read_own(os.fsdecode(path), LARGEST).split(b"\n")[:-1]
@@ -183,6 +184,9 @@ def _read_lines(path: PathLike) -> Optional[List[Dict[str, Any]]]:
         raise RecordError(f"{os.fsdecode(path)} is damaged: {error}") from error
     if not values or not all(isinstance(value, dict) for value in values):
         raise RecordError(f"{os.fsdecode(path)} is damaged: it holds no marker")
+    others = [value["id"] for value in values if value.get("id", job) != job]
+    if job is not None and others:
+        raise RecordError(f"{os.fsdecode(path)} is damaged: it holds what is known of job {others[0]}")
     return values
 
 
@@ -696,7 +700,7 @@ class Spawner:
         while alive(each.pid) and time.monotonic() < limit:
             time.sleep(0.001)  # its files are closed a moment before it is dead
         try:
-            if (launch.attempts < ATTEMPTS and Marker.read(request.marker) is None
+            if (launch.attempts < ATTEMPTS and Marker.read(request.marker, request.id) is None
                     and not os.path.exists(request.status)):
                 self._waiting.appendleft(launch)
                 return
@@ -704,7 +708,7 @@ class Spawner:
             pass
         for path, problem in ((request.status, None), (request.marker, "status still in marker")):
             try:
-                status = read_status(path)
+                status = read_status(path, request.id)
             except RecordError:
                 continue
             if status is not None:

@@ -146,12 +146,15 @@ def release(files: list[int]) -> None:
 def write_marker(path: bytes, text: str, old: bytes) -> None:
     """Write a marker so that a reader sees all of it or none of it; raises OSError.
 
-    `old` is a file that nobody else needs, or empty: it is used if it is there.
+    `old` is a file that nobody else needs, or empty: it is used if it is there. It is cut to length
+    and not emptied first, so that it keeps its block on the disk: to free that, to take another and
+    to write it at once (ext4 does, for a file that was emptied) cost 70 microseconds of CPU time and
+    two hundred of waiting. A machine that dies may leave what was in it, hence the ids.
     """
     if not old:
         folder, name = os.path.split(path)
         old = os.path.join(folder, b"." + name + b".tmp")
-    write(old, text, os.O_TRUNC, False)
+    write(old, text, True, False)
     os.rename(old, path)
 
 
@@ -161,7 +164,7 @@ def record(marker: bytes, status: bytes, text: str, sync: bool) -> str | None:
     It may be tried again: what is there already is written once more in its place.
     """
     try:
-        write(marker, text, 0, sync)
+        write(marker, text, False, sync)
         os.rename(marker, status)
         if sync:
             for path in (marker, status):
@@ -175,13 +178,17 @@ def record(marker: bytes, status: bytes, text: str, sync: bool) -> str | None:
     return None
 
 
-def write(path: bytes, text: str, flags: int, sync: bool) -> None:
-    """Write a small file from its beginning; raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | flags, 0o644)
+def write(path: bytes, text: str, cut: bool, sync: bool) -> None:
+    """Write a small file from its beginning, and with `cut` leave nothing behind the text; raises
+    OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         data = text.encode()
+        length = len(data)
         while data:
             data = data[os.write(descriptor, data):]
+        if cut:
+            os.ftruncate(descriptor, length)
         if sync:
             os.fsync(descriptor)
     finally:
