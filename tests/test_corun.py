@@ -103,7 +103,7 @@ def test_work_is_conserved(rows: List[Any]) -> None:
 
     scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("easy"),
                           make_policy("strip", cluster))
-    Simulator(scheduler, cluster, Record(cluster.nodes), speeds=CoRunning(cluster, PAIRS)).run(jobs)
+    Simulator(scheduler, cluster, Record(cluster.nodes), rate=CoRunning(cluster, PAIRS)).run(jobs)
     assert len(found) == sum(procs <= 4 for _, procs, _, _ in rows)
     moments = sorted({start for _, _, start, _ in found} | {end for *_, end in found})
     for own, nodes, start, end in found:

@@ -278,7 +278,7 @@ def in_plain_words(jobs: List[Submission], procs: int, overtake: bool) -> Dict[i
             if job.submit == now:
                 state[job.id] = "refused" if job.procs > procs else "waiting"
         ready = []
-        for job, _, after, held, _ in jobs:  # lower ids, on which others may depend, come first
+        for job, _, after, held, *_ in jobs:  # lower ids, on which others may depend, come first
             if state.get(job.id) != "waiting":
                 continue
             on = [(state.get(other, "completed"), each.any) for each in after

@@ -42,7 +42,9 @@ class State:
     that are to be ended why, and since when. `losing` are jobs that can never run since one that
     they depend on failed, by id with the reason, until their own end is an event.
 
-    `lacks`: see `JobBook`. `sparse`: nothing is kept of jobs that completed. `frozen`: no job
+    `lacks`: see `JobBook`. `sparse`, for simulations: jobs of which nothing is to be said but that
+    they wait or run are in the queue and on the cluster alone, may come and go there (`arrive`,
+    `leave`), and nothing is kept of them when they have completed. `frozen`: no job
     enters the queue and nothing is booked until `thaw`; for the events of a journal.
     """
 
@@ -60,6 +62,8 @@ class State:
         self.next_id = 0
         self.names: Dict[str, List[int]] = {}  # ids of the jobs of each name
         self.log: Optional[Log] = None
+        self.arrive = queue.add
+        self.leave = cluster.release
         self._failed: Dict[int, Tuple[Job, JobState]] = {}  # sparse: ended, but not completed
 
     @classmethod
@@ -80,8 +84,8 @@ class State:
         return self.book.get(job_id)
 
     def _look(self, job_id: int) -> Optional[Tuple[Job, JobState]]:
-        if job_id in self.running:
-            return self.running[job_id].booking.job, JobState.RUNNING
+        if job_id in self.cluster.bookings:
+            return self.cluster.bookings[job_id].job, JobState.RUNNING
         if job_id in self.queue:
             return self.queue.get(job_id), JobState.QUEUED
         return self._failed.get(job_id)
@@ -130,15 +134,17 @@ class State:
             self.losing[job.id] = reason
         return dropped
 
-    def refuse(self, job: Job, state: JobState = JobState.REFUSED) -> None:
-        """Sparse: a job never came into the book, and others may depend on it."""
+    def failed(self, job: Job, state: JobState) -> None:
+        """Sparse: a job that has no entry did not complete, and others may depend on it."""
         self._failed[job.id] = job, state
 
     def started(self, start: Start, now: float) -> None:
         """A job runs that the scheduler has booked and taken out of the queue."""
         job_id = start[0][0].id
-        self.running[job_id] = start
-        if not self.sparse or job_id in self.book.entries:
+        if not self.sparse:
+            self.running[job_id] = start
+            self.book.started(job_id)
+        elif job_id in self.book.entries:
             self.book.started(job_id)
         if self.log is not None:
             self.log("start", id=job_id, time=now, backfilled=start.backfilled,
@@ -178,18 +184,10 @@ class State:
         self.losing.pop(job_id, None)
         if self.log is not None:
             self.log("end", id=job_id, time=now, state=state.value, reason=reason, **more)
-        if self.sparse:
-            if state is not JobState.COMPLETED:
-                self._failed[job_id] = self._job(job_id), state
-            if job_id not in self.book.entries:
-                self.running.pop(job_id, None)
-                return []
         self.running.pop(job_id, None)
+        if self.sparse and job_id not in self.book.entries:
+            return []
         return self._lose(self.book.ended(job_id, state))
-
-    def _job(self, job_id: int) -> Job:
-        found = self.book.entries.get(job_id)
-        return found.job if found is not None else self.running[job_id].booking.job
 
     def again(self, job_id: int, now: float, reason: str = "", retry: bool = False,
               **origin: Any) -> List[Dropped]:
@@ -224,6 +222,20 @@ class State:
     def node_down(self, node: int) -> None:
         """Nothing starts on a node any more; jobs on it keep their cores until they left them."""
         self.cluster.set_up(node, False)
+
+    def copy(self) -> State:
+        """An independent copy, without a log."""
+        cluster, queue = self.cluster.copy(), self.queue.copy()
+        twin = State(queue, cluster, None, self.sparse)
+        twin.book = self.book.copy(queue, twin._look if self.sparse else None)
+        twin.running = dict(self.running)
+        twin.intents = dict(self.intents)
+        twin.losing = dict(self.losing)
+        twin.counts = dict(self.counts)
+        twin.next_id = self.next_id
+        twin.names = {name: list(ids) for name, ids in self.names.items()}
+        twin._failed = dict(self._failed)
+        return twin
 
     # From a journal: what was decided, where nothing is to be decided or booked again.
 

@@ -1,28 +1,26 @@
-"""The event loop in virtual time: the scheduler, policies and cluster of the live manager, with
-a clock that jumps from event to event.
+"""The event loop in virtual time: a run as the live manager has it, with a clock that jumps from
+event to event.
 
-The order of things at one instant is fixed: first all ends, then all submissions, then one
-scheduling step. Jobs that end at one instant do so by id. The real run time of a job is known to
-the loop alone: the scheduler sees the estimate.
+The order of things at one instant is fixed: first all ends, then nodes that go or come, then all
+submissions, then one scheduling step. Jobs that end at one instant do so by id. The real run time
+of a job is known to the executor alone: who decides sees what is expected of it.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Protocol, Tuple
 
 from vrm.model.cluster import Booking, Cluster
-from vrm.model.job import PLAIN, Dependency, Details, Infeasible, Job, JobState
-from vrm.model.ranges import to_ranges
-from vrm.run.book import Dropped, JobBook, LifeError
+from vrm.model.job import PLAIN, Details, Infeasible, Job, JobState
+from vrm.run.book import Dropped, LifeError
+from vrm.run.run import Run
+from vrm.run.state import State
 from vrm.scheduling.queue import JobQueue
 from vrm.scheduling.scheduler import Scheduler, Start
+from vrm.simulation.executor import END, Event, Rate, VirtualExecutor
 from vrm.workload.submission import Submission
-
-# What an entry of the event list is. Ends come before moments at which a job should have ended.
-_END, _EXPECTED = 0, 1
-
 
 Moment = Tuple[float, int, int, int]
 """A time, the jobs in the queue and the cores that they want, and the cores in use."""
@@ -44,49 +42,64 @@ class Recorder(Protocol):
         """The state after everything that happened at one time."""
 
 
-class Speeds(Protocol):
-    """How fast jobs run beside others (see `vrm.simulation.corun`)."""
+class Outage(NamedTuple):
+    """A node (its number) that is lost at one time and back at another, in seconds."""
 
-    def started(self, booking: Booking, run: float, now: float) -> Iterable[Tuple[int, float]]:
-        """A job of `run` seconds of work started: the jobs whose end changes, with their ends."""
-
-    def ended(self, booking: Booking, now: float) -> Iterable[Tuple[int, float]]:
-        """A job left: the jobs whose end changes, with their new ends."""
-
-    def remaining(self, job_id: int, now: float) -> float:
-        """Work that is left of a running job, in seconds."""
+    node: int
+    down: float
+    up: float = math.inf
 
 
 class Simulator:
-    """A scheduler and a cluster in virtual time.
+    """A run in virtual time.
 
-    With `kill`, a job that reaches its estimate is ended there (status `timeout`). `speeds`
-    lets jobs run faster or slower beside others. `progress(now, ended, waiting)` is called about
-    every thousand events.
+    With `kill`, a job that reaches its walltime is ended there (status `timeout`). `rate` lets jobs
+    run faster or slower beside others. Jobs on a node with an outage wait again, as those of a live
+    run do. At `end`, in seconds, the allocation ends: jobs that would not have ended by then do not
+    start, and what runs longer is left. `progress(now, ended, waiting)` is called about every
+    thousand events.
     """
 
     def __init__(self, scheduler: Scheduler, cluster: Cluster, recorder: Recorder,
-                 kill: bool = False, speeds: Optional[Speeds] = None,
-                 progress: Optional[Callable[[float, int, int], None]] = None) -> None:
-        self.scheduler = scheduler
-        self.cluster = cluster
-        self.recorder = recorder
-        self.kill = kill
-        self.speeds = speeds
+                 kill: bool = False, rate: Optional[Rate] = None,
+                 progress: Optional[Callable[[float, int, int], None]] = None,
+                 outages: Iterable[Outage] = (), end: float = math.inf) -> None:
+        outages = tuple(outages)
+        sparse = end == math.inf
+        self._start_with(Run(State(scheduler.new_queue(), cluster, sparse=sparse), scheduler),
+                         VirtualExecutor(kill, rate, bool(outages) or not sparse), recorder)
         self.progress = progress
-        self.queue: JobQueue = scheduler.new_queue()
+        self.end = end
+        self._nodes = sorted([(each.down, False, each.node) for each in outages]
+                             + [(each.up, True, each.node) for each in outages])
+
+    def _start_with(self, run: Run, executor: VirtualExecutor, recorder: Recorder) -> None:
+        self.subject = run
+        self.scheduler, self.state = run.scheduler, run.state
+        self.cluster: Cluster = run.state.cluster
+        self.queue: JobQueue = run.state.queue
+        self.executor = executor
+        self.recorder = recorder
+        self.progress = None
+        self.end = math.inf
         self.now = 0.0
         self.events = 0
         self.ended = 0
-        self.left = 0  # jobs that nobody released, and those that depend on them
-        self._events: List[Tuple[float, int, int]] = []  # time, what, job
-        self._hidden: Dict[int, Submission] = {}  # of jobs that have not ended
-        self._started: Dict[int, Start] = {}
-        self._ends: Dict[int, float] = {}  # of running jobs; events of other ends are void
-        self._may_be_void = False
-        self._book: Optional[JobBook] = None  # of the jobs that depend on others, and of these
-        self._waits: Tuple[Tuple[Dependency, ...], Tuple[Dependency, ...]] = ((), ())
-        self._failed: Dict[int, Tuple[Job, JobState]] = {}  # ended, but not completed
+        self.left = 0  # jobs that wait at the end: held ones, and those that depend on them
+        self._nodes: List[Tuple[float, bool, int]] = []
+
+    @classmethod
+    def of(cls, run: Run, recorder: Recorder, runs: Dict[int, float], now: float) -> Simulator:
+        """Go on with a (copied) run at `now`. `runs` are the run times of its jobs, of those that
+        run from their start on, in seconds."""
+        self = cls.__new__(cls)
+        executor = VirtualExecutor()
+        self._start_with(run, executor, recorder)
+        executor.runs.update(runs)
+        for booking in run.state.cluster.running():
+            executor.set_end(Start(booking, False), booking.start + runs[booking.job.id])
+        self.now = now
+        return self
 
     def run(self, submissions: Iterable[Submission]) -> None:
         """Run all submissions (in order of time) to their ends."""
@@ -97,157 +110,143 @@ class Simulator:
         """The same, event by event: yields each moment after its scheduling step."""
         source = iter(submissions)
         following = next(source, None)
-        events, queue, cluster = self._events, self.queue, self.cluster
-        step, moment, progress = self.scheduler.step, self.recorder.moment, self.progress
-        waiting = queue.jobs
+        executor, queue, cluster, state = self.executor, self.queue, self.cluster, self.state
+        events, runs, waiting = executor.events, executor.runs, queue.jobs
+        step, moment, start_job = self.subject.step, self.recorder.moment, executor.start
+        arrive, sparse = state.arrive, state.sparse
+        foreseen = executor.foreseen
         interval = self.scheduler.interval
         wakes = interval or not self.scheduler.dispatcher.heads_first
-        busy_cores = 0
+        busy_cores = cluster.taken_cores
+        number = 0
+        plain = ((), False, "", 0)
         wake = math.inf
         while True:
-            if self._may_be_void:
-                while events and self._is_void(events[0]):
-                    heapq.heappop(events)
-            if not events and following is None and wake == math.inf:
+            if not foreseen:
+                executor.next_time()
+            if not events and following is None and wake == math.inf and not self._nodes:
                 break
-            now = following.job.submit if following is not None else math.inf
+            now = following[0].submit if following is not None else math.inf
             if events and events[0][0] < now:
                 now = events[0][0]
             if wake < now:
                 now = wake
+            if self._nodes and self._nodes[0][0] < now:
+                now = self._nodes[0][0]
+            if now > self.end or now == math.inf:
+                break
             self.now = now
             while events and events[0][0] <= now:
                 event = heapq.heappop(events)
-                if not self._may_be_void or event[1] == _END and not self._is_void(event):
-                    busy_cores -= self._end(event[2], now)
-            while following is not None and following.job.submit <= now:
-                self._submit(following)
+                if event[1] == END and (foreseen or not executor.is_void(event)):
+                    busy_cores -= self._end(event, now)
+            while self._nodes and self._nodes[0][0] <= now:
+                busy_cores -= self._node(*heapq.heappop(self._nodes)[1:], now)
+            while following is not None and following[0].submit <= now:
+                if sparse and following[2:] == plain:
+                    job = following[0]
+                    runs[job.id] = following[1]
+                    try:
+                        arrive(job)
+                    except Infeasible as reason:
+                        self._refuse(job, str(reason))
+                else:
+                    self._submit(following)
                 following = next(source, None)
-            for start in step(now, queue, cluster):
-                job = start[0][0]  # of its booking
-                busy_cores += job.procs * job.cores
-                self._start(start, now)
+            if waiting and now < self.end:
+                if not sparse:
+                    state.book.fit(now, self.end)
+                for start in step(now):
+                    request = start[0][0].request
+                    busy_cores += request[0] * request[1]
+                    start_job(start, now)
             if wakes:
                 tick = interval and now == wake
-                wake = self.scheduler.wake(now)
+                wake = self.subject.wake(now)
                 if interval and (not len(queue) or (tick and following is None
                                                     and not cluster.bookings)):
                     wake = math.inf  # nothing waits, or none of it fits on an empty machine
             moment((now, len(waiting), queue.wanted, busy_cores))
-            self.events += 1
-            if progress is not None and self.events % 1000 == 0:
-                progress(now, self.ended, len(queue))
+            number += 1
+            if number % 1000 == 0 and self.progress is not None:
+                self.progress(now, self.ended, len(queue))
+            self.events = number
             yield now
-        if len(queue):
+        if len(queue) and self.end == math.inf and not self._down():
             raise RuntimeError(f"{len(queue)} job(s) wait for ever on an empty machine; the "
                                "placement policy promised that they fit")
-        self.left = len(self._book.parked) if self._book is not None else 0
+        self.left = state.waiting
 
-    def _is_void(self, event: Tuple[float, int, int]) -> bool:
-        """Whether the end has been put elsewhere, or the job has ended before its estimate."""
-        time, what, job_id = event
-        end = self._ends.get(job_id)
-        return end != time if what == _END else end is None
+    def _down(self) -> bool:
+        """Whether a node is lost for good."""
+        return self.cluster.up != (1 << len(self.cluster.nodes)) - 1
 
     def _submit(self, submission: Submission) -> None:
-        job, _, after, held, refused = submission
-        self._hidden[job.id] = submission
+        """A job comes of which there is more to say than that it waits."""
+        job = submission.job
+        self.executor.runs[job.id] = submission.run
         try:
-            if refused:
-                raise Infeasible(refused)
-            if after or held:
-                self._cancel(self._enter(job, after, held))
-            else:
-                self.queue.add(job)
+            if submission.refused:
+                raise Infeasible(submission.refused)
+            self.scheduler.check(job)
+            details = (Details(submission.after, submission.retries, held=submission.held)
+                       if submission.after or submission.held or submission.retries else PLAIN)
+            self._cancel(self.state.submit([job], details))
         except (Infeasible, LifeError) as reason:
-            del self._hidden[job.id]
-            self._failed[job.id] = job, JobState.REFUSED
-            self.recorder.refused(job, str(reason))
+            self._refuse(job, str(reason))
 
-    def _enter(self, job: Job, after: Tuple[Dependency, ...], held: bool) -> List[Dropped]:
-        """Enter a job in the book, with those it depends on unless they have completed."""
-        self.scheduler.check(job)
-        if self._book is None:
-            self._book = JobBook(self.queue)
-        if self._waits[0] is not after:  # the jobs of an array have one in common
-            self._waits = after, tuple(
-                Dependency(ids, each.any) for each in after
-                for ids in to_ranges([other for other in each.ids if self._waited_for(other, job)]))
-        return self._book.enter(job, Details(self._waits[1], held=held))
-
-    def _waited_for(self, other: int, job: Job) -> bool:
-        """Whether a job is one to wait for: it has not completed. It is in the book then."""
-        assert self._book is not None
-        if other in self._book.entries:
-            return True
-        if other in self._started:
-            self._book.know(self._started[other].job, PLAIN, JobState.RUNNING)
-        elif other in self.queue:
-            self._book.know(self.queue.get(other), PLAIN, JobState.QUEUED)
-        elif other in self._failed:
-            self._book.know(self._failed[other][0], PLAIN, self._failed[other][1])
-        elif other < job.id:
-            return False
-        return True
+    def _refuse(self, job: Job, reason: str) -> None:
+        del self.executor.runs[job.id]
+        self.state.failed(job, JobState.REFUSED)
+        self.recorder.refused(job, reason)
 
     def _cancel(self, dropped: Iterable[Dropped]) -> None:
         """Record the ends of jobs that will never run."""
         for job, reason in dropped:
-            self._failed[job.id] = job, JobState.CANCELLED
-            del self._hidden[job.id]
+            self.state.end(job.id, JobState.CANCELLED, self.now, reason)
+            self.executor.runs.pop(job.id, None)
             self.recorder.cancelled(job, reason, self.now)
 
-    def _start(self, start: Start, now: float) -> None:
-        booking = start[0]
-        job_id = booking[0].id
-        self._started[job_id] = start
-        if self._book is not None and job_id in self._book.entries:
-            self._book.started(job_id)
-        run = self._hidden[job_id].run
-        if self.speeds is not None:
-            for changed, end in self.speeds.started(booking, run, now):
-                self._schedule_end(changed, end)
-        else:
-            self._schedule_end(job_id, now + run)
-
-    def _schedule_end(self, job_id: int, end: float) -> None:
-        expected = self._started[job_id][0].expected_end
-        again = job_id in self._ends
-        if end > expected:
-            if self.kill:
-                end = expected
-            elif not again:
-                self._may_be_void = True
-                heapq.heappush(self._events, (expected, _EXPECTED, job_id))
-        if again:
-            self._may_be_void = True
-        self._ends[job_id] = end
-        heapq.heappush(self._events, (end, _END, job_id))
-
-    def _end(self, job_id: int, now: float) -> int:
-        booking = self.cluster.release(job_id)
-        submission = self._hidden.pop(job_id)
-        del self._ends[job_id]
-        killed = (self.kill and now >= booking.expected_end
-                  and self._unfinished(booking, submission.run, now))
-        if self.speeds is not None:
-            for changed, end in self.speeds.ended(booking, now):
-                self._schedule_end(changed, end)
-        self.recorder.ended(booking, self._started.pop(job_id), now,
-                            "timeout" if killed else "completed")
+    def _end(self, event: Event, now: float) -> int:
+        """A job ends; the cores that it leaves."""
+        job_id, start, state = event[2], event[4], self.state
+        killed = event[3] and self.executor.unfinished(event, now)
+        booking = state.leave(job_id)
+        job = booking[0]
+        self.executor.gone(start, now)
+        if killed or not state.sparse or state.book.entries:
+            if killed and self._again(job_id, now):
+                return job.request.cores
+            how = JobState.TIMEOUT if killed else JobState.COMPLETED
+            if killed:
+                state.failed(job, how)
+            self._cancel(state.end(job_id, how, now))
+        del self.executor.runs[job_id]
         self.ended += 1
-        state = JobState.COMPLETED
-        if killed:
-            state = JobState.TIMEOUT
-            self._failed[job_id] = booking.job, state
-        if self._book is not None and job_id in self._book.entries:
-            self._cancel(self._book.ended(job_id, state))
-        return booking.job.procs * booking.job.cores
+        self.recorder.ended(booking, start, now, "timeout" if killed else "completed")
+        return job.procs * job.cores
 
-    def _unfinished(self, booking: Booking, run: float, now: float) -> bool:
-        if self.speeds is not None:
-            return self.speeds.remaining(booking.job.id, now) > 1e-6
-        return run > booking.job.estimate
+    def _again(self, job_id: int, now: float) -> bool:
+        """Let a job that failed run again, if it has a retry left."""
+        entry = self.state.book.entries.get(job_id)
+        if entry is None or entry.tries >= entry.details.retries:
+            return False
+        self._cancel(self.state.again(job_id, now, retry=True))
+        return True
+
+    def _node(self, up: bool, node: int, now: float) -> int:
+        """A node comes or goes; the cores that its jobs leave, which wait again."""
+        if up:
+            self.state.node_up(node)
+            return 0
+        self.state.node_down(node)
+        cores = 0
+        for job_id in self.cluster.jobs_on(node):
+            booking = self.state.leave(job_id)
+            self.executor.gone_of(job_id, now)
+            cores += booking.job.request.cores
+            self._cancel(self.state.again(job_id, now, lost=True))
+        return cores
 
     def waiting(self) -> Any:
         """The jobs that wait now, in order."""

@@ -12,7 +12,7 @@ class Submission(NamedTuple):
 
     It starts only after the jobs of `after`, which have lower ids, have ended as it wants (those
     that are not in the workload count as completed), and never if it is `held`, or `refused` for
-    the reason that is given.
+    the reason that is given. It runs again up to `retries` times if it is ended at its walltime.
     """
 
     job: Job
@@ -20,3 +20,4 @@ class Submission(NamedTuple):
     after: Tuple[Dependency, ...] = ()
     held: bool = False
     refused: str = ""
+    retries: int = 0

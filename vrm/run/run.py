@@ -1,0 +1,36 @@
+"""A run: its state, and who decides about it. The loops that drive one (the manager's by the wall
+clock, the simulator's in virtual time) ask it what starts now."""
+
+from __future__ import annotations
+
+from typing import List
+
+from vrm.run.state import State
+from vrm.scheduling import Scheduler, Start
+
+
+class Run:
+    """The state of a run and its scheduler."""
+
+    def __init__(self, state: State, scheduler: Scheduler) -> None:
+        self.state = state
+        self.scheduler = scheduler
+
+    def step(self, now: float) -> List[Start]:
+        """Start all that may start at `now` (seconds): it is booked, and out of the queue."""
+        state = self.state
+        starts = self.scheduler.step(now, state.queue, state.cluster)
+        if not state.sparse or state.book.entries:
+            for start in starts:
+                state.started(start, now)
+        return starts
+
+    def wake(self, now: float) -> float:
+        """When the next step is due although nothing may happen by then, in seconds."""
+        return self.scheduler.wake(now)
+
+    def copy(self) -> Run:
+        """An independent copy, which can go on in virtual time while this one goes on in its own.
+        Nothing of it is recorded."""
+        state = self.state.copy()
+        return Run(state, self.scheduler.copy(state.cluster))
