@@ -23,7 +23,8 @@ JOB = st.builds(JobRow, id=st.integers(0, 10 ** 9), app=TEXT, procs=st.integers(
                 exit_code=st.one_of(st.none(), st.integers(0, 255)), app_time=MAYBE,
                 exclusive=st.booleans(), backfilled=st.booleans(),
                 nodes=st.sampled_from(["", "n0", "n[0-3,7]"]), cores=PLACES, reason=TEXT,
-                name=TEXT, index=st.one_of(st.none(), st.integers(0, 9)))
+                name=TEXT, index=st.one_of(st.none(), st.integers(0, 9)),
+                after=TEXT, priority=st.integers(-9, 9), hold=st.booleans())
 ALONE = settings(max_examples=60, deadline=None,
                  suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Infeasible, Job, JobState, Node, Placement
-from vrm.results.jobs import (COLUMNS, HEADER, SIMULATED, CoreRange, JobFileError, JobRow, JobWriter,
+from vrm.results.jobs import (COLUMNS, HEADER, MORE, SIMULATED, CoreRange, JobFileError, JobRow, JobWriter,
                               PlacementText, job_line, parse_cores, read_jobs)
 from vrm.scheduling import make_policy
 
@@ -43,7 +43,10 @@ def job_rows(draw):
         exclusive=draw(st.booleans()), backfilled=draw(st.booleans()), nodes=draw(ANY_TEXT),
         cores=draw(ANY_TEXT), binding=draw(st.sampled_from(["", "ok", "mismatch", "unbound"])),
         reason=draw(ANY_TEXT), name=draw(ANY_TEXT), args=draw(ANY_TEXT), dir=draw(ANY_TEXT),
-        index=draw(st.none() | st.integers(0, 10**6)))
+        index=draw(st.none() | st.integers(0, 10**6)),
+        cores_per_task=draw(st.integers(1, 99)), after=draw(ANY_TEXT),
+        priority=draw(st.integers(-10**9, 10**9)), retries=draw(st.integers(0, 99)),
+        hold=draw(st.booleans()))
 
 
 def write(path, rows, append=False):
@@ -59,28 +62,38 @@ def write(path, rows, append=False):
 
 def test_header_is_the_contract():
     assert HEADER == ("id,app,procs,submit,start,end,walltime,status,exit_code,app_time,exclusive,"
-                      "backfilled,nodes,cores,binding,reason,name,args,dir,index\n")
+                      "backfilled,nodes,cores,binding,reason,name,args,dir,index,"
+                      "cores_per_task,after,priority,retries,hold\n")
     assert HEADER.startswith(SIMULATED[:-1]) and SIMULATED.endswith(",binding,reason\n")
 
 
 @pytest.mark.parametrize("row, line", [
     (ROW, "3,ft.B.x,32,1700000000.25,1700000001,1700000033.5,60,completed,0,2.73,0,1,n[0-3],"
-          "n0:0/0-3+1/0-3;n1:0/0-3,ok,,,,,\n"),
+          "n0:0/0-3+1/0-3;n1:0/0-3,ok,,,,,,,,,,\n"),
     (JobRow(4, "mg.B.x", 8, 5.0, None, None, 10.0, "refused", reason="needs 8 nodes, has 2"),
-     '4,mg.B.x,8,5,,,10,refused,,,0,0,,,,"needs 8 nodes, has 2",,,,\n'),
+     '4,mg.B.x,8,5,,,10,refused,,,0,0,,,,"needs 8 nodes, has 2",,,,,,,,,\n'),
     (JobRow(5, "a", 1, 0, 0, 7, 9, JobState.FAILED, 139, exclusive=True, reason='said "no"\n\\o/'),
-     '5,a,1,0,0,7,9,failed,139,,1,0,,,,"said ""no""\\n\\\\o/",,,,\n'),
+     '5,a,1,0,0,7,9,failed,139,,1,0,,,,"said ""no""\\n\\\\o/",,,,,,,,,\n'),
     (JobRow(6, "a", 1, -0.0001, 0.0004, 1.0006, math.inf, "timeout", nodes="n[0,2]"),
-     '6,a,1,0,0,1.001,inf,timeout,,,0,0,"n[0,2]",,,,,,,\n'),
+     '6,a,1,0,0,1.001,inf,timeout,,,0,0,"n[0,2]",,,,,,,,,,,,\n'),
     (JobRow(7, "a", 1, 0, 0, 7, 9, "completed", name="run 1", args="-o 'a,b'", dir="/d", index=0),
-     "7,a,1,0,0,7,9,completed,,,0,0,,,,,run 1,\"-o 'a,b'\",/d,0\n"),
+     "7,a,1,0,0,7,9,completed,,,0,0,,,,,run 1,\"-o 'a,b'\",/d,0,,,,,\n"),
+    (JobRow(8, "a", 2, 0, 0, 7, 9, "completed", cores_per_task=3, after="3,any:5-7", priority=-2,
+            retries=1, hold=True),
+     '8,a,2,0,0,7,9,completed,,,0,0,,,,,,,,,3,"3,any:5-7",-2,1,1\n'),
 ])
 def test_line(row, line):
     assert row.line == line
 
 
+def first_columns(row, left_out=len(MORE)):
+    """The line of a row whose last columns are empty, without these."""
+    assert row.line.endswith("," * left_out + "\n")
+    return row.line[:-left_out - 1] + "\n"
+
+
 def test_line_without_a_row_is_the_same():
-    assert job_line(*dataclasses.astuple(ROW)[:16]) == ROW.line[:-5] + "\n"
+    assert job_line(*dataclasses.astuple(ROW)[:16]) == first_columns(ROW)
 
 
 # ------------------------------------------------------------------------ files of older versions
@@ -89,10 +102,12 @@ def test_line_without_a_row_is_the_same():
 OLD = JobRow(0, "old", 1, 0, 0, 1, 9, "completed", reason='a, "b"')
 
 
+@pytest.mark.parametrize("columns", [16, 20, 23])
 @pytest.mark.parametrize("torn", ["", "1,a,1,0"])
-def test_a_file_of_an_older_version_is_continued(tmp_path, torn):
+def test_a_file_of_an_older_version_is_continued(tmp_path, torn, columns):
     path = tmp_path / "jobs.csv"
-    path.write_text(SIMULATED + OLD.line[:-5] + "\n" + torn)
+    header = ",".join(COLUMNS[:columns]) + "\n"
+    path.write_text(header + first_columns(OLD, len(COLUMNS) - columns) + torn)
     path.chmod(0o640)
     with JobWriter(path) as writer:
         assert writer.torn == torn
@@ -103,7 +118,8 @@ def test_a_file_of_an_older_version_is_continued(tmp_path, torn):
         "jobs.csv"]
 
 
-NEW = dataclasses.replace(OLD, id=1, name="sweep", args="-n 3", dir="/data", index=4)
+NEW = dataclasses.replace(OLD, id=1, name="sweep", args="-n 3", dir="/data", index=4,
+                          priority=5, after="0")
 
 
 # ----------------------------------------------------------------------------------- round trip

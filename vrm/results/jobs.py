@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, \
-    TextIO, Tuple, Union
+from operator import attrgetter
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple,
+                    Optional, Sequence, TextIO, Tuple, Type, TypeVar, Union)
 
 from vrm.model import AnyPlacement, bits
-from vrm.model.job import JobState
+from vrm.model.fields import DETAILS, JOB, SIMULATED as FIRST, TABLE, Field, FieldError, getter, made
+from vrm.model.job import PLAIN, Details, Job, JobState
 from vrm.model.node import Node, lane_of_socket
 from vrm.model.placement import CorePlacement
 from vrm.system.text import printable
@@ -31,16 +33,34 @@ class JobFileError(ValueError):
     """A file that is not a list of jobs, or has a line that cannot be read; names the place."""
 
 
+MORE: Tuple[Field, ...] = tuple(sorted(
+    (each for each in TABLE if each.column and each.form > FIRST), key=attrgetter("form")))
+"""The fields of a job that have columns behind `reason`."""
+
+_Row = TypeVar("_Row")
+
+
+def _with_fields(row: Type[_Row]) -> Type[_Row]:
+    """Give the class of a row the columns of the fields."""
+    for each in MORE:
+        row.__annotations__[each.column] = Any
+        setattr(row, each.column, each.plain_default)
+    return row
+
+
 @dataclass(frozen=True)
+@_with_fields
 class JobRow:
     """A job that ended, as a line of `jobs.csv` has it.
 
     `submit`, `start`, `end`, `walltime` (the user's estimate) and `app_time` (the application's
     own measurement) are in seconds; `start` and `end` are None when the job never ran.
     `exit_code` is what a shell would show (128 + signal). `nodes` and `cores` are in the forms of
-    `PlacementText`; `binding` is ok, mismatch, unchecked or unbound. `name`, `args` (as a shell
-    would quote them), `dir` (empty: the run's own) and `index` (in an array, else None) are those
-    of a live run's job; a simulation's file has no columns for them.
+    `PlacementText`; `binding` is ok, mismatch, unchecked or unbound.
+
+    Behind these are the fields of the job, those of MORE in their plain form: `name`, `args` (as a
+    shell would quote them), `dir` (empty: the run's own), `index` (in an array, else None) and so on.
+    A simulation's file has columns for them where its workload says something of them.
     """
 
     id: int
@@ -59,10 +79,10 @@ class JobRow:
     cores: str = ""
     binding: str = ""
     reason: str = ""
-    name: str = ""
-    args: str = ""
-    dir: str = ""
-    index: Optional[int] = None
+
+    if TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Any:
+            """A column of MORE."""
 
     @cached_property
     def processors(self) -> int:
@@ -81,16 +101,16 @@ class JobRow:
                          self.walltime, self.status, self.exit_code, self.app_time,
                          self.exclusive, self.backfilled, self.nodes, self.cores, self.binding,
                          self.reason)
-        index = "" if self.index is None else self.index
-        return f"{first[:-1]},{_text(self.name)},{_text(self.args)},{_text(self.dir)},{index}\n"
+        return first[:-1] + more_columns(vars(self)) + "\n"
 
 
 _core_ranges = re.compile(r"/(\d+)(?:-(\d+))?").findall
 
 COLUMNS = tuple(column.name for column in fields(JobRow))
 HEADER = ",".join(COLUMNS) + "\n"
-SIMULATED = ",".join(COLUMNS[:16]) + "\n"
-"""The first line of a simulation's file, as of those of vrm 0.1: nothing comes behind `reason`."""
+SIMULATED = ",".join(COLUMNS[:-len(MORE)]) + "\n"
+"""The first line of a file of vrm 0.1, and of a simulation of jobs of which nothing more is known:
+nothing comes behind `reason`."""
 _REQUIRED = COLUMNS[:8]
 
 
@@ -125,6 +145,46 @@ def job_line(id: int, app: str, procs: int, submit: float, start: Optional[float
             f"{seconds_text(end)},{seconds_text(walltime)},{state},{code},"
             f"{seconds_text(app_time)},{'1' if exclusive else '0'},{'1' if backfilled else '0'},"
             f"{_text(nodes)},{_text(cores)},{_text(binding)},{_text(reason)}\n")
+
+
+def more_columns(values: Mapping[str, Any]) -> str:
+    """The columns behind `reason`, a comma before each; what has its default is an empty one."""
+    cells = []
+    for column, default in _DEFAULTS:
+        value = values.get(column, default)
+        if value == default:
+            cells.append("")
+        elif type(value) is str:
+            cells.append(_text(value))
+        else:
+            cells.append(str(int(value)))
+    return "," + ",".join(cells)
+
+
+_DEFAULTS = [(each.column, each.plain_default) for each in MORE]
+_OF_JOB, _OF_DETAILS = ([(each.column, getter(each), each.kind.plain) for each in MORE
+                         if each.kept == kept] for kept in (JOB, DETAILS))
+_VALUES = [(each.column, each.at, each.plain_default, each.kind.of_plain) for each in MORE]
+
+
+def fields_of(job: Job, details: Details) -> Dict[str, Any]:
+    """The columns of MORE for a job; its arguments are its own, with its index in them."""
+    own = replace(details, arguments=details.words)
+    return {**{column: plain(get(job)) for column, get, plain in _OF_JOB},
+            **{column: plain(get(own)) for column, get, plain in _OF_DETAILS}}
+
+
+def submitted(row: "JobRow", submit: float) -> Tuple[Job, Details]:
+    """What was submitted, as far as a row tells; `submit` is when. ValueError for a row that says
+    what no job can have."""
+    values = {at: of_plain(getattr(row, column)) for column, at, default, of_plain in _VALUES
+              if getattr(row, column) != default}
+    if "cores" not in values and row.cores:
+        values["cores"] = max(1, row.processors // row.procs)
+    if not values:
+        return Job(row.id, row.app, row.procs, row.walltime, submit, row.exclusive), PLAIN
+    return made({"app": row.app, "procs": row.procs, "walltime": row.walltime,
+                 "exclusive": row.exclusive, **values}, row.id, submit)
 
 
 _special = re.compile(r'[,"\\\n\r\0]').search
@@ -393,8 +453,9 @@ class JobWriter:
                 raise
 
 
-_HEADERS = tuple((",".join(COLUMNS[:count]) + "\n").encode() for count in (16, len(COLUMNS)))
-"""The first lines of files that are continued: those of vrm 0.1, and today's."""
+_HEADERS = {(",".join(COLUMNS[:count]) + "\n").encode()
+            for count in range(SIMULATED.count(",") + 1, len(COLUMNS) + 1)}
+"""The first lines of files that are continued: columns were only ever added behind the others."""
 
 
 def _after_last_newline(file: Any, end: int) -> int:
@@ -425,12 +486,14 @@ def read_jobs(path: PathLike) -> Iterator[JobRow]:
         if not header.endswith("\n"):
             return
         convert = _converters(name, _split(header))
+        known = max(at for at, each in enumerate(convert, 1) if each[2] is _PARSERS[each[0]])
+        there = convert[:known]  # those behind have their defaults
         for number, line in enumerate(file, 2):
             if not line.endswith("\n"):
                 return
             values = _split(line)
             try:
-                row = JobRow(*[parse(values[index]) for _, index, parse in convert])
+                row = JobRow(*[parse(values[index]) for _, index, parse in there])
             except (ValueError, IndexError) as error:
                 what = _first_bad(convert, values)
                 raise JobFileError(f"{name}:{number}: {what}") from error
@@ -473,6 +536,8 @@ def _first_bad(convert: Sequence[Converter], values: Sequence[str]) -> str:
             return f"the line ends before `{column}`"
         try:
             parse(values[index])
+        except FieldError as error:
+            return f"{column}: {error.said(printable)}"
         except ValueError as error:
             return f"{column}: {printable(str(error), 200)}"
     raise AssertionError("no column of the line is bad")
@@ -482,8 +547,12 @@ def _always(value: Any) -> Callable[[str], Any]:
     return lambda text: value
 
 
+def _or(default: Any, parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: parse(text) if text else default
+
+
 def _maybe(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda text: parse(text) if text else None
+    return _or(None, parse)
 
 
 def _flag(text: str) -> bool:
@@ -532,6 +601,7 @@ _PARSERS: Dict[str, Callable[[str], Any]] = {
     "id": _id, "app": _plain, "procs": _ranks, "submit": seconds_of, "start": _maybe(seconds_of),
     "end": _maybe(seconds_of), "walltime": seconds_of, "status": _status, "exit_code": _maybe(_whole),
     "app_time": _maybe(seconds_of), "exclusive": _flag, "backfilled": _flag, "nodes": _plain,
-    "cores": _plain, "binding": _plain, "reason": _plain, "name": _plain, "args": _plain,
-    "dir": _plain, "index": _maybe(_whole),
+    "cores": _plain, "binding": _plain, "reason": _plain,
+    **{each.column: _plain if isinstance(each.plain_default, str) else
+       _or(each.plain_default, each.kind.cell) for each in MORE},
 }

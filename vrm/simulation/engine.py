@@ -143,7 +143,7 @@ class Simulator:
             while self._nodes and self._nodes[0][0] <= now:
                 busy_cores -= self._node(*heapq.heappop(self._nodes)[1:], now)
             while following is not None and following[0].submit <= now:
-                if sparse and following[2:] == plain:
+                if sparse and following[2:6] == plain:
                     job = following[0]
                     runs[job.id] = following[1]
                     try:

@@ -11,14 +11,16 @@ import shutil
 import stat
 import tempfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
+from vrm.model.fields import made
 from vrm.model.heatmap import Heatmap
-from vrm.model.job import Job, resolved
+from vrm.model.job import PLAIN, Job, resolved
 from vrm.model.node import Node
 from vrm.model.speedups import SpeedError, Speedups
-from vrm.results.jobs import JobFileError, JobRow, read_jobs
+from vrm.results.jobs import SIMULATED, JobFileError, JobRow, read_jobs, submitted
 from vrm.workload import heatmap_files
 from vrm.workload.lublin import Lublin
 from vrm.workload.following import QueueFollower
@@ -55,6 +57,15 @@ class QueueWorkload:
         self.taken = 0
         self.dirt: Dict[str, int] = {}
 
+    @property
+    def says_more(self) -> bool:
+        """Whether its lines may have key=value fields."""
+        try:
+            with open(self.path, encoding="utf-8", errors="replace") as file:
+                return any("=" in line for line in file)
+        except OSError:
+            return False
+
     def __iter__(self) -> Iterator[Submission]:
         follower = QueueFollower(self.path)
         follower.finish()
@@ -80,18 +91,26 @@ class QueueWorkload:
                 after = resolved(fields.get("after", ()), named)
             except ValueError as unknown:
                 after, refused = (), str(unknown)
-            first, next_id = next_id, next_id + len(fields.get("array", (None,)))
+            indices = fields.get("array", ())
+            first, next_id = next_id, next_id + (len(indices) or 1)
+            details = PLAIN
+            if fields:
+                one, details = made({**wanted.values, "after": after}, first, offset)
             for job_id in range(first, next_id):
                 if not self.rules.wants(job_id, offset):
                     continue
                 if self.rules.jobs is not None and self.taken >= self.rules.jobs:
                     return
                 self.taken += 1
-                job = Job(job_id, wanted.app, wanted.procs, wanted.seconds, offset,
-                          wanted.exclusive, fields.get("cores", 1),
-                          priority=fields.get("priority", 0))
-                yield Submission(job, wanted.seconds if run is None else run, after,
-                                 fields.get("hold", False), refused)
+                if fields:
+                    job = one.but(id=job_id)
+                else:
+                    job = Job(job_id, wanted.app, wanted.procs, wanted.seconds, offset,
+                              wanted.exclusive)
+                if indices:
+                    details = replace(details, index=indices[job_id - first])
+                yield Submission(job, wanted.seconds if run is None else run, after, details.held,
+                                 refused, details=details)
             if "name" in fields:
                 named.setdefault(fields["name"], []).extend(range(first, next_id))
 
@@ -99,7 +118,8 @@ class QueueWorkload:
 class RecordedRun:
     """The jobs of an earlier run, live or simulated, with the run times that were measured.
 
-    Its own seconds are kept; jobs that never ran are left out and counted.
+    Its own seconds are kept; jobs that never ran are left out and counted. Of what else they were
+    submitted with, all counts but `hold`: somebody released what ran, and nobody knows when.
     """
 
     header: Dict[str, str] = {}
@@ -124,13 +144,21 @@ class RecordedRun:
                 continue
             if not self.rules.wants(row.id, row.submit):
                 continue
-            width = max(1, row.processors // row.procs)
-            job = Job(row.id, row.app, row.procs, row.walltime, row.submit, row.exclusive, width)
-            found.append(Submission(job, row.end - row.start))
+            try:
+                job, details = submitted(row, row.submit)
+            except ValueError as error:
+                raise WorkloadError(f"{self.name}: job {row.id}: {error}") from error
+            found.append(Submission(job, row.end - row.start, details.after, details=details))
         found.sort(key=lambda one: (one.job.submit, one.job.id))
         for one in found[:self.rules.jobs]:
             self.taken += 1
             yield one
+
+    @property
+    def says_more(self) -> bool:
+        """Whether it has columns behind `reason`."""
+        with open(self.path, encoding="utf-8", errors="replace") as file:
+            return file.readline().count(",") > SIMULATED.count(",")
 
     def _rows(self) -> Iterator[JobRow]:
         """The rows, with errors that name what the user has named."""

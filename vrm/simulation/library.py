@@ -118,7 +118,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                     open(directory / name, "w", 1 << 18, encoding="utf-8",
                          errors="backslashreplace", newline="\n"))
         results = Results(cluster.nodes, files[0], places, files[1],
-                          Path(workload).name if isinstance(workload, (str, Path)) else "workload")
+                          Path(workload).name if isinstance(workload, (str, Path)) else "workload",
+                          more=getattr(source, "says_more", False))
         stack.callback(results.close)
         speeds = CoRunning(cluster, measured) if measured is not None else None
         simulator = Simulator(
@@ -128,7 +129,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         interrupted = False
         try:
             with rare_collections():
-                simulator.run(_checked(workload) if source is workload else source)
+                simulator.run(results.noting(_checked(workload) if source is workload
+                                              else source))
         except KeyboardInterrupt:
             interrupted = True
         results.flush()

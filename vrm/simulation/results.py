@@ -8,18 +8,19 @@ from __future__ import annotations
 import hashlib
 import signal
 import struct
-from typing import (Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, TextIO,
+from typing import (Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, TextIO,
                     Tuple, Union)
 
 from vrm.model.cluster import Booking
-from vrm.model.job import Job
+from vrm.model.job import PLAIN, Details, Job
 from vrm.model.node import Node
-from vrm.results.jobs import job_line
+from vrm.results.jobs import fields_of, job_line, more_columns
 from vrm.results.metrics import THRESHOLD
 from vrm.results.summary import Columns, Moments, summarise
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.engine import Moment
 from vrm.simulation.writers import PLACES, Aside, EvalysWriter, JobLines, JobTuple, plain
+from vrm.workload.submission import Submission
 
 BATCH = 500
 """Rows that are written at a time."""
@@ -71,17 +72,20 @@ class Results:
 
     `nodes` are those of the cluster. With `out`, a text file, each job is written there as it
     ends, in the columns of `jobs.csv`; `places` tells how much of its place: `full`, `nodes`
-    (without the cores, which on thousands of nodes are gigabytes) or `none`. `evalys` is a text
-    file for the same jobs in the columns of Batsim and evalys.
+    (without the cores, which on thousands of nodes are gigabytes) or `none`; with `more`, the
+    line also has what `noting` has seen of the job. `evalys` is a text file for the same jobs in the
+    columns of Batsim and evalys.
     """
 
     def __init__(self, nodes: Sequence[Node], out: Optional[TextIO] = None, places: str = "full",
-                 evalys: Optional[TextIO] = None, workload: str = "workload") -> None:
+                 evalys: Optional[TextIO] = None, workload: str = "workload",
+                 more: bool = False) -> None:
         if places not in PLACES:
             raise ValueError(f"places are {', '.join(PLACES)}, not `{places}`")
         self._writer: Union[None, JobLines, Aside] = None
         if out is not None:
-            self._writer = JobLines(nodes, out, places)
+            self._writer = JobLines(nodes, out, places, more)
+        self._details: Optional[Dict[int, Details]] = {} if more and out is not None else None
         self._rows: List[Union[JobTuple, str]] = []
         self._batches = 0
         self.processors = sum(node.cores for node in nodes)
@@ -113,9 +117,9 @@ class Results:
         self._jobs += _pack_job(job.id, procs, procs * job.cores, user, app, how,
                                 job.submit, booking.start, end, job.estimate)
         if self._writer is not None:
-            self._rows.append((job.id, job.app, job.procs, job.submit, booking.start, end,
-                               job.estimate, status, job.exclusive, start.backfilled,
-                               plain(booking.placement)))
+            row = (job.id, job.app, job.procs, job.submit, booking.start, end, job.estimate,
+                   status, job.exclusive, start.backfilled, plain(booking.placement))
+            self._rows.append(row if self._details is None else (*row, self._more(job)))
             if len(self._rows) >= BATCH:
                 self._hand_over()
         if self._evalys is not None:
@@ -133,9 +137,29 @@ class Results:
     def _never_ran(self, job: Job, status: str, end: Optional[float], reason: str) -> None:
         self.counts[status] += 1
         if self._writer is not None:
-            self._rows.append(job_line(job.id, job.app, job.procs, job.submit, None, end,
-                                       job.estimate, status, exclusive=job.exclusive,
-                                       reason=reason))
+            line = job_line(job.id, job.app, job.procs, job.submit, None, end, job.estimate,
+                            status, exclusive=job.exclusive, reason=reason)
+            self._rows.append(line if self._details is None else f"{line[:-1]}{self._more(job)}\n")
+
+    def _more(self, job: Job) -> str:
+        """The columns behind `reason`."""
+        assert self._details is not None
+        return more_columns(fields_of(job, self._details.pop(job.id, PLAIN)))
+
+    def noting(self, submissions: Iterable[Submission]) -> Iterable[Submission]:
+        """The same submissions; what they say of jobs is kept for their lines, where these have
+        room for it."""
+        if self._details is None:
+            return submissions
+        return self._noting(submissions, self._details)
+
+    @staticmethod
+    def _noting(submissions: Iterable[Submission], details: Dict[int, Details]
+                ) -> Iterator[Submission]:
+        for one in submissions:
+            if one.details is not PLAIN:
+                details[one.job.id] = one.details
+            yield one
 
     def moment(self, state: Moment) -> None:
         """The state after everything that happened at one time."""

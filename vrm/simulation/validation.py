@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
 from vrm.model.heatmap import Heatmap
-from vrm.model.job import Job, JobState
+from vrm.model.job import JobState
 from vrm.model.node import Node
 from vrm.model.speedups import Speedups
 from vrm.results import metrics
-from vrm.results.jobs import JobFileError, JobRow, parse_cores, read_jobs
+from vrm.results.jobs import JobFileError, JobRow, read_jobs, submitted
 from vrm.results.state import read
 from vrm.results.validation import Pair, Validation
 from vrm.simulation.library import simulate
@@ -99,11 +99,10 @@ def validate(rows: Sequence[JobRow], rules: Rules, estimates: Optional[Table] = 
         if estimates is not None and row.status == JobState.COMPLETED.value:
             run = estimates[row.app, row.procs].mean
         try:
-            job = Job(row.id, row.app, row.procs, row.walltime, row.submit - begin, row.exclusive,
-                      _width(row))
+            job, details = submitted(row, row.submit - begin)
         except ValueError as error:
             raise ValidationError(f"job {row.id} of the run: {error}") from error
-        submissions.append(Submission(job, run))
+        submissions.append(Submission(job, run, details.after, details=details))
     replayed = {row.id: row for row in simulate(
         submissions, **{**vars(rules), "nodes": list(rules.nodes)}, heatmap=heatmap,
         speedups=speedups if rules.policy == "strip" else None).jobs}
@@ -130,12 +129,3 @@ def _require(rows: Sequence[JobRow], estimates: Table) -> None:
     if missing:
         raise ValidationError("the table of estimates has no line for "
                               f"{', '.join(missing)} rank(s); `vrm calibrate` measures them")
-
-
-def _width(row: JobRow) -> int:
-    """The cores of each rank."""
-    if not row.cores:
-        return 1
-    cores = sum(place.last - place.first + 1 for _, places in parse_cores(row.cores)
-                for place in places)
-    return max(1, cores // row.procs)

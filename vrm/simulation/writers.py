@@ -19,7 +19,7 @@ from vrm.model import bits
 from vrm.model.cluster import AnyPlacement, Booking
 from vrm.model.node import Node, lane_of_socket
 from vrm.model.placement import CoreLayout, CorePlacement, Placement
-from vrm.results.jobs import SIMULATED, PlacementText, fold_nodes, job_line, seconds_text
+from vrm.results.jobs import HEADER, SIMULATED, PlacementText, fold_nodes, job_line, seconds_text
 
 JobTuple = Tuple[Any, ...]
 """A job that ran: id, application, ranks, submission, start, end, estimate, status, whether it
@@ -48,18 +48,25 @@ class JobLines:
     """Writes lines of `jobs.csv` to a text file, whose header it writes at once.
 
     `places` tells how much of a job's place is written (see `vrm.simulation.results.Results`).
+    With `more`, rows end with the text of the columns behind `reason`.
     """
 
-    def __init__(self, nodes: Sequence[Node], out: TextIO, places: str) -> None:
+    _wide = False
+
+    def __init__(self, nodes: Sequence[Node], out: TextIO, places: str, more: bool = False) -> None:
+        self._wide = more
         self._out = out
         self._places = places
         self._text = PlaceText(nodes)
         self._layout = CoreLayout(nodes)
         self._apps: Dict[str, str] = {}
-        out.write(SIMULATED)
+        out.write(HEADER if more else SIMULATED)
 
     def write(self, rows: Iterable[Union[JobTuple, str]]) -> None:
         """Write rows, or lines that are made already."""
+        if self._wide:
+            rows = [row if isinstance(row, str) else f"{self._line(row[:-1])[:-1]}{row[-1]}\n"
+                    for row in rows]
         self._out.write("".join([row if isinstance(row, str) else self._line(row)
                                  for row in rows]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Tuple
 
-from vrm.model.job import Dependency, Job
+from vrm.model.job import PLAIN, Dependency, Details, Job
 
 
 class Submission(NamedTuple):
@@ -13,6 +13,7 @@ class Submission(NamedTuple):
     It starts only after the jobs of `after`, which have lower ids, have ended as it wants (those
     that are not in the workload count as completed), and never if it is `held`, or `refused` for
     the reason that is given. It runs again up to `retries` times if it is ended at its walltime.
+    `details` are what else it was submitted with, for its record.
     """
 
     job: Job
@@ -21,3 +22,4 @@ class Submission(NamedTuple):
     held: bool = False
     refused: str = ""
     retries: int = 0
+    details: Details = PLAIN

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import math
-import shlex
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ from vrm.live.manager.lastwords import last_words
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.job import PLAIN, Details
-from vrm.results.jobs import JobFileError, HEADER, JobRow, JobWriter, PlacementText, read_jobs
+from vrm.results.jobs import (HEADER, JobFileError, JobRow, JobWriter, PlacementText, fields_of,
+                              read_jobs)
 from vrm.run import codec, journal as journals
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
@@ -159,9 +159,7 @@ class Records:
             exclusive=job.exclusive, backfilled=outcome.backfilled,
             nodes=text.nodes(placed) if placed else "",
             cores=text.cores(placed) if placed else "",
-            binding=binding, reason=outcome.reason, name=outcome.details.name,
-            args=shlex.join(outcome.details.words), dir=outcome.details.directory,
-            index=outcome.details.index)
+            binding=binding, reason=outcome.reason, **fields_of(job, outcome.details))
 
     def tell_start(self, start: Start) -> None:
         """Report that a job was started: where its cores are, or its nodes when these are more than
