@@ -17,9 +17,10 @@ from vrm.live.batch.allocation import batch_job, kill_delay
 from vrm.live.batch.pbs import parse_qstat
 from vrm.live.manager.manager import Manager
 from vrm.live.manager.running import Running
-from vrm.live.manager.verdict import HOLD, NODE_LOSSES, verdict
+from vrm.live.manager.verdict import HOLD, verdict
 from vrm.live.nodes.nodewatch import Down
 from vrm.live.site.setup import prepare, run_directory
+from vrm.run.again import NODE_LOSSES
 from vrm.live.spawn.spawner import ExitStatus
 from vrm.model import JobState
 from vrm.workload.grammar import parse_line

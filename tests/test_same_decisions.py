@@ -5,17 +5,23 @@ measured, starts the same jobs in the same order on the same cores.
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Set, Tuple
 
 import pytest
 
 from conftest import Site
-from vrm.model import Dependency, Job
-from vrm.results.jobs import read_jobs
-from vrm.run import journal
+from vrm.model import Cluster, Dependency, Job
+from vrm.results.jobs import PlacementText, read_jobs
+from vrm.run import codec, journal
+from vrm.run.run import Run
+from vrm.run.state import State
+from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
 from vrm.simulation import Submission, simulate
+from vrm.simulation.engine import Simulator
+from vrm.workload import heatmap_files
 
 pytestmark = pytest.mark.mpi
 
@@ -61,6 +67,66 @@ def replay(jobs: List[Ran], out: Path, **policies: Any) -> Dict[int, Tuple[int, 
     return {row.id: (int(row.start), row.nodes, row.cores) for row in read_jobs(out / "jobs.csv")}
 
 
+class Starts:
+    """Notes when and where jobs start."""
+
+    def __init__(self, text: PlacementText) -> None:
+        self.text = text
+        self.found: Dict[int, Tuple[int, str, str]] = {}
+
+    def ended(self, booking: Any, start: Any, end: float, status: str) -> None:
+        self.found[booking.job.id] = (int(booking.start), self.text.nodes(booking.placement),
+                                      self.text.cores(booking.placement))
+
+    def refused(self, *_: Any) -> None:
+        raise AssertionError("no job is refused")
+
+    def cancelled(self, *_: Any) -> None:
+        raise AssertionError("no job is cancelled")
+
+    def moment(self, state: Any) -> None:
+        pass
+
+
+def in_millionths(record: Dict[str, Any], first: float) -> Dict[str, Any]:
+    """A record of a journal with its times as those of `Ran`."""
+    times = {key: millionths(record[key] - first) for key in ("time", "submit") if key in record}
+    lengths = {"estimate": millionths(record["estimate"])} if "estimate" in record else {}
+    return {**record, **times, **lengths}
+
+
+def moments(records: List[Dict[str, Any]]) -> List[int]:
+    """How many records of the run belong to each moment and those before it, which end with what
+    was decided then."""
+    when = [record.get("submit", record.get("time")) if record["event"] in ("job", "start", "end")
+            else None for record in records]
+    known = [number for number, time in enumerate(when) if time is not None]
+    return [at + 1 for at, following in zip(known, known[1:]) if when[at] != when[following]]
+
+
+def from_here(records: List[Dict[str, Any]], jobs: List[Ran], rules: Dict[str, Any]
+              ) -> Tuple[Set[int], Dict[int, Tuple[int, str, str]]]:
+    """A state is made of a run's first records, copied, and runs on in virtual time: the ids of the
+    jobs that had not started, and the starts of the copy."""
+    cluster = Cluster.regular(6, 2, 2)
+    scheduler = Scheduler(make_ordering(rules["algorithm"]), make_backfilling(rules["backfill"]),
+                          make_policy(rules["policy"], cluster, rules["heatmap"]))
+    past = journal.replay(records, state=State(scheduler.new_queue(), cluster, frozen=True))
+    for job, start in past.running:
+        placement = codec.placement_of(start["placement"], cluster)
+        past.state.adopt(Start(cluster.book(job, placement, start["time"]), start["backfilled"]))
+    past.state.thaw()
+    recorder = Starts(PlacementText(cluster.nodes))
+    copied = Run(past.state, scheduler).copy()
+    later = [Submission(Job(job.id, job.app, job.procs, job.estimate, job.submit, job.exclusive),
+                        job.end - job.start, job.after)
+             for job in jobs if job.id not in past.jobs]
+    Simulator.of(copied, recorder, {job.id: job.end - job.start for job in jobs},
+                 max((job.submit for job in past.jobs.values()), default=0.0)).run(later)
+    assert past.state.waiting == len(past.waiting)  # the copy's ends are not the original's
+    return {job.id for job in jobs} - set(past.started), recorder.found
+
+
 def decided(jobs: List[Ran]) -> Dict[int, Tuple[int, str, str]]:
     """Start, nodes and cores of every job in the live run."""
     return {job.id: (job.start, job.nodes, job.cores) for job in jobs}
@@ -103,6 +169,19 @@ def test_a_live_run_and_its_replay_decide_alike(site: Site, policy: str, algorit
     live, heatmap = live_run(site, policy, Algorithm=algorithm, Backfilling=backfill)
     assert decided(live) == replay(live, site.root / "replay", algorithm=algorithm,
                                    backfill=backfill, policy=policy, heatmap=str(heatmap))
+    records = journal.read(site.log / "journal")
+    first = next(record["submit"] for record in records if record["event"] == "job")
+    records = [in_millionths(record, first) for record in records]
+    cuts = moments(records)
+    rules = {"algorithm": algorithm, "backfill": backfill, "policy": policy,
+             "heatmap": heatmap_files.read(heatmap).heatmap}
+    compared = 0
+    for cut in random.Random(1).sample(cuts, min(20, len(cuts))):
+        later, found = from_here(records[:cut], live, rules)
+        assert {job_id: found[job_id] for job_id in later} == {
+            job_id: each for job_id, each in decided(live).items() if job_id in later}, cut
+        compared += len(later)
+    assert compared > len(JOBS)
 
 
 def test_dependencies_hold_in_both(site: Site) -> None:

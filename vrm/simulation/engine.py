@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import PLAIN, Details, Infeasible, Job, JobState
+from vrm.run.again import waits_again
 from vrm.run.book import Dropped, LifeError
 from vrm.run.run import Run
 from vrm.run.state import State
@@ -30,7 +31,8 @@ class Recorder(Protocol):
     """Is told what happens; times in seconds of the workload."""
 
     def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
-        """A job ended: `status` is completed, or timeout when it was killed."""
+        """A job ended: `status` is completed, timeout when it was killed, failed when it has lost
+        nodes too often."""
 
     def refused(self, job: Job, reason: str) -> None:
         """A job can never run on this machine."""
@@ -70,8 +72,9 @@ class Simulator:
                          VirtualExecutor(kill, rate, bool(outages) or not sparse), recorder)
         self.progress = progress
         self.end = end
-        self._nodes = sorted([(each.down, False, each.node) for each in outages]
-                             + [(each.up, True, each.node) for each in outages])
+        self._nodes += sorted([(each.down, False, each.node) for each in outages]
+                              + [(each.up, True, each.node) for each in outages
+                                 if each.up < math.inf])
 
     def _start_with(self, run: Run, executor: VirtualExecutor, recorder: Recorder) -> None:
         self.subject = run
@@ -212,40 +215,47 @@ class Simulator:
         job_id, start, state = event[2], event[4], self.state
         killed = event[3] and self.executor.unfinished(event, now)
         booking = state.leave(job_id)
-        job = booking[0]
         self.executor.gone(start, now)
-        if killed or not state.sparse or state.book.entries:
-            if killed and self._again(job_id, now):
-                return job.request.cores
-            how = JobState.TIMEOUT if killed else JobState.COMPLETED
-            if killed:
-                state.failed(job, how)
-            self._cancel(state.end(job_id, how, now))
+        job = booking[0]
+        if killed:
+            self._failed(start, JobState.TIMEOUT, "ran longer than its walltime", "timeout")
+            return job.request.cores
         del self.executor.runs[job_id]
         self.ended += 1
-        self.recorder.ended(booking, start, now, "timeout" if killed else "completed")
+        self.recorder.ended(booking, start, now, "completed")
+        if not state.sparse or state.book.entries:
+            self._cancel(state.end(job_id, JobState.COMPLETED, now))
         return job.procs * job.cores
 
-    def _again(self, job_id: int, now: float) -> bool:
-        """Let a job that failed run again, if it has a retry left."""
-        entry = self.state.book.entries.get(job_id)
-        if entry is None or entry.tries >= entry.details.retries:
-            return False
-        self._cancel(self.state.again(job_id, now, retry=True))
-        return True
+    def _failed(self, start: Start, how: JobState, reason: str, intent: str) -> None:
+        """A job has left its cores and did not complete: it waits again, or not."""
+        job_id, state, now = start.job.id, self.state, self.now
+        entry = state.book.entries.get(job_id)
+        why, retry = waits_again(entry, how, reason, intent, True) if entry else ("", False)
+        if why:
+            lost = {"lost": True} if intent == "node" and not retry else {}
+            self._cancel(state.again(job_id, now, why, retry, **lost))
+            return
+        if entry is None:
+            state.failed(start.job, how)
+        del self.executor.runs[job_id]
+        self.ended += 1
+        self.recorder.ended(start.booking, start, now, how.value)
+        self._cancel(state.end(job_id, how, now, reason))
 
     def _node(self, up: bool, node: int, now: float) -> int:
-        """A node comes or goes; the cores that its jobs leave, which wait again."""
+        """A node comes or goes; the cores that its jobs leave."""
         if up:
             self.state.node_up(node)
             return 0
         self.state.node_down(node)
         cores = 0
         for job_id in self.cluster.jobs_on(node):
-            booking = self.state.leave(job_id)
-            self.executor.gone_of(job_id, now)
-            cores += booking.job.request.cores
-            self._cancel(self.state.again(job_id, now, lost=True))
+            self.state.entry(job_id)  # from now on there is something to say of it
+            cores += self.state.leave(job_id).job.request.cores
+            start = self.executor.gone_of(job_id, now)
+            self._failed(start, JobState.FAILED,
+                         f"node {self.cluster.nodes[node].name} is down", "node")
         return cores
 
     def waiting(self) -> Any:

@@ -104,10 +104,12 @@ class VirtualExecutor:
         """Whether a job that is ended at its walltime had work left."""
         return event[3] and (self.rate is None or self.rate.remaining(event[2], now) > 1e-6)
 
-    def gone_of(self, job_id: int, now: float) -> None:
-        """A job has left its cores before its end."""
+    def gone_of(self, job_id: int, now: float) -> Start:
+        """A job has left its cores before its end; its start."""
         assert self._live is not None
-        self.gone(self._live[job_id][0], now)
+        start = self._live[job_id][0]
+        self.gone(start, now)
+        return start
 
     def gone(self, start: Start, now: float) -> None:
         """A job has left its cores, whose neighbours may be faster from now on."""

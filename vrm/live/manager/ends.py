@@ -12,10 +12,11 @@ from typing import Deque, Dict, List, Optional, Tuple
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.records import Outcome, Records
 from vrm.live.manager.running import Held, Running
-from vrm.live.manager.verdict import HOLD, NODE_LOSSES, shell_code, verdict
+from vrm.live.manager.verdict import HOLD, shell_code, verdict
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.spawn.spawner import ExitStatus
 from vrm.model import Booking, Job, JobState
+from vrm.run.again import waits_again
 from vrm.run.book import Dropped
 from vrm.system.processes import SessionEnd
 
@@ -163,7 +164,9 @@ class Ends:
 
     def _conclude(self, outcome: Outcome, intent: str) -> None:
         """Record the end of a job that ran, or let it wait again."""
-        why, retry = self._why_again(outcome, intent)
+        why, retry = waits_again(self.desk.state.entry(outcome.job.id), outcome.state,
+                                 outcome.reason, intent,
+                                 self.desk.settings.interrupted == "requeue")
         if why:
             self.records.sweep(outcome)
             lost = {"lost": True} if intent == "node" and not retry else {}
@@ -179,25 +182,6 @@ class Ends:
             return code
         return self.desk.launcher.exit_code(status.code, run.output(job.app, job.id),
                                             run.errors(job.app, job.id))
-
-    def _why_again(self, outcome: Outcome, intent: str) -> Tuple[str, bool]:
-        """Why a job that ended waits again ("" when it does not), and whether that is a retry."""
-        entry = self.desk.state.entry(outcome.job.id)
-        if intent == "requeue":
-            return "requeued by its user", False
-        if outcome.state is JobState.COMPLETED or intent in ("cancel", "stop"):
-            return "", False
-        requeue = self.desk.settings.interrupted == "requeue"
-        if intent == "interrupted":
-            return ("interrupted by the end of the allocation" if requeue else ""), False
-        if intent == "pause":
-            return "the manager was stopped (OnStop: requeue)", False
-        if intent == "node" and requeue and entry.losses < NODE_LOSSES:
-            return f"interrupted: {outcome.reason}", False
-        if entry.tries < entry.details.retries:
-            return (f"{outcome.state.value} ({outcome.reason}); retry {entry.tries + 1} of "
-                    f"{entry.details.retries}"), True
-        return "", False
 
     def wait_again(self, job: Job, why: str, retry: bool = False, **origin: object) -> None:
         """Let a job that ran run anew; its files go only when the journal says so."""

@@ -26,9 +26,6 @@ HOLD = 1.0
 """Seconds for which a failure is held: what ends an allocation or a node ends the job's processes
 and tells vrm in the same moment, in any order."""
 
-NODE_LOSSES = 3
-"""How many lost nodes a job may outlive without using a retry: it may be what takes them down."""
-
 
 def verdict(intent: str, status: Optional[ExitStatus], why: str = "",
             told: float = math.inf) -> Tuple[JobState, str]:

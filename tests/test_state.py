@@ -1,0 +1,207 @@
+"""The state of a run: its events make the same state again, and a copy goes its own way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Tuple
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from vrm.model import Cluster, Dependency, Job, JobState
+from vrm.model.job import PLAIN, Details
+from vrm.run import codec, journal
+from vrm.run.book import LifeError
+from vrm.run.run import Run
+from vrm.run.state import State
+from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
+from vrm.simulation.engine import Outage, Simulator
+from vrm.workload.submission import Submission
+
+ENDS = [JobState.COMPLETED, JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED]
+
+
+def machine(backfilling: str = "easy", nodes: int = 3, policy: str = "compact") -> Run:
+    cluster = Cluster.regular(nodes, 1, 2)
+    scheduler = Scheduler(make_ordering("FCFS"), make_backfilling(backfilling),
+                          make_policy(policy, cluster, None))
+    return Run(State(scheduler.new_queue(), cluster), scheduler)
+
+
+def facts(state: State) -> Dict[str, Any]:
+    """All that a state says of its jobs."""
+    return {
+        "jobs": {job_id: (entry.job, entry.details, entry.state, entry.held, entry.tries,
+                          entry.losses, entry.missing)
+                 for job_id, entry in state.book.entries.items()},
+        "queue": sorted(state.queue.jobs), "parked": sorted(state.book.parked),
+        "running": sorted(state.running), "intents": state.intents, "losing": state.losing,
+        "counts": state.counts, "next": state.next_id, "names": state.names,
+        "taken": sorted((job_id, str(codec.placement_record(booking.placement)), booking.start)
+                        for job_id, booking in state.cluster.bookings.items())}
+
+
+def drive(run: Run, data: st.DataObject) -> List[Dict[str, Any]]:
+    """Any life that jobs may have, and its events."""
+    state = run.state
+    records: List[Dict[str, Any]] = [
+        {"event": "run", "format": 2, "run": "r",
+         "nodes": codec.nodes_record(state.cluster.nodes)}]
+    state.log = lambda event, **values: records.append(
+        json.loads(json.dumps({"event": event, **values})))
+    now = 0.0
+
+    def close(dropped: List[Any]) -> None:
+        for job, reason in dropped:
+            close(state.end(job.id, JobState.CANCELLED, now, reason, exit_code=None))
+
+    for _ in range(data.draw(st.integers(1, 30))):
+        now += data.draw(st.sampled_from([0.0, 1.0, 2.5]))
+        ids = {name: sorted(i for i, entry in state.book.entries.items() if entry.state in states)
+               for name, states in (("any", set(JobState)), ("queued", {JobState.QUEUED}),
+                                    ("ended", set(ENDS)))}
+        ids["running"] = sorted(state.running)
+        what = data.draw(st.sampled_from(
+            ["submit", "submit", "step", "step"] + ["end", "again", "back"] * bool(ids["running"])
+            + ["hold"] * bool(ids["queued"]) + ["once more"] * bool(ids["ended"])))
+
+        def one(kind: str, known: Dict[str, List[int]] = ids) -> int:
+            return data.draw(st.sampled_from(known[kind]))
+
+        if what == "submit":
+            after = (Dependency.on(one("any"), data.draw(st.booleans())),) if (
+                ids["any"] and data.draw(st.booleans())) else ()
+            details = Details(after, data.draw(st.integers(0, 1)), held=data.draw(st.booleans()),
+                              name=data.draw(st.sampled_from(["", "a", "b"])))
+            indices = data.draw(st.sampled_from([(), (), (4, 7)]))
+            first = Job(state.next_id, "a.x", data.draw(st.integers(1, 6)), 5.0, now)
+            close(state.submit([first.but(id=first.id + at) for at in range(len(indices) or 1)],
+                               details, indices))
+        elif what == "step":
+            run.step(now)
+        elif what == "end":
+            job_id = one("running")
+            if data.draw(st.booleans()):
+                state.intend(job_id, "cancel", now)
+            state.vacate(job_id)
+            close(state.end(job_id, data.draw(st.sampled_from(ENDS)), now, "why", exit_code=0))
+        elif what == "again":
+            job_id = one("running")
+            state.vacate(job_id)
+            close(state.again(job_id, now, "why", retry=data.draw(st.booleans())))
+        elif what == "back":
+            close(state.back(one("running")))
+        elif what == "hold":
+            entry = state.entry(one("queued"))
+            (state.release if entry.held else state.hold)(entry.job.id)
+        else:
+            entry = state.entry(one("ended"))
+            if state.book.against(entry) is None:
+                close(state.again(entry.job.id, now, "asked for"))
+    return records
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_the_events_of_a_run_make_the_same_state_again(data: st.DataObject) -> None:
+    run = machine()
+    records = drive(run, data)
+    fresh = machine()
+    state = State(fresh.state.queue, fresh.state.cluster, frozen=True)
+    past = journal.replay(records, state=state)
+    for job, start in past.running:
+        placement = codec.placement_of(start["placement"], state.cluster)
+        state.adopt(Start(state.cluster.book(job, placement, start["time"]), start["backfilled"]))
+    state.thaw()
+    assert facts(state) == facts(run.state)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_copy_is_the_same_and_goes_its_own_way(data: st.DataObject) -> None:
+    run = machine(data.draw(st.sampled_from(["none", "easy", "2", "conservative", "2-kept"])))
+    drive(run, data)
+    before = facts(run.state)
+    twin = run.copy()
+    assert facts(twin.state) == before
+    later = sorted(((booking.job.id, str(booking.placement)) for booking
+                    in (start.booking for start in twin.step(100.0))), key=lambda each: each[0])
+    drive(twin, data)
+    assert facts(run.state) == before
+    assert later == sorted(((start.job.id, str(start.booking.placement)) for start in run.step(100.0)),
+                           key=lambda each: each[0])
+
+
+def test_a_dependency_on_a_job_that_never_came_is_an_error() -> None:
+    state = machine().state
+    with pytest.raises(LifeError, match="it depends on job 7"):
+        state.submit([Job(0, "a.x", 1, 5.0)], Details((Dependency.on(7),)))
+    with pytest.raises(LifeError, match="there is no job 3"):
+        state.entry(3)
+
+
+# What only live runs had: the same code has it in virtual time.
+
+
+class Told:
+    """Notes what a simulation tells."""
+
+    def __init__(self) -> None:
+        self.ends: List[Tuple[int, float, float, str]] = []
+
+    def ended(self, booking: Any, start: Any, end: float, status: str) -> None:
+        self.ends.append((booking.job.id, booking.start, end, status))
+
+    def refused(self, job: Job, reason: str) -> None:
+        self.ends.append((job.id, -1, -1, "refused"))
+
+    def cancelled(self, job: Job, reason: str, now: float) -> None:
+        self.ends.append((job.id, -1, now, "cancelled"))
+
+    def moment(self, state: Any) -> None:
+        pass
+
+
+def simulated(submissions: List[Submission], nodes: int = 3, **options: Any
+              ) -> Tuple[List[Tuple[int, float, float, str]], Simulator]:
+    cluster, told = Cluster.regular(nodes, 1, 2), Told()
+    scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("easy"),
+                          make_policy("compact", cluster, None))
+    simulator = Simulator(scheduler, cluster, told, **options)
+    simulator.run(submissions)
+    return told.ends, simulator
+
+
+def job(job_id: int, tasks: int, estimate: float, submit: float = 0.0) -> Job:
+    return Job(job_id, "a.x", tasks, estimate, submit)
+
+
+def test_a_job_that_is_killed_uses_its_retries_and_then_fails_those_behind_it() -> None:
+    ends, _ = simulated([Submission(job(0, 2, 10.0), 12.0, retries=1),
+                         Submission(job(1, 2, 5.0), 3.0, (Dependency.on(0),)),
+                         Submission(job(2, 2, 5.0), 3.0, (Dependency.on(0, True),))], kill=True)
+    assert ends == [(0, 10.0, 20.0, "timeout"), (1, -1, 20.0, "cancelled"),
+                    (2, 20.0, 23.0, "completed")]
+
+
+def test_jobs_of_a_lost_node_run_again_elsewhere_or_later() -> None:
+    ends, simulator = simulated(
+        [Submission(job(0, 4, 10.0), 10.0), Submission(job(1, 2, 10.0), 10.0),
+         Submission(job(2, 1, 9.0, 6.0), 1.0)],
+        outages=[Outage(0, 5.0, 20.0)])
+    # Two nodes are left at 5: job 0 needs both, of which job 1 has one until 10.
+    assert ends == [(1, 0.0, 10.0, "completed"), (0, 10.0, 20.0, "completed"),
+                    (2, 20.0, 21.0, "completed")]
+    assert simulator.left == 0
+
+
+def test_what_would_not_end_with_the_allocation_is_left_for_the_next() -> None:
+    ends, simulator = simulated(
+        [Submission(job(0, 6, 10.0), 8.0), Submission(job(1, 6, 30.0), 1.0),
+         Submission(job(2, 6, 10.0), 5.0), Submission(job(3, 6, 12.0), 5.0)], end=20.0)
+    assert ends == [(0, 0.0, 8.0, "completed"), (2, 8.0, 13.0, "completed")]
+    assert simulator.left == 2 and simulator.state.entry(1).state is JobState.QUEUED
+
+
+def test_details_that_say_nothing_are_the_plain_ones() -> None:
+    assert Details() == PLAIN
