@@ -1,0 +1,247 @@
+"""The table of job fields: every field goes through every form, and a new one is one row."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import pytest
+from conftest import mpirun_environment, wait_until
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vrm.live.manager import snapshot
+from vrm.model import Dependency, Job
+from vrm.model.fields import DETAILS, JOB, LINE, TABLE, getter, made
+from vrm.model.job import PLAIN, Details
+from vrm.results import state
+from vrm.results.jobs import JobRow, JobWriter, fields_of, read_jobs, submitted
+from vrm.run import codec, journal as journals, journal_check
+from vrm.simulation import simulate
+from vrm.workload.grammar import COLUMNS, FIELDS, QueueLine, parse_line
+
+TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=9)
+IDS = st.integers(0, 999)
+DEPENDENCY = st.builds(lambda first, more, whatever: Dependency(range(first, first + 1 + more),
+                                                                whatever), IDS, IDS, st.booleans())
+VALUES: Dict[str, st.SearchStrategy[Any]] = {
+    "app": st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_. ]{0,9}", fullmatch=True).filter(
+        lambda app: app == app.strip()),
+    "procs": st.integers(1, 10**9 - 1),
+    "walltime": st.integers(1, 10**9).map(float) | st.floats(0.001, 10**6).map(
+        lambda value: round(value, 3)),
+    "exclusive": st.booleans(), "cores": st.integers(1, 999),
+    "name": TEXT.filter(lambda name: name.isprintable() and not set(name) <= set("0123456789:,-")
+                        and not name.startswith("any:")),
+    "after": st.lists(DEPENDENCY, max_size=3, unique=True).map(tuple),
+    "priority": st.integers(-10**9 + 1, 10**9 - 1), "retries": st.integers(0, 9999),
+    "variables": st.dictionaries(st.from_regex(r"[A-UW-Z_][A-Za-z0-9_]{0,5}", fullmatch=True), TEXT,
+                                 max_size=3),
+    "arguments": st.lists(TEXT.filter(lambda word: word != ":"), max_size=3).map(tuple),
+    "directory": TEXT, "held": st.booleans(), "index": st.none() | st.integers(0, 9999)}
+"""What each field may be, by its attribute: a new row of the table needs one here, too."""
+
+JOBS = st.fixed_dictionaries(VALUES)
+
+
+def test_every_field_is_known_to_this_test() -> None:
+    assert {field.at for field in TABLE if field.kept != LINE} == set(VALUES)
+
+
+def test_names_are_taken_once() -> None:
+    for form in ("word", "at", "record", "shown", "column"):
+        names = [getattr(field, form) for field in TABLE if getattr(field, form)]
+        assert len(names) == len(set(names)), form
+
+
+def values_of(job: Job, details: Details) -> Dict[str, Any]:
+    """All fields by their attributes."""
+    return {field.at: getter(field)(job if field.kept == JOB else details)
+            for field in TABLE if field.kept in (JOB, DETAILS)}
+
+
+@given(JOBS)
+def test_a_job_has_the_values_that_it_was_made_of(values: Dict[str, Any]) -> None:
+    assert values_of(*made(values, 7, 3.0)) == values
+
+
+@given(JOBS)
+def test_every_field_in_a_queue_line(values: Dict[str, Any]) -> None:
+    said = {field.at: field for field in TABLE if field.word}
+    line = QueueLine(values["app"], values["procs"], values["walltime"], values["exclusive"],
+                     fields={field.word: values[at] for at, field in said.items()
+                             if field.word in FIELDS and at in values
+                             and values[at] not in ((), {})})
+    assert parse_line(str(line)) == line
+    assert parse_line(str(line)).values == {
+        at: values[at] for at, field in said.items() if at in values
+        and (field.word in COLUMNS or field.word in line.fields)}
+
+
+@given(JOBS, st.lists(st.integers(0, 99), max_size=3, unique=True).map(tuple))
+def test_every_field_in_a_journal(values: Dict[str, Any], indices: Tuple[int, ...]) -> None:
+    job, details = made({**values, "index": None}, 7, 3.0)
+    record = json.loads(json.dumps({"event": "job", **codec.job_record(job, details, indices)}))
+    past = journals.replay([{"event": "run", "run": "a", "format": 2}])
+    assert journal_check.fault(record, past) == ""
+    jobs, again, found = codec.jobs_of(record)
+    assert [each.id for each in jobs] == list(range(7, 7 + (len(indices) or 1)))
+    assert (jobs[0], again, tuple(found)) == (job, details, indices)
+
+
+@given(JOBS)
+def test_every_field_in_the_state(values: Dict[str, Any]) -> None:
+    job, details = made(values, 7, 3.0)
+    facts = json.loads(json.dumps({**snapshot._facts(job, details), "state": "queued"}))
+    assert state._job(facts)
+    index = str(values["index"])
+    shown = {**state.JOB, **facts}
+    for field in TABLE:
+        if field.shown and field.kept in (JOB, DETAILS):
+            assert shown[field.shown] == field.kind.plain(values[field.at]), field
+    full, = state._jobs(facts)
+    assert full["args"] == (shown["args"] if values["index"] is None
+                            else shown["args"].replace("%i", index))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(JOBS)
+def test_every_field_in_jobs_csv_and_in_a_replay(tmp_path: Path, values: Dict[str, Any]) -> None:
+    job, details = made(values, 7, 3.0)
+    row = JobRow(7, job.app, job.procs, 3.0, 4.0, 5.0, job.walltime, "completed",
+                 exclusive=job.exclusive, **fields_of(job, details))
+    path = tmp_path / "jobs.csv"
+    path.unlink(missing_ok=True)
+    with JobWriter(path) as writer:
+        writer.write(row)
+    read, = read_jobs(path)
+    assert read == row
+    own = replace(details, arguments=details.words, variables={})  # env has no column
+    again, same = submitted(read, 3.0)
+    assert values_of(again, same) == values_of(job, own)
+
+
+def test_what_older_files_do_not_say_has_its_default() -> None:
+    row = JobRow(7, "a.x", 4, 3.0, 4.0, 5.0, 9.0, "completed", cores="n0:0/0-7")
+    job, details = submitted(row, 1.0)
+    assert (job.cores, job.submit, details) == (2, 1.0, PLAIN)
+    record = {"id": 7, "app": "a.x", "procs": 4, "estimate": 9.0, "submit": 3.0,
+              "exclusive": False, "cores": 2, "after": [[3, False], [5, True]]}
+    (job,), details, _ = codec.jobs_of(record)
+    assert details == Details((Dependency.on(3), Dependency.on(5, True)))
+    assert values_of(job, PLAIN) == {
+        **{field.at: field.default for field in TABLE if field.kept != LINE},
+        "app": "a.x", "procs": 4, "walltime": 9.0, "cores": 2}
+
+
+# ------------------------------------------------------------------------- what acts in a replay
+
+
+def recorded(path: Path, *rows: JobRow) -> Path:
+    with JobWriter(path) as writer:
+        for row in rows:
+            writer.write(row)
+    return path
+
+
+def test_a_replay_of_jobs_csv_obeys_priority_and_dependencies(tmp_path: Path) -> None:
+    def row(job: int, start: float, **more: Any) -> JobRow:
+        return JobRow(job, f"a{job}", 1, 0.0, start, start + 10, 10.0, "completed", **more)
+
+    path = recorded(tmp_path / "jobs.csv", row(0, 0.0), row(1, 20.0), row(2, 10.0, priority=3),
+                    row(3, 40.0, after="1", name="last"), row(4, 30.0, hold=True))
+    outcome = simulate(path, nodes=1, out=tmp_path / "again")
+    assert {job.id: job.start for job in outcome.jobs} == {2: 0, 0: 10, 1: 20, 3: 30, 4: 40}
+    assert {job.id: (job.priority, job.after, job.name, job.hold)
+            for job in read_jobs(tmp_path / "again" / "jobs.csv")} == {
+        0: (0, "", "", False), 1: (0, "", "", False), 2: (3, "", "", False),
+        3: (0, "1", "last", False), 4: (0, "", "", True)}
+
+
+def test_a_field_of_jobs_csv_that_makes_no_sense_is_reported(tmp_path: Path) -> None:
+    from vrm.simulation.inputs import WorkloadError
+    path = recorded(tmp_path / "jobs.csv",
+                    JobRow(3, "a", 1, 0.0, 0.0, 9.0, 9.0, "completed", after="3-"))
+    with pytest.raises(WorkloadError, match="job 3: .*3-"):
+        simulate(path, nodes=1)
+
+
+# ---------------------------------------------------------------------------------- one more row
+
+ONE_MORE = """
+import sys
+from vrm.model.fields import LABEL, TABLE, Field, Option
+
+TABLE.append(Field("colour", LABEL, "a colour", default="", record="colour", shown="colour",
+                   column="colour", form=4, option=Option("COLOUR", "the job's colour")))
+from vrm.cli import main
+sys.exit(main())
+"""
+
+CONFIG = """
+Applications: {Path: bin, Queue: queue}
+Nodes: 2
+Sockets: 1
+Cores: 2
+Emulate: true
+Launcher: {Kind: direct}
+Log: log
+"""
+
+
+@pytest.mark.slow
+def test_a_new_field_is_one_row(tmp_path: Path) -> None:
+    """It is in the queue line, in submit, journal, state, queue --json, jobs.csv, and in a replay."""
+    program = tmp_path / "one_more.py"
+    program.write_text(ONE_MORE)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "job").write_text("#!/bin/sh\nexit 0\n")
+    (tmp_path / "bin" / "job").chmod(0o755)
+    (tmp_path / "vrm.yaml").write_text(CONFIG)
+    queue, log = tmp_path / "queue", tmp_path / "log"
+    queue.write_text("job 1 60 0 hold=1 colour=blue\njob 1 60 0 colour=\n")
+
+    def words(*more: str) -> List[str]:
+        return [sys.executable, str(program), "-c", str(tmp_path / "vrm.yaml"), *more]
+
+    def vrm(*more: str) -> str:
+        done = subprocess.run(words(*more), cwd=tmp_path, env=mpirun_environment(),
+                              capture_output=True, text=True)
+        return done.stdout if done.returncode == 0 else ""
+
+    with open(tmp_path / "said", "w") as said:
+        manager = subprocess.Popen(words(), cwd=tmp_path, env=mpirun_environment(), stdout=said,
+                                   stderr=said, stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: vrm("submit", "job", "1", "60", "--hold", "--colour", "green"),
+                   "a job is submitted")
+        seen = wait_until(lambda: {job["id"]: job["colour"]
+                                   for job in json.loads(vrm("-i", "queue", "--json"))["jobs"]},
+                          "jobs wait")
+        assert seen[0] == "blue"
+        assert "--colour COLOUR" in vrm("submit", "-h")
+        with queue.open("a") as lines:
+            lines.write("end\n")
+        wait_until(lambda: vrm("release", "all"), "jobs are released")
+        manager.wait(60)
+    finally:
+        manager.kill()
+        manager.wait()
+    text = (tmp_path / "said").read_text()
+    assert "queue:2: colour: found nothing, wanted a colour" in text
+    records = [json.loads(line) for line in (log / "journal").read_bytes().split(b"\n") if line]
+    colours = {record["id"]: record.get("colour") for record in records
+               if record["event"] == "job"}
+    assert colours == {0: "blue", 1: None, 2: "green"}, text
+    assert '"colour":' in vrm("queue", "--all", "--json")
+    header, *lines = (log / "jobs.csv").read_text().splitlines()
+    assert header.endswith(",hold,colour")
+    assert {line.split(",")[0]: line.split(",")[-1] for line in lines} == {
+        "0": "blue", "1": "", "2": "green"}
+    vrm("simulate", str(log / "jobs.csv"), "--nodes", "2", "--out", str(tmp_path / "again"))
+    lines = (tmp_path / "again" / "jobs.csv").read_text().splitlines()[1:]
+    assert sorted(line.split(",")[-1] for line in lines) == ["blue", "green"]
