@@ -543,7 +543,7 @@ back to prterun:
 def test_lost_nodes(text: str, lost: Tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "e").write_text("x" * 1000 + "\n" + text)
     assert lost_nodes(tmp_path / "e") == lost
-    assert lost_nodes(tmp_path / "e", tail=len(text)) == lost
+    assert lost_nodes(tmp_path / "e", size=len(text)) == lost
     assert lost_nodes(tmp_path / "nothing") == ()
     assert lost_nodes(tmp_path / "nothing", tmp_path / "e") == lost
 

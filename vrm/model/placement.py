@@ -176,7 +176,7 @@ class CorePlacement:
     with `width` cores of one socket. `size` is the number of cores.
     """
 
-    __slots__ = ("layout", "taken", "procs", "width", "size")
+    __slots__ = ("layout", "taken", "procs", "width", "size", "_spans")
 
     share = CORES
     claims = (0, 0)  # no lane is closed
@@ -187,6 +187,14 @@ class CorePlacement:
         self.procs = procs
         self.width = width
         self.size = procs * width
+        self._spans: Optional[List[Tuple[int, int, int, int]]] = None
+
+    @property
+    def spans(self) -> List[Tuple[int, int, int, int]]:
+        """The cores as (node, socket, first core, one past the last) within the sockets."""
+        if self._spans is None:
+            self._spans = list(self.layout.spans(self.taken))
+        return self._spans
 
     def take(self, pool: "Pool") -> None:
         """Mark the cores as taken."""
@@ -216,7 +224,7 @@ class CorePlacement:
     def node_set(self) -> int:
         """The nodes as a set."""
         chosen = 0
-        for node, *_ in self.layout.spans(self.taken):
+        for node, *_ in self.spans:
             chosen |= 1 << node
         return chosen
 
@@ -232,7 +240,7 @@ class CorePlacement:
 
     def _cores_by_node(self) -> Dict[int, int]:
         found: Dict[int, int] = {}
-        for node, _, first, stop in self.layout.spans(self.taken):
+        for node, _, first, stop in self.spans:
             found[node] = found.get(node, 0) + stop - first
         return found
 
@@ -243,7 +251,7 @@ class CorePlacement:
     def slots(self, nodes: Sequence[Node]) -> Iterator[RankSlot]:
         """The place of every rank, in rank order."""
         rank, held = 0, []
-        for node, socket, first, stop in self.layout.spans(self.taken):
+        for node, socket, first, stop in self.spans:
             for core in range(first, stop):
                 held.append(core)
                 if len(held) == self.width:

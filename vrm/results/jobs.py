@@ -291,7 +291,7 @@ class PlacementText:
 
     def _by_core(self, placement: CorePlacement) -> str:
         places: Dict[int, List[str]] = {}
-        for node, socket, first, stop in placement.layout.spans(placement.taken):
+        for node, socket, first, stop in placement.spans:
             places.setdefault(node, []).append(_core_range(socket, first, stop - first))
         return ";".join(f"{self._nodes[node].name}:{'+'.join(texts)}"
                         for node, texts in places.items())

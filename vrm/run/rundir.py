@@ -10,7 +10,7 @@ import socket
 import stat
 import time
 from pathlib import Path
-from typing import Iterator, List, Optional
+from typing import Iterator, List, NamedTuple, Optional
 
 from vrm.system.errors import RunError
 from vrm.system.files import fault, naming, open_own, trusted_owners, write_atomically, write_new
@@ -20,6 +20,18 @@ PRIVATE = 0o700
 
 HELPERS_END = 10.0
 """Seconds in which what a killed manager leaves behind lets go of the run's lock."""
+
+
+class JobFiles(NamedTuple):
+    """Where the files of a job are: `output` and `errors` are what it prints, `bindings` what
+    mpirun reports of them (in the errors of a job that vrm 0.1 has started)."""
+
+    marker: str
+    status: str
+    rankfile: str
+    output: str
+    errors: str
+    bindings: str
 
 
 class RunDirectory:
@@ -42,6 +54,15 @@ class RunDirectory:
         self.rankfiles = self.directory / "rankfiles"
         self.commands = self.directory / "commands"
         self.replies = self.directory / "replies"
+        self._pids, self._ended = str(self.pids), str(self.ended)
+        self._rankfiles, self._log = str(self.rankfiles), str(self.log)
+
+    def files(self, app: str, job_id: int) -> JobFiles:
+        """The files of a job, as texts: a manager asks for those of thousands of jobs a second."""
+        name = f"{app}.{job_id}"
+        output, rankfile = f"{self._log}/{name}", f"{self._rankfiles}/{name}"
+        return JobFiles(f"{self._pids}/{job_id}", f"{self._ended}/{job_id}", f"{rankfile}.rf",
+                        f"{output}.o", f"{output}.e", f"{rankfile}.bindings")
 
     def marker(self, job_id: int) -> Path:
         """The file that stands while the job runs."""
@@ -53,20 +74,15 @@ class RunDirectory:
 
     def rankfile(self, app: str, job_id: int) -> Path:
         """The rankfile of a job."""
-        return self.rankfiles / f"{app}.{job_id}.rf"
+        return Path(self.files(app, job_id).rankfile)
 
     def output(self, app: str, job_id: int) -> Path:
         """Where the job's standard output goes."""
-        return self.log / f"{app}.{job_id}.o"
+        return Path(self.files(app, job_id).output)
 
     def errors(self, app: str, job_id: int) -> Path:
         """Where the job's standard error goes."""
-        return self.log / f"{app}.{job_id}.e"
-
-    def bindings(self, app: str, job_id: int) -> Path:
-        """Where the bindings go that mpirun reports; they are in the errors of a job that vrm 0.1
-        has started."""
-        return self.rankfiles / f"{app}.{job_id}.bindings"
+        return Path(self.files(app, job_id).errors)
 
     def create(self, trust: str = "own") -> None:
         """Make the directories, for this user only.

@@ -305,9 +305,12 @@ class Result:
 def tail(path: PathLike, size: int = TAIL) -> str:
     """The end of a file, `size` bytes of it; "" when it cannot be read."""
     try:
-        with open(open_own(path, os.O_RDONLY), "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            return file.read(size).decode(errors="replace")
+        handle = open_own(path, os.O_RDONLY)
+        try:
+            start = max(0, os.fstat(handle).st_size - size)
+            return os.pread(handle, size, start).decode(errors="replace")
+        finally:
+            os.close(handle)
     except OSError:
         return ""
 

@@ -7,7 +7,6 @@ its one process: `solve 1 60 0 cores=8` and `solve 8 60 0` both give it eight co
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import List, Mapping, Optional, Sequence
 
 from vrm.live.launch.base import (LAUNCHERS, MADE_UP, Launch, Launcher, LaunchError, PathLike, Settings, slot_cpus,
@@ -71,7 +70,7 @@ class Direct(Launcher):
         own = variables or {}
         env = tagged({**self.env, **own}, self.run_id, job_id)
         env.update(thread_settings(env, {**self.user, **own}, threads, bound=bool(cpus)))
-        program = (os.fspath(Path(app)), *arguments)
+        program = (os.fspath(app), *arguments)
         host = "" if self.emulated or is_local(names[0], self.env) else names[0]
         return Launch(program, env, {}, tuple(cpus) or None, host)
 

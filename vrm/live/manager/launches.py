@@ -92,21 +92,20 @@ class Launches:
 
     def _request(self, booking: Booking) -> LaunchRequest:
         """What the spawner has to start for a job; writes the rankfile."""
-        desk, job, run = self.desk, booking.job, self.desk.run_directory
+        desk, job = self.desk, booking.job
         details = desk.state.entry(job.id).details
-        rankfile = run.rankfile(job.app, job.id)
+        paths = desk.run_directory.files(job.app, job.id)
         launch = desk.launcher.command(
             job.id, desk.settings.applications.program(job.app),
-            list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes, rankfile,
+            list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes, paths.rankfile,
             details.words, details.environment)
         for path, text in launch.files.items():
             self._write(path, text)
         return LaunchRequest(job.id, launch.argv, launch.env,
                              details.directory or self.workplace,
-                             run.output(job.app, job.id), run.errors(job.app, job.id),
-                             run.marker(job.id), run.status(job.id), launch.affinity,
-                             host=launch.host, reports=(
-                                 run.bindings(job.app, job.id), job.procs, launch.reports)
+                             paths.output, paths.errors, paths.marker, paths.status,
+                             launch.affinity, host=launch.host, reports=(
+                                 paths.bindings, job.procs, launch.reports)
                              if launch.reports else None)
 
     def _write(self, path: Path, text: str) -> None:

@@ -6,10 +6,11 @@ The journal knows the ends first; this is the work that can wait until other job
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
+import os
 import signal
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Callable, Collection, Deque, Dict, List, Optional, Set, Tuple
 
 from vrm.live.launch.base import Launcher, Result, read_result
@@ -55,7 +56,7 @@ class Records:
     """The ended jobs of a run: `rows` are in `jobs.csv`, `pending` are still to be written."""
 
     def __init__(self, run: RunDirectory, cluster: Cluster, launcher: Launcher, check: str,
-                 tell: Tell, recorded: Callable[[Path], None]) -> None:
+                 tell: Tell, recorded: Callable[[str], None]) -> None:
         """`check` is the configuration's Launcher.CheckBindings; `recorded` takes the status files
         of jobs when they are not needed any more."""
         self.run = run
@@ -121,10 +122,12 @@ class Records:
             self.sweep_at = self._swept + SWEEP_PAUSE
         binding, result = "", Result()
         if booking is not None:
-            result = read_result(run.output(job.app, job.id))
+            paths = run.files(job.app, job.id)
+            result = read_result(paths.output)
             binding = self.check_bindings(booking, outcome.cluster)
-            self.recorded(run.status(job.id))
-            run.marker(job.id).unlink(missing_ok=True)
+            self.recorded(paths.status)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(paths.marker)
         if result.verification == "UNSUCCESSFUL" and not outcome.reason:
             outcome.reason = "its own verification was UNSUCCESSFUL"
         reason = outcome.reason
@@ -219,12 +222,11 @@ class Records:
         job, nodes = booking.job, (cluster or self.cluster).nodes
         if self.check == "ignore":
             return "unchecked"
-        reported, errors, output = (path(job.app, job.id) for path in (
-            self.run.bindings, self.run.errors, self.run.output))
+        paths = self.run.files(job.app, job.id)
         slots = list(booking.placement.slots(nodes))
-        result = self.launcher.check_bindings(reported, errors, slots, nodes)
+        result = self.launcher.check_bindings(paths.bindings, paths.errors, slots, nodes)
         if result.state == "unchecked":
-            result = self.launcher.check_bindings(errors, output, slots, nodes)
+            result = self.launcher.check_bindings(paths.errors, paths.output, slots, nodes)
         self._tell_mismatch(job.id, result)
         found = self._found.get(job.id, "unchecked")
         if "mismatch" in (result.state, found):

@@ -90,12 +90,13 @@ class NodeWatch:
         self._variables = tuple(variables)
         self._here = here
         self._hosts = [node.name for node in cluster.nodes]
+        self._alone = set(self._hosts) == {here}  # then nobody need look where a job is
         self._index = {host: number for number, host in enumerate(self._hosts)}
         self._questions: Dict[int, _Question] = {}
         self._down: Set[int] = set()
         self._unsure: Set[int] = set()
         # The one agent of a single machine starts when it is first asked something.
-        self._awake = agents is not None and set(self._hosts) != {here}
+        self._awake = agents is not None and not self._alone
         self.deadline = 0.0 if self._awake else math.inf
         """When `poll` must be called even if nothing can be read (the manager's clock)."""
 
@@ -193,17 +194,19 @@ class NodeWatch:
 
     def beyond(self, placement: AnyPlacement) -> bool:
         """Whether a placement has other nodes than this machine, which emulated ones are not."""
-        return self._agents is not None and any(
+        return self._agents is not None and not self._alone and any(
             self._hosts[node] != self._here for node in placement.nodes)
 
     def sweep(self, job_id: int, placement: AnyPlacement, here: bool = False) -> None:
         """Nothing of a job that is over may stay on its nodes; `here`: on this machine, too, whose
         sessions the manager sweeps itself."""
         self._questions.pop(job_id, None)
+        if self._agents is None or self._alone and not here:
+            return
         hosts = {self._hosts[node] for node in placement.nodes} - {self._here}
         if here:
             hosts.add(self._here)
-        if self._agents is not None and hosts:
+        if hosts:
             self._awake = True
             self.deadline = 0.0
             self._agents.sweep(job_id, hosts)

@@ -33,6 +33,19 @@ PathLike = Union[str, bytes, "os.PathLike[Any]"]
 
 _ENCODING = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 
+
+class _Encoded(Dict[str, bytes]):
+    """Texts as the kernel has them: nearly all of a job's environment is that of the job before."""
+
+    def __missing__(self, text: str) -> bytes:
+        if len(self) >= 4096:
+            self.clear()
+        self[text] = data = text.encode(*_ENCODING)
+        return data
+
+
+_encoded = _Encoded()
+
 PACKET = 1 << 16
 """Bytes read from a supervisor at once."""
 
@@ -232,8 +245,7 @@ class LaunchRequest:
         except AttributeError as error:
             raise ValueError(f"job {self.id}: no such limit: {error}") from error
         order = ([os.fsencode(word) for word in self.argv],
-                 {name.encode(*_ENCODING): value.encode(*_ENCODING)
-                  for name, value in self.env.items()},
+                 {_encoded[name]: _encoded[value] for name, value in self.env.items()},
                  _absolute(self.cwd), _absolute(self.stdout), _absolute(self.stderr),
                  None if self.affinity is None else tuple(self.affinity), limits,
                  self.reports and (_absolute(self.reports[0]), *self.reports[1:]))
@@ -242,7 +254,7 @@ class LaunchRequest:
 
 
 def _absolute(path: PathLike) -> bytes:
-    path = os.fsencode(path)
+    path = path.encode(*_ENCODING) if type(path) is str else os.fsencode(path)
     return path if path.startswith(b"/") else os.path.abspath(path)
 
 
