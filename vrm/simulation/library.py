@@ -23,6 +23,7 @@ from vrm.scheduling.placement import make_policy
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.corun import CoRunning
+from vrm.simulation.counting import CountingSimulator, possible
 from vrm.simulation.engine import Simulator
 from vrm.simulation.inputs import WorkloadError, open_workload, read_heatmap
 from vrm.simulation.outcome import Outcome, Watcher
@@ -122,9 +123,12 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                           more=getattr(source, "says_more", False))
         stack.callback(results.close)
         speeds = CoRunning(cluster, measured) if measured is not None else None
-        simulator = Simulator(
-            Scheduler(ordering, dispatcher, placement, interval, starts_per_interval),
-            cluster, results, kill, speeds, progress)
+        scheduler = Scheduler(ordering, dispatcher, placement, interval, starts_per_interval)
+        simulator: Union[Simulator, CountingSimulator]
+        if not (results.writes or cluster.watchers or speeds) and possible(source, scheduler):
+            simulator = CountingSimulator(scheduler, cluster, results, progress)
+        else:
+            simulator = Simulator(scheduler, cluster, results, kill, speeds, progress)
         begun = time.perf_counter()
         interrupted = False
         try:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import signal
 import struct
-from typing import (Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, TextIO,
-                    Tuple, Union)
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence,
+                    TextIO, Tuple, Union)
 
 from vrm.model.cluster import Booking
 from vrm.model.job import PLAIN, Details, Job
@@ -30,11 +30,12 @@ MANY = 8
 
 _STATUSES = ("completed", "failed", "timeout", "cancelled", "refused")
 _NUMBERS = {status: number for number, status in enumerate(_STATUSES)}
-_OVERTOOK = 8
+OVERTOOK = 8
+"""Added to the number of a status: the job was backfilled."""
 
 _JOB = struct.Struct("6q4d")
 """A job that ran: its id, ranks, cores, user, application and how it ended (the place in _STATUSES,
-and _OVERTOOK if backfilled); its submission, start, end and estimate."""
+and OVERTOOK if backfilled); its submission, start, end and estimate."""
 
 _MOMENT = struct.Struct("4d")
 """A time, jobs and cores queued, cores busy."""
@@ -42,12 +43,12 @@ _MOMENT = struct.Struct("4d")
 _pack_job, _pack_moment = _JOB.pack, _MOMENT.pack
 
 
-def _number(known: Dict[str, int], name: str) -> int:
-    """The number of a name, the next one for a name that is new."""
-    number = known.get(name)
-    if number is None:
-        number = known[name] = len(known)
-    return number
+class _Numbers(Dict[str, int]):
+    """The numbers of names; one that is new gets the next."""
+
+    def __missing__(self, name: str) -> int:
+        number = self[name] = len(self)
+        return number
 
 
 class Row(NamedTuple):
@@ -94,8 +95,8 @@ class Results:
         self.backfilled = 0
         self._evalys = EvalysWriter(evalys, nodes, workload) if evalys is not None else None
         self._jobs, self._moments = bytearray(), bytearray()  # of _JOB and _MOMENT
-        self._user_numbers: Dict[str, int] = {"": 0}
-        self._app_numbers: Dict[str, int] = {}
+        self._user_numbers = _Numbers({"": 0})
+        self._app_numbers = _Numbers()
         self._users: List[str] = []  # the names, in the order of their numbers
         self._apps: List[str] = []
 
@@ -103,16 +104,12 @@ class Results:
         """A job ended."""
         job = booking.job
         self.counts[status] += 1
-        user = self._user_numbers.get(job.user)
-        if user is None:
-            user = _number(self._user_numbers, job.user)
-        app = self._app_numbers.get(job.app)
-        if app is None:
-            app = _number(self._app_numbers, job.app)
+        user = self._user_numbers[job.user]
+        app = self._app_numbers[job.app]
         how = _NUMBERS[status]
         if start.backfilled:
             self.backfilled += 1
-            how |= _OVERTOOK
+            how |= OVERTOOK
         procs = job.procs
         self._jobs += _pack_job(job.id, procs, procs * job.cores, user, app, how,
                                 job.submit, booking.start, end, job.estimate)
@@ -164,6 +161,26 @@ class Results:
     def moment(self, state: Moment) -> None:
         """The state after everything that happened at one time."""
         self._moments += _pack_moment(*state)
+
+    @property
+    def writes(self) -> bool:
+        """Whether jobs are written to a file as they end."""
+        return self._writer is not None or self._evalys is not None
+
+    def raw(self) -> Tuple[Callable[..., bytes], Callable[..., bytes], bytearray, bytearray]:
+        """For a loop that records by itself: what packs a job and a moment, and where to put it.
+        The order of the values is that of `_JOB` and `_MOMENT`."""
+        return _pack_job, _pack_moment, self._jobs, self._moments
+
+    @property
+    def user_number(self) -> Callable[[str], int]:
+        """The number of a user."""
+        return self._user_numbers.__getitem__
+
+    @property
+    def app_number(self) -> Callable[[str], int]:
+        """The number of an application."""
+        return self._app_numbers.__getitem__
 
     def _hand_over(self) -> None:
         """Have the rows written, by another process once they are many."""
@@ -218,7 +235,7 @@ class Results:
         (number, procs, cores, user, app, how, submit, start, end,
          estimate) = _JOB.unpack_from(self._jobs, at * _JOB.size)
         return Row(number, cores, submit, start, end, self._users[user], self._apps[app], procs,
-                   estimate, _STATUSES[how & ~_OVERTOOK], how >= _OVERTOOK)
+                   estimate, _STATUSES[how & ~OVERTOOK], how >= OVERTOOK)
 
     def _columns(self) -> Tuple[Any, Any]:
         """The six whole numbers and the four times of `_JOB` as two arrays, a column per job."""
@@ -243,7 +260,7 @@ class Results:
         scheduler saw them: a job that waits for another one is not in the queue yet."""
         import numpy as np
         (_, _, cores, users, _, how), times = self._columns()
-        completed = how & ~_OVERTOOK == _NUMBERS["completed"]
+        completed = how & ~OVERTOOK == _NUMBERS["completed"]
         submit, start, end = times[:3]
         jobs = Columns(submit, start, end, cores, completed, users, tuple(self._user_numbers))
         moments = Moments(*np.frombuffer(self._moments).reshape(-1, 4).T)

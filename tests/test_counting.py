@@ -1,0 +1,118 @@
+"""The loop that only counts against the engine that books and places every job."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vrm.model import Node
+from vrm.simulation import library, simulate
+from vrm.simulation.counting import CountingSimulator
+
+ROWS = st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 2, 5, 9]),  # seconds after the one before
+                          st.sampled_from([1, 1, 2, 3, 4, 6, 7, 9]),  # processors
+                          st.sampled_from([1, 1, 2, 5, 9, 30]),  # run time
+                          st.sampled_from([1, 1, 1.5, 3]),  # the estimate, in run times
+                          st.integers(0, 3)), min_size=1, max_size=60)
+MACHINES = st.sampled_from([(8, 1, 1, "compact"), (6, 1, 1, "spare"), (7, 1, 1, "strip"),
+                            (4, 2, 2, "compact"), (4, 1, 4, "spare"), (3, 1, 3, "pack"),
+                            (1, 2, 4, "pack"), (9, 1, 1, "pack")])
+
+
+def write(path: Path, rows: List[Tuple[int, int, int, float, int]], shuffled: bool) -> None:
+    """A trace; job numbers fall within an instant if `shuffled`."""
+    at, lines = 0, ["; MaxProcs: 8\n"]
+    for number, (gap, procs, run, factor, user) in enumerate(rows, 1):
+        at += gap
+        job_id = 1000 - number if shuffled else number
+        lines.append(f"{job_id} {at} -1 {run} {procs} -1 -1 {procs} {int(run * factor)} -1 1 {user} "
+                     f"-1 {user % 2} -1 -1 -1 -1\n")
+    path.write_text("".join(lines))
+
+
+def found(outcome: Any) -> Tuple[Dict[str, Any], List[Any], Dict[str, int]]:
+    """All that a simulation finds, but for the time it took."""
+    summary = {key: value for key, value in outcome.summary.items()
+               if key not in ("simulated_seconds", "jobs_per_second")}
+    return summary, list(outcome.jobs), outcome.dirt
+
+
+@pytest.mark.parametrize("backfill", ["none", "easy"])
+@settings(max_examples=150, deadline=None)
+@given(rows=ROWS, machine=MACHINES, shuffled=st.booleans(),
+       algorithm=st.sampled_from(["FCFS", "FCFS", "SJF", "LJF", "n*procs - t"]))
+@pytest.mark.slow
+def test_counting_finds_what_booking_finds(backfill: str, rows: Any, machine: Any, shuffled: bool,
+                                           algorithm: str) -> None:
+    nodes, sockets, cores, policy = machine
+    runs: List[Any] = []
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        trace = Path(folder) / "trace.swf"
+        write(trace, rows, shuffled)
+        ran = CountingSimulator.run
+        patch.setattr(CountingSimulator, "run", lambda *of: (runs.append(of), ran(*of)))
+        words = {"nodes": nodes, "sockets": sockets, "cores": cores, "policy": policy,
+                 "backfill": backfill, "algorithm": algorithm}
+        counted = found(simulate(trace, **words))
+        assert len(runs) == 1
+        patch.setattr(library, "possible", lambda *of: False)
+        assert found(simulate(trace, **words)) == counted
+        assert len(runs) == 1
+
+
+def test_a_long_queue(tmp_path: Path) -> None:
+    """Thousands of jobs wait, and the list of those that have gone is cut."""
+    trace = tmp_path / "trace.swf"
+    write(trace, [(0, 1 + number % 5, 1 + number % 7, 2, number % 4) for number in range(4000)],
+          False)
+    for backfill in ("none", "easy"):
+        counted = found(simulate(trace, backfill=backfill))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(library, "possible", lambda *of: False)
+            assert found(simulate(trace, backfill=backfill)) == counted
+
+
+class Stop:
+    """A progress that is interrupted at the third call."""
+
+    calls = 0
+
+    def __call__(self, now: float, ended: int, waiting: int) -> None:
+        self.calls += 1
+        if self.calls == 3:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_keeps_what_has_ended(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.swf"
+    write(trace, [(1, 1 + number % 5, 1 + number % 7, 2, number % 4) for number in range(4000)],
+          False)
+    counted = simulate(trace, backfill="easy", progress=Stop())
+    assert counted.interrupted and 0 < counted.summary["completed"] == len(counted.jobs) < 4000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "possible", lambda *of: False)
+        booked = simulate(trace, backfill="easy", progress=Stop())
+    assert booked.summary["backfilled"] == counted.summary["backfilled"] > 0
+    assert list(booked.jobs) == list(counted.jobs)
+
+
+@pytest.mark.parametrize("words", [
+    {"out": "out"}, {"backfill": "conservative"}, {"policy": "strip", "cores": 2}, {"kill": True},
+    {"keep_estimates": True}, {"interval": 10}, {"algorithm": "WFP3"}, {"watchers": [None]},
+    {"nodes": [Node("a", (2,)), Node("b", (4,))]}])
+def test_whatever_needs_more_than_counts_is_booked(tmp_path: Path, monkeypatch: Any, words: Any
+                                                   ) -> None:
+    from vrm.simulation import Watcher
+    trace = tmp_path / "trace.swf"
+    write(trace, [(0, 1, 5, 2, 1)] * 5, False)
+    monkeypatch.setattr(CountingSimulator, "run", lambda *of: pytest.fail("it counts"))
+    if "out" in words:
+        words = {"out": tmp_path / "out"}
+    if "watchers" in words:
+        words = {"watchers": [Watcher()]}
+    assert len(simulate(trace, **{"nodes": 4, **words}).jobs) == 5
