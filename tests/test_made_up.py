@@ -41,7 +41,7 @@ class Moon(BatchSystem):
     queue_word = "crater"
 
     def hosts(self, env: Environment) -> Dict[str, int]:
-        return {host: 3 for host in env["MOON_NODES"].split()}
+        return dict.fromkeys(env["MOON_NODES"].split(), 3)
 
     def questions(self, job: str) -> Sequence[Question]:
         return (((sys.executable, "-c", f"import os; print({job}, os.environ.get('MOON_END', 4000))"),
