@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Tuple
 import pytest
 
 from vrm.commands import simulate as command
+from vrm.commands.parsing import Parser
 from vrm.model import Cluster, Job
 from vrm.model.job import application_kind
 from vrm.model.speedups import Speedups
@@ -24,7 +25,7 @@ from vrm.simulation import Submission, simulate
 
 def run(*words: Any) -> int:
     """`vrm simulate` with these words."""
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     command.add_parsers(parser.add_subparsers(), argparse.ArgumentParser(add_help=False))
     args = parser.parse_args(["simulate", *map(str, words)])
     return args.act(args)

@@ -19,7 +19,8 @@ from vrm.report.validation import data, draw, table
 from vrm.results.jobs import JobRow, read_jobs
 from vrm.results.validation import Error
 from vrm.simulation import Submission, simulate
-from vrm.simulation.validation import Rules, ValidationError, read_rules, validate
+from vrm.model.rules import Rules
+from vrm.simulation.validation import ValidationError, read_rules, validate
 from vrm.workload.estimates import Estimate, read_estimates
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -118,13 +119,16 @@ def test_the_study_calibrates_runs_and_replays(site: Site) -> None:
     assert times("strip-1-beside") == rounds[2:6]
 
 
+PAIR = (Node("a", (4,)), Node("b", (4,)))
+
+
 def recorded(tmp_path: Path, speedups: Speedups) -> Tuple[List[JobRow], Rules]:
     """A run on two nodes under strip, in which jobs ran as fast as `speedups` say."""
-    rules = Rules("FCFS", "easy", "strip", (Node("a", (4,)), Node("b", (4,))))
+    rules = Rules("FCFS", "easy", "strip")
     jobs = [Submission(Job(number, f"{app}.A.x", procs, 50, 3 * number + 0.5), run)
             for number, (app, procs, run) in enumerate(
                 [("cg", 2, 10), ("ep", 4, 20), ("cg", 4, 14), ("ep", 2, 11), ("ep", 4, 20)])]
-    simulate(jobs, nodes=rules.nodes, policy="strip", backfill="easy", speedups=speedups,
+    simulate(jobs, nodes=PAIR, policy="strip", backfill="easy", speedups=speedups,
              heatmap=Heatmap.parse(["cg ep cg", "ep cg ep"]), out=tmp_path)
     return list(read_jobs(tmp_path / "jobs.csv")), rules
 
@@ -136,11 +140,11 @@ def test_neighbours_count_under_strip(tmp_path: Path) -> None:
     order = Heatmap.parse(["cg ep cg", "ep cg ep"])
     known = estimates_of({("cg.A.x", 2): 10, ("cg.A.x", 4): 14, ("ep.A.x", 2): 11,
                           ("ep.A.x", 4): 20})
-    exact = validate(rows, rules, known, order, speedups)
+    exact = validate(rows, rules, PAIR, known, order, speedups)
     assert exact.turnaround.mape < 1e-3 and abs(exact.makespan_error) < 1e-3
-    blind = validate(rows, rules, known, order)
+    blind = validate(rows, rules, PAIR, known, order)
     assert blind.running.mape > 0.05
-    again = validate(rows, rules, None, order, speedups)
+    again = validate(rows, rules, PAIR, None, order, speedups)
     assert again.turnaround.mape < 1e-3  # measured times have the neighbours in them
 
 
@@ -154,7 +158,7 @@ def test_pictures_and_tables_of_many_applications(tmp_path: Path) -> None:
     nodes = (Node("n0", (4,)),)
     rows = [JobRow(number, f"a{number % 13}$x", 1, 10.0, 10.0 + number, 11.0 + number * number,
                    5.0, "completed") for number in range(1, 40)]
-    found = validate(rows, Rules("FCFS", "none", "pack", nodes), estimates_of(
+    found = validate(rows, Rules("FCFS", "none", "pack"), nodes, estimates_of(
         {(row.app, 1): 2.0 for row in rows}))
     assert f"{found.turnaround.mape:.1%}" in table(found)
     assert len(data(found)["jobs"]) == 39
@@ -177,11 +181,11 @@ def test_what_cannot_be_replayed_is_told_with_the_mend(tmp_path: Path, monkeypat
     (tmp_path / "state").write_text("{}")
     assert "state: vrm has not written this" in told(str(tmp_path))
     row = JobRow(0, "cg.A.x", 2, 5.0, 5.0, 9.0, 5.0, "completed")
-    rules = Rules("FCFS", "none", "compact", (Node("n0", (4,)),))
+    rules = Rules("FCFS", "none", "compact")
     with pytest.raises(ValidationError, match=r"no line for cg.A.x on 2 rank\(s\)"):
-        validate([row], rules, estimates_of({("cg.A.x", 4): 4.0}))
+        validate([row], rules, (Node("n0", (4,)),), estimates_of({("cg.A.x", 4): 4.0}))
     with pytest.raises(ValidationError, match="job 0 .* fits on no nodes"):
-        validate([row], Rules("FCFS", "none", "compact", (Node("n0", (1,)),)))
+        validate([row], rules, (Node("n0", (1,)),))
 
 
 def test_rules_are_those_of_the_state_file(tmp_path: Path) -> None:
@@ -190,4 +194,5 @@ def test_rules_are_those_of_the_state_file(tmp_path: Path) -> None:
         "scheduling": {"algorithm": "WFP3", "backfilling": 3, "policy": "strip", "interval": 10,
                        "starts_per_interval": 1},
         "nodes": [{"name": "n0", "sockets": [[None, None], [4]]}]}))
-    assert read_rules(state) == Rules("WFP3", "3", "strip", (Node("n0", (2, 1)),), 10, 1)
+    assert read_rules(state) == (
+        Rules("WFP3", "3", "strip", interval=10, starts_per_interval=1), (Node("n0", (2, 1)),))

@@ -172,7 +172,7 @@ def run(arguments: argparse.Namespace) -> int:
     for line in (closing_words(manager.records.rows), following(arguments, settings, manager)):
         if line:
             say(line)
-    say(closing_line(settings.scheduling.algorithm, settings.scheduling.backfilling,
+    say(closing_line(settings.rules.algorithm, settings.rules.backfill,
                      manager.records.rows))
     return OK if succeeded else SOME_FAILED
 

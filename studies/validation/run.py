@@ -150,7 +150,8 @@ class Study:
         tables = {"before": self.rounds[max(0, begun - BEFORE):begun],
                   "beside": self.rounds[max(0, begun - BESIDE):begun + BESIDE]}
         directory = self.out / "runs" / name
-        rows, rules = read_rows(directory / "jobs.csv"), read_rules(directory / "state")
+        rows = read_rows(directory / "jobs.csv")
+        rules, nodes = read_rules(directory / "state")
         heatmap, speedups = read_heatmap(
             self.heatmap, least=load(self.base).allocation.min_throughput)
         found: Result = {"run": name}
@@ -160,7 +161,7 @@ class Study:
                 table = merged(tables[known])
                 (self.out / f"{name}-{known}.csv").write_text(table_text(table.values()),
                                                               encoding="utf-8")
-            replay = validate(rows, rules, table, heatmap, speedups)
+            replay = validate(rows, rules, nodes, table, heatmap, speedups)
             draw(replay, self.out / f"{name}-{known}.svg")
             found[known] = data(replay)
             del found[known]["jobs"]

@@ -9,10 +9,11 @@ import os
 import sys
 import time
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from vrm.commands.parsing import command
+from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import BOUND, count, factor
 
 INTERRUPTED = 130
@@ -27,6 +28,13 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         "The scheduler is that of live runs. Options override the configuration. Without nodes, "
         "a trace's header gives their number (processors count as nodes of one core).",
         usage="%(prog)s WORKLOAD [options]")
+    parser.later = partial(_add_arguments, parser)
+
+
+def _add_arguments(parser: Parser) -> None:
+    """The arguments, with those of how a run schedules from the table of its keys."""
+    from vrm.model.rules import KEYS
+
     add = parser.add_argument
     add("workload", metavar="WORKLOAD",
         help="a trace in the Standard Workload Format (also .gz), a queue file, the jobs.csv of an "
@@ -36,25 +44,18 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("-config", dest="config", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     policies = parser.add_argument_group("policy")
     add = policies.add_argument
-    add("--algorithm", metavar="NAME|EXPR",
-        help="fcfs, sjf, ljf, fcsj, wfp1, wfp3, an expression such as '(q/t)**3*n', or "
-             "module:function (your module.py is found in this directory)")
-    add("--backfill", metavar="HOW",
-        help="none, easy, conservative, list, or N reservations; N-kept, easy-kept and "
-             "conservative-recomputed for the other choice of keeping them")
-    add("--policy", metavar="NAME", help="compact, spare, strip, pack (core by core)")
-    add("--heatmap", metavar="FILE",
-        help="for strip: ranks, or measured speed-ups (a table or a JSON pool)")
-    add("--heatmap-rows", choices=("own", "partner"), default="own",
-        help="of a table of speed-ups: whose speed the rows are (default: own)")
-    add("--min-throughput", metavar="X", type=float,
-        help="under strip, with measured speed-ups: pairs whose combined throughput is below X "
-             "share no node (1, the default: that of running them one after the other; 0: all may)")
-    add("--kill", action="store_true", help="end jobs at their requested time (implies --keep-estimates)")
-    add("--interval", metavar="SECONDS", type=factor,
-        help="decide only every SECONDS (default: at every event)")
-    add("--starts-per-interval", metavar="N", type=count,
-        help="with --interval: start at most N heads of the queue each time")
+    types: Dict[str, Any] = {"seconds": factor, "number": float, "count": count}
+    for name, key in KEYS.items():
+        option = f"--{name.replace('_', '-')}"
+        if key.kind == "flag":
+            add(option, action="store_const", const=True, help=key.help)
+        else:
+            add(option, metavar=key.metavar, type=types.get(key.kind, str), help=key.help)
+        if name == "policy":
+            add("--heatmap", metavar="FILE",
+                help="for strip: ranks, or measured speed-ups (a table or a JSON pool)")
+            add("--heatmap-rows", choices=("own", "partner"), default="own",
+                help="of a table of speed-ups: whose speed the rows are (default: own)")
     machine = parser.add_argument_group("machine")
     for name, text in (("nodes", "nodes"), ("sockets", "sockets per node"),
                        ("cores", "cores per socket")):
@@ -106,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
                       jobs=args.jobs)
         try:
             outcome = simulate(
-                args.workload, **choices, rows_are=args.heatmap_rows, kill=args.kill, rules=rules,
+                args.workload, **choices, rows_are=args.heatmap_rows, rules=rules,
                 keep_estimates=args.keep_estimates, threshold=args.threshold,
                 warm_up=args.warm_up, cool_down=args.cool_down, out=args.out, places=args.places,
                 evalys=args.evalys, progress=bar)
@@ -147,6 +148,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _choices(args: argparse.Namespace) -> Dict[str, Any]:
     """Geometry and policies from the options, else the configuration, else the defaults."""
+    from vrm.model.rules import KEYS
+
     if args.out is None and (args.evalys or args.places):
         raise ValueError("--evalys and --places are about files; say where (--out DIR)")
     if args.swf is not None and Path(args.swf).resolve() == Path(args.workload).resolve():
@@ -161,13 +164,12 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
         from vrm.simulation.library import choices_of
         settings = load(config)
         chosen.update(choices_of(settings))
-    for name in ("algorithm", "backfill", "policy"):  # own ones, where they are named
+    for name in (name for name, key in KEYS.items() if key.own):  # their files, where they have some
         if getattr(args, name) is not None:
             own(getattr(args, name), Path.cwd())
         elif name in chosen:
             own(str(chosen[name]), settings.base, settings.trust)
-    for name in ("algorithm", "backfill", "policy", "heatmap", "min_throughput", "nodes", "sockets",
-                 "cores", "interval", "starts_per_interval"):
+    for name in (*KEYS, "heatmap", "nodes", "sockets", "cores"):
         if getattr(args, name) is not None:
             chosen[name] = getattr(args, name)
     if args.system is not None:

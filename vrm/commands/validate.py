@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         settings = _settings(arguments)
         directory, state = _places(arguments.run, settings)
-        rules = read_rules(state)
-        for text in (rules.algorithm, rules.backfill, rules.policy):
+        rules, nodes = read_rules(state)
+        for text in rules.own().values():
             load_own(text, settings.base if settings is not None else Path.cwd())
         estimates = None
         if arguments.known == "calibrated":
@@ -59,8 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
                                 "wrote with --estimates FILE, or take those of the run with "
                                 "--known actual")
             estimates = read_estimates(arguments.estimates)[0]
-        heatmap, speedups = _neighbours(arguments.heatmap, settings)
-        found = validate(read_rows(directory / "jobs.csv"), rules, estimates, heatmap, speedups)
+        heatmap, speedups = _neighbours(arguments.heatmap, settings, rules.min_throughput)
+        found = validate(read_rows(directory / "jobs.csv"), rules, nodes, estimates, heatmap,
+                         speedups)
         for picture in arguments.out:
             draw(found, picture)
     except (ValidationError, EstimateError, SpeedError, PolicyError, CompareError,
@@ -94,11 +95,12 @@ def _places(run: Optional[Path], settings: Any) -> Tuple[Path, Path]:
     return settings.directory, settings.state
 
 
-def _neighbours(measured: Optional[Path], settings: Any) -> Tuple[Any, Any]:
+def _neighbours(measured: Optional[Path], settings: Any, least: float) -> Tuple[Any, Any]:
     """The heatmap that orders nodes (the configuration's if it has one) and the speed-ups."""
     from vrm.simulation.inputs import read_heatmap
     own = settings.applications.heatmap if settings is not None else None
-    least = settings.allocation.min_throughput if settings is not None else 1.0
+    if settings is not None:
+        least = settings.rules.min_throughput
     heatmap = speedups = None
     for path in (measured, own):
         if path is not None:

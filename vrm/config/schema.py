@@ -8,15 +8,17 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Callable, Dict, List, Literal, NoReturn, Optional, Tuple, Union
+from typing import (TYPE_CHECKING, Annotated, Any, Callable, Dict, List, Literal, NoReturn, Optional,
+                    Tuple, Union)
 
 from pydantic import (BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator,
-                      PrivateAttr, ValidationError, ValidationInfo, WrapValidator)
+                      PrivateAttr, ValidationError, ValidationInfo, WrapValidator, create_model)
 from pydantic.alias_generators import to_pascal
 from pydantic_core import PydanticCustomError
 
 from vrm.config.problems import Problem
 from vrm.config.yaml_reader import Document, Source, found, reason, shown, validated
+from vrm.model.rules import Rules, section
 from vrm.model.times import seconds_of
 from vrm.system.ways import WAYS
 
@@ -283,24 +285,29 @@ class Hosts(BaseModel):
     timeout: Duration = 10.0  # seconds in which a node must answer
 
 
-class Scheduling(BaseModel):
-    """Which job starts next."""
+def _section(name: str, text: str) -> Any:
+    """A section whose keys are those of the table of `vrm.model.rules`."""
+    kinds: Dict[str, Any] = {"backfilling": Backfilling, "seconds": Seconds, "number": Amount,
+                             "count": Limit, "flag": Switch}
+    keys: Dict[str, Any] = {
+        attribute: (kinds.get(key.kind) or Annotated[Text, _kind("text", key.example)], default)
+        for attribute, (key, default) in section(name).items()}
+    return create_model(name, __base__=_Section, __doc__=text, **keys)
 
+
+class _Section(BaseModel):
     model_config = _STRICT
-    # A name, an arithmetic expression or module:function, as written.
-    algorithm: Annotated[Text, _kind("text", "FCFS")] = "FCFS"
-    backfilling: Backfilling = "none"  # none, easy, conservative, or the number of reservations
-    interval: Seconds = 0.0  # between decisions; 0 = at every event
-    starts_per_interval: Limit = 0  # heads of the queue; 0 = all that fit
 
 
-class Allocation(BaseModel):
-    """Where a job's ranks go."""
+if TYPE_CHECKING:  # who needs their values asks `Settings.rules`, which has types
+    class Scheduling(_Section):
+        pass
 
-    model_config = _STRICT
-    policy: Annotated[Text, _kind("text", "compact")] = "compact"  # a name, as written
-    # Under strip, measured pairs with less combined throughput share no node; 0 = all may.
-    min_throughput: Amount = 1.0
+    class Allocation(_Section):
+        pass
+else:
+    Scheduling = _section("Scheduling", "Which job starts next.")
+    Allocation = _section("Allocation", "Where a job's ranks go.")
 
 
 class Launcher(BaseModel):
@@ -387,6 +394,11 @@ class Settings(BaseModel):
         """A problem with the value of `key`, for checks that are made elsewhere."""
         line = self._source.lines.get(tuple(key.split(".")))
         return Problem(self._source.file, line, key, message, hint)
+
+    @property
+    def rules(self) -> Rules:
+        """How a run schedules."""
+        return Rules.of(self)
 
     def check_files(self) -> List[Problem]:
         """What is wrong with the files and directories that the settings name.

@@ -34,7 +34,6 @@ from vrm.config.own import copy_own, load_own
 from vrm.config.schema import dump, load
 from vrm.experiment import record
 from vrm.experiment.plan import LIVE, Plan, Run, apps_of, mix_of
-from vrm.live.site.setup import own_policies
 from vrm.model.job import Job, JobState
 from vrm.results.jobs import read_jobs
 from vrm.results.metrics import makespan, ran
@@ -348,7 +347,7 @@ def _write_config(task: Task) -> None:
     """Write the configuration of a run, and with it the files of the user's own policies."""
     (task.directory / "config.yaml").write_text(task.config, encoding="utf-8")
     settings = task.run.scenario.settings
-    copy_own(own_policies(settings).values(), settings.base, task.directory, settings.trust)
+    copy_own(settings.rules.own().values(), settings.base, task.directory, settings.trust)
 
 
 def _submissions(run: Run) -> Iterable[Submission]:
@@ -370,9 +369,8 @@ def begin(task: Task, plan: Plan, mpi: Optional[str]) -> Dict[str, Any]:
     known: Dict[str, Any] = {
         "format": 1, "complete": False, "experiment": plan.name, "mode": plan.mode,
         "scenario": run.scenario.name, "changes": dict(run.scenario.changes),
-        "algorithm": settings.scheduling.algorithm,
-        "backfilling": str(settings.scheduling.backfilling),
-        "policy": settings.allocation.policy, "queue": run.queue.name,
+        **settings.rules.record(), "backfilling": str(settings.rules.backfill),
+        "queue": run.queue.name,
         "repetition": run.repetition, "position": task.number, "workload": task.workload,
         "seed": run.seed, "experiment_seed": plan.seed, "fingerprint": task.fingerprint,
         "command": _command(task, plan), "versions": record.versions(mpi),
@@ -409,7 +407,7 @@ def simulate_run(task: Task, plan: Plan) -> None:
     known = begin(task, plan, None)
     begun = time.time()
     settings = load(task.directory / "config.yaml")
-    for text in own_policies(settings).values():
+    for text in settings.rules.own().values():
         load_own(text, settings.base, settings.trust)
     path = task.workload if task.workload.startswith(SYNTHETIC) else \
         str(task.directory.parent / task.workload)

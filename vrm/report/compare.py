@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from vrm.model.rules import KEYS, Rules
 from vrm.report.plotting import label_of, picture
 from vrm.results import state
 from vrm.results.jobs import JobFileError, read_jobs
@@ -38,16 +39,14 @@ class CompareError(Exception):
 class Run:
     """What is compared of a run, over all of its jobs that ran, completed or not.
 
-    `algorithm`, `backfilling`, `policy` and `processors` are None where the directory does not
-    tell them. `waits` are the waiting times (s), lowest first; the slowdown is bounded by
-    `vrm.results.metrics.THRESHOLD`. `work` is equal for two runs of the same jobs.
+    `rules` and `processors` are None where the directory does not have them. `waits` are the
+    waiting times (s), lowest first; the slowdown is bounded by `vrm.results.metrics.THRESHOLD`.
+    `work` is equal for two runs of the same jobs.
     """
 
     name: str
     directory: Path
-    algorithm: Optional[str]
-    backfilling: Optional[str]
-    policy: Optional[str]
+    rules: Optional[Rules]
     processors: Optional[int]
     waits: "array[float]"
     wait: Distribution
@@ -90,34 +89,30 @@ def _read(directory: Path, name: str) -> Run:
     jobs = ran(rows)
     if not jobs:
         raise CompareError(f"{path}: none of its {len(rows)} jobs ran; there is nothing to compare")
-    choices, processors = circumstances(directory)
+    rules, processors = circumstances(directory)
     waits = array("d", sorted(map(waiting, jobs)))
-    return Run(name, directory, *choices, processors, waits, distribution(waits),
+    return Run(name, directory, rules, processors, waits, distribution(waits),
                math.fsum(map(bounded_slowdown, jobs)) / len(jobs),
                utilisation(jobs, processors) if processors else None, makespan(jobs),
                hash(frozenset((row.id, row.procs) for row in jobs)))
 
 
-Choices = Tuple[Optional[str], Optional[str], Optional[str]]
-
-
-def circumstances(directory: Path) -> Tuple[Choices, Optional[int]]:
-    """Algorithm, backfilling and policy, and the number of cores: a simulation has them in
-    summary.json, a live run in what it shows (`state`)."""
+def circumstances(directory: Path) -> Tuple[Optional[Rules], Optional[int]]:
+    """How a run was scheduled, and the number of cores: a simulation has them in summary.json, a
+    live run in what it shows (`state`)."""
     for name in ("summary.json", "state"):
         path = directory / name
         try:
             if name == "summary.json":
-                rules = json.loads(read_regular(path))
-                cores = rules["machine"]["all_cores"]
+                record = json.loads(read_regular(path))
+                cores = record["machine"]["all_cores"]
             else:
                 found = state.read(path, ("scheduling", "nodes"))
-                rules = found["scheduling"]
+                record = found["scheduling"]
                 cores = sum(len(socket) for node in found["nodes"] for socket in node["sockets"])
-            choices = (rules["algorithm"], str(rules["backfilling"]), rules["policy"])
-            if not (all(map(shapes.line, choices)) and shapes.positive(cores)):
-                raise ValueError("algorithm, backfilling, policy or the cores are wrong")
-            return choices, cores
+            if not shapes.positive(cores):
+                raise ValueError("the cores are wrong")
+            return Rules.read(record), cores
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -125,7 +120,7 @@ def circumstances(directory: Path) -> Tuple[Choices, Optional[int]]:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CompareError(f"{path}: vrm has not written this ({error!r}); move it away, or "
                                "run again") from error
-    return (None, None, None), None
+    return None, None
 
 
 # --------------------------------------------------------------------------------------- as text
@@ -136,7 +131,7 @@ def table(runs: Sequence[Run]) -> str:
     from prettytable import PrettyTable
 
     # A placement that all have is printed once.
-    placements = {run.policy for run in runs}
+    placements = {run.rules.policy if run.rules else None for run in runs}
     common = next(iter(placements)) if len(placements) == 1 else None
     left = ["run", "policy"]
     means = sorted(run.mean_wait for run in runs)
@@ -144,11 +139,13 @@ def table(runs: Sequence[Run]) -> str:
     whole = unit_of(run.makespan for run in runs)
     out = PrettyTable([*left, "jobs", f"mean wait [{unit.name}]", "median", "95 %", "max", "slowdown",
                        "used", f"makespan [{whole.name}]", "ratio"])
+    others = [name for name, key in KEYS.items() if not key.always
+              and len({getattr(run.rules, name, None) for run in runs}) > 1]
     out.align = "r"
     for name in left:
         out.align[name] = "l"
     for run in runs:
-        parts = [policy_name(run.algorithm, run.backfilling), None if common else run.policy]
+        parts = _parts(run.rules, others, bool(common))
         ratio = run.ratio(runs[0])
         out.add_row([run.name, ", ".join(filter(None, parts)) or "-", run.wait.count,
                      *map(unit.text, (run.wait.mean, run.wait.median, run.wait.p95,
@@ -160,11 +157,20 @@ def table(runs: Sequence[Run]) -> str:
              "utilisation; ratio: of mean wait to the first row"]
     if common:
         notes.append(f"placement: {common} in all")
-    others = [run.name for run in runs if run.work != runs[0].work]
+    different = [run.name for run in runs if run.work != runs[0].work]
     text = "\n".join([out.get_string(), *notes])
-    if others:
-        text += f"\nnot the same jobs as in {runs[0].name} ran in: {', '.join(others)}"
+    if different:
+        text += f"\nnot the same jobs as in {runs[0].name} ran in: {', '.join(different)}"
     return text
+
+
+def _parts(rules: Optional[Rules], others: Sequence[str], common: bool) -> List[Optional[str]]:
+    """What a run's rules are called; `others` are the keys that differ between runs besides the
+    policies, `common` says that all have one placement."""
+    if rules is None:
+        return [policy_name(None, None)]
+    return [policy_name(rules.algorithm, rules.backfill), None if common else rules.policy,
+            *(f"{name.replace('_', ' ')} {getattr(rules, name)}" for name in others)]
 
 
 def figure(value: Optional[float]) -> str:
@@ -172,11 +178,14 @@ def figure(value: Optional[float]) -> str:
     return "-" if value is None else digits(value)
 
 
+_UNKNOWN = dict.fromkeys(key.record or name for name, key in KEYS.items() if key.always)
+
+
 def data(runs: Sequence[Run]) -> Dict[str, Any]:
     """The runs as data for `json.dumps`; seconds, shares from 0 to 1, None where not known."""
     return {"bounded_slowdown_threshold": THRESHOLD, "runs": [{
-        "name": run.name, "directory": str(run.directory), "algorithm": run.algorithm,
-        "backfilling": run.backfilling, "policy": run.policy, "processors": run.processors,
+        "name": run.name, "directory": str(run.directory),
+        **(run.rules.record() if run.rules else _UNKNOWN), "processors": run.processors,
         "jobs": run.wait.count, "wait": asdict(run.wait),
         "average_bounded_slowdown": run.slowdown, "utilisation": run.utilisation,
         "makespan": run.makespan, "wait_ratio": run.ratio(runs[0]),

@@ -19,13 +19,16 @@ from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional, Pro
                     Tuple, cast)
 
 from vrm.model.job import JobState
-from vrm.report.compare import Choices, CompareError, circumstances
+from vrm.report.compare import CompareError, circumstances
 from vrm.report.job_table import JobTable
 from vrm.results.jobs import JobFileError, JobRow
 from vrm.results.metrics import THRESHOLD, application_time, running
 from vrm.results.names import policy_name, time_text
 from vrm.results.statistics import Interval, interval
 from vrm.results.summary import Columns
+
+Choices = Tuple[Optional[str], Optional[str], Optional[str]]
+"""Algorithm, backfilling and policy; None where they are not known."""
 
 POLICY = "Allocation.Policy"
 ALGORITHM, BACKFILLING = "Scheduling.Algorithm", "Scheduling.Backfilling"
@@ -372,7 +375,9 @@ def _read(directory: Path) -> Optional[Run]:
             record = json.loads(path.read_text(encoding="utf-8"))
             if not record["complete"]:
                 return None
-        choices, processors = circumstances(directory)
+        rules, processors = circumstances(directory)
+        choices: Choices = (None, None, None) if rules is None else (
+            rules.algorithm, rules.backfill, rules.policy)
         jobs = JobTable.read(directory / "jobs.csv")
     except (JobFileError, CompareError) as error:
         raise StudyError(str(error)) from error

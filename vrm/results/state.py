@@ -9,6 +9,7 @@ from typing import Any, Collection, Dict, Iterator, Mapping, Union
 from vrm.model import shapes
 from vrm.model.fields import TABLE
 from vrm.model.ranges import fold, numbers
+from vrm.model.rules import checks
 from vrm.model.shapes import Check, count, flag, line, list_of, mapping, maybe, number, one_of
 from vrm.system.files import read_regular
 
@@ -113,9 +114,7 @@ _JOB_MAY: Mapping[str, Check] = {
 _ALL: Mapping[str, Check] = {
     "format": count, "time": number, "emulated": flag,
     "manager": _sound({"host": line, "pid": count, "start": number, "phase": line}, {}),
-    "scheduling": _sound({"algorithm": line, "policy": line,
-                          "backfilling": lambda value: line(value) or count(value)},
-                         {"interval": number, "starts_per_interval": count}),
+    "scheduling": _sound(*checks()),
     "allocation": _sound({"end": maybe(number)}, {}),
     "nodes": list_of(_sound({"name": line, "sockets": list_of(list_of(maybe(count)))},
                             {"up": flag})),

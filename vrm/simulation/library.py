@@ -3,6 +3,7 @@ own programs stand on."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import time
@@ -14,6 +15,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Unio
 from vrm.model.cluster import Cluster
 from vrm.model.heatmap import Heatmap
 from vrm.model.node import Node
+from vrm.model.rules import DEFAULTS, KEYS, Rules
 from vrm.model.speedups import Speedups
 from vrm.results.metrics import THRESHOLD
 from vrm.scheduling.backfilling import make_backfilling
@@ -30,7 +32,8 @@ from vrm.simulation.outcome import Outcome, Watcher
 from vrm.simulation.results import Results
 from vrm.system.memory import rare_collections
 from vrm.workload.submission import Submission
-from vrm.workload.swf import LARGEST_ID, LONGEST, Rules
+from vrm.workload.swf import LARGEST_ID, LONGEST
+from vrm.workload.swf import Rules as Selection
 
 Progress = Callable[[float, int, int], None]
 
@@ -40,35 +43,31 @@ MOST_SOCKETS = 1_000_000
 
 def simulate(workload: Union[str, Path, Iterable[Submission]], *,
              nodes: Union[int, Iterable[Node], None] = None, sockets: int = 1, cores: int = 1,
-             algorithm: Union[str, Ordering, Utility] = "FCFS",
-             backfill: Any = "none", policy: Any = "compact",
              heatmap: Union[str, Path, Heatmap, None] = None,
              speedups: Optional[Speedups] = None, rows_are: str = "own",
-             min_throughput: float = 1.0, kill: bool = False,
-             interval: float = 0.0, starts_per_interval: int = 0,
-             rules: Rules = Rules(), keep_estimates: bool = False,
+             rules: Selection = Selection(), keep_estimates: bool = False,
              threshold: float = THRESHOLD, warm_up: float = 0.0, cool_down: float = 0.0,
              out: Union[str, Path, None] = None, places: Optional[str] = None,
              evalys: bool = False, progress: Optional[Progress] = None,
-             watchers: Iterable[Watcher] = ()) -> Outcome:
+             watchers: Iterable[Watcher] = (), **how: Any) -> Outcome:
     """Run a workload in virtual time and return its outcome.
 
     `workload`: a trace (SWF, also .gz), a queue file, the jobs.csv of a run, or submissions in
     order of time. `nodes`: how many, each of `sockets` with `cores`, or the nodes themselves; None
     takes the processors of the trace's header as one-core nodes.
 
-    `algorithm`: a name, an expression, or a function `utility(job, now, nodes)`, highest first.
-    `backfill`: a name, a number of reservations, or an object with `fill` or `plan` (see
-    `vrm.scheduling.backfilling`). `policy`: a name, or a function `policy(cluster, heatmap)`.
+    How it schedules is said by the fields of `vrm.model.rules.Rules`. `algorithm`: a name, an
+    expression, or a function `utility(job, now, nodes)`, highest first. `backfill`: a name, a
+    number of reservations, or a dispatcher (see `vrm.scheduling.backfilling`). `policy`: a name,
+    or a function `policy(cluster, heatmap)`. `kill` ends jobs at their estimate. `interval`:
+    seconds between decisions (0: at every event), with at most `starts_per_interval` heads started
+    each time (0: all that fit); see `vrm.scheduling.scheduler`.
 
     `heatmap`: orders nodes under strip; a file with measured speed-ups (or `speedups`) also
     makes jobs faster or slower there, and pairs below `min_throughput` (1: as much as one after
-    the other) share no node. `kill` ends jobs at their estimate. `rules` filter the
-    workload; `keep_estimates` leaves estimates of a trace below the run time as they are,
-    and so does `kill`: else no job would outrun its estimate.
-
-    `interval`: seconds between decisions (0: at every event), with at most `starts_per_interval`
-    heads started each time (0: all that fit); see `vrm.scheduling.scheduler`.
+    the other) share no node. `rules` select jobs of the workload; `keep_estimates` leaves
+    estimates of a trace below the run time as they are, and so does `kill`: else no job would
+    outrun its estimate.
 
     `out`: a directory for jobs.csv (and evalys.csv with `evalys`); `places`: full, nodes or none,
     how much of a job's place is written (default: full up to 1024 nodes, else nodes).
@@ -79,20 +78,25 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
 
     Raises WorkloadError, PolicyError, SpeedError and others of `vrm.simulation.inputs.ERRORS`.
     """
+    for name in how:
+        if name not in KEYS:
+            raise TypeError(f"simulate() has no argument `{name}`")
+    chosen = Rules(**how)
     measured = speedups
     if isinstance(heatmap, (str, Path)):
-        heatmap, found = read_heatmap(heatmap, rows_are, min_throughput)
+        heatmap, found = read_heatmap(heatmap, rows_are, chosen.min_throughput)
         measured = speedups or found
     elif heatmap is None and measured is not None:
-        heatmap = measured.heatmap(min_throughput)
+        heatmap = measured.heatmap(chosen.min_throughput)
     source: Any = workload
     if isinstance(workload, (str, Path)):
-        source = open_workload(workload, rules, keep_estimates or kill, measured)
+        source = open_workload(workload, rules, keep_estimates or chosen.kill, measured)
     watch = getattr(progress, "watch", None)
     if watch is not None:
         watch(source)
     cluster = _cluster(source, nodes, sockets, cores)
     cluster.watchers += watchers
+    algorithm, backfill, policy = chosen.algorithm, chosen.backfill, chosen.policy
     ordering = _ordering(algorithm)
     dispatcher = (make_backfilling(backfill) if isinstance(backfill, (str, int)) else
                   dispatcher_of(_own_name(backfill), backfill, f"backfill={backfill!r}: give a "
@@ -102,8 +106,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                  placement_of(_own_name(policy), policy(cluster, heatmap), f"policy={policy!r}: "
                               "give a name, or a function that gives an object with `nodes` and "
                               "`place`"))
-    if not 0 <= interval < math.inf:
-        raise PolicyError(f"interval={interval!r}: give seconds from 0 on")
+    if not 0 <= chosen.interval < math.inf:
+        raise PolicyError(f"interval={chosen.interval!r}: give seconds from 0 on")
     if hasattr(source, "rules") and source.processors is not None:
         source.rules = _limited(source.rules, cluster)
     if places is None:
@@ -123,12 +127,13 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                           more=getattr(source, "says_more", False))
         stack.callback(results.close)
         speeds = CoRunning(cluster, measured) if measured is not None else None
-        scheduler = Scheduler(ordering, dispatcher, placement, interval, starts_per_interval)
+        scheduler = Scheduler(ordering, dispatcher, placement, chosen.interval,
+                              chosen.starts_per_interval)
         simulator: Union[Simulator, CountingSimulator]
         if not (results.writes or cluster.watchers or speeds) and possible(source, scheduler):
             simulator = CountingSimulator(scheduler, cluster, results, progress)
         else:
-            simulator = Simulator(scheduler, cluster, results, kill, speeds, progress)
+            simulator = Simulator(scheduler, cluster, results, chosen.kill, speeds, progress)
         begun = time.perf_counter()
         interrupted = False
         try:
@@ -140,11 +145,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         results.flush()
         seconds = time.perf_counter() - begun
     summary = {
-        "algorithm": ordering.name,
-        "backfilling": dispatcher.name,
-        "policy": placement.name,
-        **({"interval": interval, "starts_per_interval": starts_per_interval} if interval
-           else {}),
+        **replace(chosen, algorithm=ordering.name, backfill=dispatcher.name,
+                  policy=placement.name).record(),
         **results.summary(warm_up, cool_down, threshold),
         "backfilled": results.backfilled,
         "held": simulator.left,
@@ -158,14 +160,22 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     return Outcome(summary, results, cluster, dict(getattr(source, "dirt", {})), interrupted)
 
 
+def _signature() -> inspect.Signature:
+    """That of `simulate` with the fields of Rules by their names, for `help()`."""
+    found = inspect.signature(simulate)
+    *own, _ = found.parameters.values()
+    return found.replace(parameters=[*own, *(
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for name, default in DEFAULTS.items())])
+
+
+vars(simulate)["__signature__"] = _signature()
+
+
 def choices_of(settings: Any) -> Dict[str, Any]:
     """What a configuration (`vrm.config.schema.Settings`) says for a simulation, as keyword arguments of
     `simulate`; a geometry of `auto` is left to the workload."""
-    chosen = {"algorithm": settings.scheduling.algorithm,
-              "backfill": settings.scheduling.backfilling, "policy": settings.allocation.policy,
-              "min_throughput": settings.allocation.min_throughput,
-              "interval": settings.scheduling.interval,
-              "starts_per_interval": settings.scheduling.starts_per_interval}
+    chosen = vars(settings.rules).copy()
     if settings.applications.heatmap is not None:
         chosen["heatmap"] = settings.applications.heatmap
     for name in ("nodes", "sockets", "cores"):
@@ -250,7 +260,7 @@ def _checked(submissions: Iterable[Submission]) -> Iterator[Submission]:
         yield one
 
 
-def _limited(rules: Rules, cluster: Cluster) -> Rules:
+def _limited(rules: Selection, cluster: Cluster) -> Selection:
     """The rules, with jobs dropped that are larger than the machine (traces have such dirt)."""
     if rules.largest is not None:
         return rules

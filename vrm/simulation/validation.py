@@ -8,13 +8,13 @@ decide alike, the run times as they were).
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import JobState
 from vrm.model.node import Node
+from vrm.model.rules import Rules
 from vrm.model.speedups import Speedups
 from vrm.results import metrics
 from vrm.results.jobs import JobFileError, JobRow, read_jobs, submitted
@@ -29,27 +29,14 @@ class ValidationError(ValueError):
     """A run that cannot be replayed; the text names the place and the mend."""
 
 
-@dataclass(frozen=True)
-class Rules:
-    """How a run was scheduled, and on which nodes; the fields are arguments of `simulate`."""
-
-    algorithm: str
-    backfill: str
-    policy: str
-    nodes: Tuple[Node, ...]
-    interval: float = 0.0
-    starts_per_interval: int = 0
-
-
-def read_rules(state: Path) -> Rules:
-    """How a run was scheduled, from the state file that it leaves. Raises ValidationError."""
+def read_rules(state: Path) -> Tuple[Rules, Tuple[Node, ...]]:
+    """How a run was scheduled, and on which nodes, from the state file that it leaves. Raises
+    ValidationError."""
     try:
         found = read(state, ("scheduling", "nodes"))
-        rules = found["scheduling"]
         nodes = tuple(Node(node["name"], tuple(len(socket) for socket in node["sockets"]))
                       for node in found["nodes"])
-        return Rules(rules["algorithm"], str(rules["backfilling"]), rules["policy"], nodes,
-                     rules.get("interval", 0.0), rules.get("starts_per_interval", 0))
+        return Rules.read(found["scheduling"]), nodes
     except FileNotFoundError as error:
         raise ValidationError(f"{state}: not there; name the directory (Log) of a live run, or its "
                               "configuration with -c") from error
@@ -76,9 +63,10 @@ def read_rows(path: Path) -> List[JobRow]:
     return sorted(rows, key=lambda row: row.id)
 
 
-def validate(rows: Sequence[JobRow], rules: Rules, estimates: Optional[Table] = None,
-             heatmap: Optional[Heatmap] = None, speedups: Optional[Speedups] = None) -> Validation:
-    """Replay a run and compare.
+def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
+             estimates: Optional[Table] = None, heatmap: Optional[Heatmap] = None,
+             speedups: Optional[Speedups] = None) -> Validation:
+    """Replay a run by its rules on its nodes, and compare.
 
     `estimates`: the calibrated run times of each application and number of ranks, of which the
     mean is taken (a makespan is a sum of run times); None takes the run times as measured, and no
@@ -104,7 +92,7 @@ def validate(rows: Sequence[JobRow], rules: Rules, estimates: Optional[Table] = 
             raise ValidationError(f"job {row.id} of the run: {error}") from error
         submissions.append(Submission(job, run, details.after, details=details))
     replayed = {row.id: row for row in simulate(
-        submissions, **{**vars(rules), "nodes": list(rules.nodes)}, heatmap=heatmap,
+        submissions, **vars(rules), nodes=list(nodes), heatmap=heatmap,
         speedups=speedups if rules.policy == "strip" else None).jobs}
     pairs = []
     for row in rows:

@@ -262,7 +262,7 @@ class Lines:
                            f"{wanted.app} on {wanted.procs} rank(s) is not in the estimates",
                            f"vrm calibrate --apps '{wanted.app}' --ranks {wanted.procs}")
             elif measured.seconds > wanted.seconds:
-                ended = "; Walltime: kill would end it" * (self.settings.walltime == "kill")
+                ended = "; Walltime: kill would end it" * (self.settings.rules.kill)
                 self._note(place, ("short", wanted.app, str(wanted.procs)),
                            f"{wanted.app} on {wanted.procs} rank(s) took {measured.seconds:.0f} s, "
                            f"its estimate is {wanted.seconds:g} s{ended}")

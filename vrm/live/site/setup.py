@@ -61,10 +61,10 @@ def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
     shapes = {"+".join(map(str, node.sockets)) for node in nodes}
     shape = f"{len(nodes)} node{'s' * (len(nodes) > 1)} of {' or '.join(sorted(shapes))} cores"
     warning = ", EMULATED: ranks run oversubscribed and unbound on this machine"
-    rules = settings.scheduling
+    rules = settings.rules
     every = f", deciding every {rules.interval:g} s" if rules.interval else ""
-    return (f"{rules.algorithm}, backfilling {rules.backfilling}{every}, "
-            f"{settings.allocation.policy} on {shape}{warning * emulated}")
+    return (f"{rules.algorithm}, backfilling {rules.backfill}{every}, "
+            f"{rules.policy} on {shape}{warning * emulated}")
 
 
 def run_directory(settings: Settings) -> RunDirectory:
@@ -77,7 +77,7 @@ def read_heatmap(settings: Settings) -> Optional[Heatmap]:
     path = settings.applications.heatmap
     if path is None:
         return None
-    return heatmap_files.read(path, least=settings.allocation.min_throughput).heatmap
+    return heatmap_files.read(path, least=settings.rules.min_throughput).heatmap
 
 
 def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
@@ -86,7 +86,7 @@ def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
     heatmap = scheduler.policy.heatmap
 
     def on(nodes: Sequence[Node]) -> NodesOf:
-        return make_policy(settings.allocation.policy, Cluster(nodes), heatmap).nodes
+        return make_policy(settings.rules.policy, Cluster(nodes), heatmap).nodes
 
     return Room(scheduler, cluster.nodes, on, granted)
 
@@ -95,7 +95,7 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
     """The scheduler that the settings describe; ConfigError with everything wrong in them."""
     problems: List[Problem] = []
     made: Dict[str, Any] = {}
-    for key, text in own_policies(settings).items():
+    for key, text in settings.rules.own().items():
         try:
             load_own(text, settings.base, settings.trust)
         except PolicyError as error:
@@ -103,32 +103,25 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
     if problems:
         raise ConfigError(problems)
     for key, make in (
-            ("Scheduling.Algorithm", lambda: make_ordering(settings.scheduling.algorithm)),
+            ("Scheduling.Algorithm", lambda: make_ordering(settings.rules.algorithm)),
             ("Scheduling.Backfilling",
-             lambda: make_backfilling(str(settings.scheduling.backfilling))),
+             lambda: make_backfilling(str(settings.rules.backfill))),
             ("Applications.Heatmap", lambda: read_heatmap(settings))):
         try:
             made[key] = make()
         except (PolicyError, ValueError, OSError) as error:
             problems.append(settings.problem(key, str(error)))
     try:
-        policy = make_policy(settings.allocation.policy, cluster, made.get("Applications.Heatmap"))
+        policy = make_policy(settings.rules.policy, cluster, made.get("Applications.Heatmap"))
     except PolicyError as error:
         problems.append(settings.problem("Allocation.Policy", str(error)))
     if problems:
         raise ConfigError(problems)
     try:
         return Scheduler(made["Scheduling.Algorithm"], made["Scheduling.Backfilling"], policy,
-                         settings.scheduling.interval, settings.scheduling.starts_per_interval)
+                         settings.rules.interval, settings.rules.starts_per_interval)
     except PolicyError as error:
         raise ConfigError([settings.problem("Scheduling.StartsPerInterval", str(error))]) from error
-
-
-def own_policies(settings: Settings) -> Dict[str, str]:
-    """The keys that can name a policy of the user's own, with what they say."""
-    return {"Scheduling.Algorithm": settings.scheduling.algorithm,
-            "Scheduling.Backfilling": str(settings.scheduling.backfilling),
-            "Allocation.Policy": settings.allocation.policy}
 
 
 def distrusted(settings: Settings) -> List[Problem]:

@@ -1,0 +1,155 @@
+"""How a run schedules, as one value: the table of these keys.
+
+A key is one field of `Rules`. The configuration, `vrm simulate` and `simulate()`, the state file,
+`vrm validate`, `vrm compare` and the records of experiments read the table: nothing else lists keys.
+What a key does is for the scheduler, or whoever else asks `Rules` for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Callable, Dict, Mapping, Tuple
+
+from vrm.model.shapes import count, flag, line, number
+
+KINDS: Mapping[str, Callable[[Any], bool]] = {
+    "text": line,
+    "backfilling": lambda value: count(value) or line(value),
+    "seconds": lambda value: number(value) and value >= 0,
+    "number": lambda value: number(value) and value >= 0,
+    "count": count,
+    "flag": flag,
+}
+"""What values of a key look like in files, by the key's kind."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """What is known of a key besides its name and default.
+
+    `config`: where the configuration has it, `Section.Key`; or a key of its top level with the
+    word that means yes, `Walltime=kill`. `record`: its name in files, if that is another one.
+    `always`: whether files have it also where it is the default; else they have it where it, or
+    the key `beside`, is not. `own`: whether it may name a policy of the user's own. `metavar` and
+    `help` are for `vrm simulate`, whose option has the key's name; `example` is for the message
+    about a wrong value.
+    """
+
+    kind: str
+    config: str
+    help: str
+    metavar: str = ""
+    example: str = ""
+    record: str = ""
+    always: bool = False
+    own: bool = False
+    beside: str = ""
+
+
+def _rule(default: Any, kind: str, config: str, help: str, **more: Any) -> Any:
+    return field(default=default, metadata={"key": Key(kind, config, help, **more)})
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a run schedules. Policies are names, as the configuration has them; `simulate()` also
+    takes the objects that they stand for. `interval` is in seconds, 0: at every event."""
+
+    algorithm: Any = _rule(
+        "FCFS", "text", "Scheduling.Algorithm",
+        "fcfs, sjf, ljf, fcsj, wfp1, wfp3, an expression such as '(q/t)**3*n', or "
+        "module:function (your module.py is found in this directory)", metavar="NAME|EXPR",
+        example="FCFS", always=True, own=True)
+    backfill: Any = _rule(
+        "none", "backfilling", "Scheduling.Backfilling",
+        "none, easy, conservative, list, or N reservations; N-kept, easy-kept and "
+        "conservative-recomputed for the other choice of keeping them", metavar="HOW",
+        record="backfilling", always=True, own=True)
+    policy: Any = _rule(
+        "compact", "text", "Allocation.Policy", "compact, spare, strip, pack (core by core)",
+        metavar="NAME", example="compact", always=True, own=True)
+    min_throughput: float = _rule(
+        1.0, "number", "Allocation.MinThroughput",
+        "under strip, with measured speed-ups: pairs whose combined throughput is below X share "
+        "no node (1, the default: that of running them one after the other; 0: all may)",
+        metavar="X")
+    kill: bool = _rule(
+        False, "flag", "Walltime=kill",
+        "end jobs at their requested time (implies --keep-estimates)")
+    interval: float = _rule(
+        0.0, "seconds", "Scheduling.Interval",
+        "decide only every SECONDS (default: at every event)", metavar="SECONDS")
+    starts_per_interval: int = _rule(
+        0, "count", "Scheduling.StartsPerInterval",
+        "with --interval: start at most N heads of the queue each time", metavar="N",
+        beside="interval")
+
+    def record(self) -> Dict[str, Any]:
+        """What files have of it; `read` reads that."""
+        return {key.record or name: getattr(self, name) for name, key in KEYS.items()
+                if key.always or self._changed(name) or (key.beside and self._changed(key.beside))}
+
+    def _changed(self, name: str) -> bool:
+        return bool(getattr(self, name) != DEFAULTS[name])
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> "Rules":
+        """From what a file has, of this or an older version. Raises KeyError for what is missing
+        and ValueError for what is no value of a key."""
+        found: Dict[str, Any] = {}
+        for name, key in KEYS.items():
+            word = key.record or name
+            if key.always or word in record:
+                if not KINDS[key.kind](record[word]):
+                    raise ValueError(f"{word} is {record[word]!r}")
+                found[name] = str(record[word]) if key.kind == "backfilling" else record[word]
+        return cls(**found)
+
+    @classmethod
+    def of(cls, settings: Any) -> "Rules":
+        """What a configuration (`vrm.config.schema.Settings`) says."""
+        found: Dict[str, Any] = {}
+        for name, key in KEYS.items():
+            place, _, yes = key.config.partition("=")
+            value = settings
+            for word in map(attribute, place.split(".")):
+                value = getattr(value, word)
+            found[name] = value == yes if yes else value
+        return cls(**found)
+
+    def own(self) -> Dict[str, str]:
+        """What can name a policy of the user's own, by its key in the configuration."""
+        return {key.config: str(getattr(self, name)) for name, key in KEYS.items() if key.own}
+
+
+KEYS: Mapping[str, Key] = {each.name: each.metadata["key"] for each in fields(Rules)}
+"""What is known of each key, by the name of its field."""
+
+DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Rules)}
+"""The default of each key, by the name of its field."""
+
+
+def section(name: str) -> Dict[str, Tuple[Key, Any]]:
+    """The keys of a section of the configuration, such as `Scheduling`, by their attributes there,
+    with their defaults."""
+    found = {}
+    for each, key in KEYS.items():
+        place, _, word = key.config.partition(".")
+        if place == name and word:
+            found[attribute(word)] = (key, DEFAULTS[each])
+    return found
+
+
+def attribute(word: str) -> str:
+    """`min_throughput` for `MinThroughput`."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() and place else letter.lower()
+                   for place, letter in enumerate(word))
+
+
+def checks() -> Tuple[Dict[str, Callable[[Any], bool]], Dict[str, Callable[[Any], bool]]]:
+    """What values of the keys look like in files, by their names there: of those that must be
+    there, and of those that may."""
+    must, may = ({key.record or name: KINDS[key.kind] for name, key in KEYS.items()
+                  if key.always is always} for always in (True, False))
+    return must, may
+
