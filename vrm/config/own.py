@@ -60,7 +60,7 @@ def _fault(path: Path, trust: str) -> str:
 def files(texts: Iterable[str], directory: Path) -> Iterator[Path]:
     """The files in the directory that policies are in, each once."""
     seen = set()
-    for text in (part for text in texts for part in parts_of(text)):
+    for text in (part for named in texts for part in parts_of(named)):
         module = text.strip().partition(":")[0]
         if not is_dotted(text) or "." in module or module in seen:
             continue
