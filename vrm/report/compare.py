@@ -140,7 +140,7 @@ def table(runs: Sequence[Run]) -> str:
     out = PrettyTable([*left, "jobs", f"mean wait [{unit.name}]", "median", "95 %", "max", "slowdown",
                        "used", f"makespan [{whole.name}]", "ratio"])
     others = [name for name, key in KEYS.items() if not key.always
-              and len({getattr(run.rules, name, None) for run in runs}) > 1]
+              and len({getattr(run.rules, name) for run in runs if run.rules is not None}) > 1]
     out.align = "r"
     for name in left:
         out.align[name] = "l"
