@@ -15,6 +15,7 @@ from typing import Any, Dict
 import pytest
 
 from vrm.commands import simulate as command
+from vrm.commands.parsing import Parser
 from vrm.results.jobs import read_jobs
 
 ROWS = """; MaxProcs: 4
@@ -28,7 +29,7 @@ QUEUE = "ft.B.x 4 10 0 4\nmg.B.x 8 5 1 0\nbad\nmg.B.x 400 5 0 0\n"
 
 
 def run(*words: Any) -> int:
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     command.add_parsers(parser.add_subparsers(), argparse.ArgumentParser(add_help=False))
     args = parser.parse_args(["simulate", *map(str, words)])
     return args.act(args)

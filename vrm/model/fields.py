@@ -304,7 +304,8 @@ class Field:
     `word` is what a queue line says before the `=`, or the name of a column there. `attribute` is
     where the value is kept (the word, unless it is said), `default` its value where nothing is
     said. `record` is the key in the journal, `always` whether it is written there even with the
-    default. `shown` is the key in the state file and in JSON, `column` that in `jobs.csv`, which came with its form number `form`.
+    default. `shown` is the key in the state file and in JSON, `column` that in `jobs.csv`, which
+    came with its form number `form`.
     """
 
     word: str
