@@ -86,7 +86,10 @@ def test_line(row, line):
     assert row.line == line
 
 
-def first_columns(row, left_out=len(MORE)):
+LEFT_OUT = len(MORE)
+
+
+def first_columns(row, left_out=LEFT_OUT):
     """The line of a row whose last columns are empty, without these."""
     assert row.line.endswith("," * left_out + "\n")
     return row.line[:-left_out - 1] + "\n"

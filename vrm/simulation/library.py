@@ -138,8 +138,11 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         interrupted = False
         try:
             with rare_collections():
-                simulator.run(results.noting(_checked(workload) if source is workload
-                                              else source))
+                if isinstance(simulator, CountingSimulator):
+                    simulator.run(source)
+                else:
+                    simulator.run(results.noting(_checked(workload) if source is workload
+                                                  else source))
         except KeyboardInterrupt:
             interrupted = True
         results.flush()
