@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What an array that waits for an array costs the manager, and how soon it answers with many jobs.
 
-python tests/benchmarks/arrays.py [--jobs 10000] [--waiting 20000] [--against PYTHON ...]
+python tests/benchmarks/arrays.py [--jobs 10000] [--waiting 20000] [--against PYTHON ...] [--quick]
 
 --against names further Pythons with a vrm each (of another checkout), for figures side by side.
 CPU seconds and memory are those of the manager alone, beyond what the same run without the second
-array costs; answers are wall seconds of `vrm cancel` as a whole.
+array costs; answers are wall seconds of `vrm cancel` as a whole. --quick takes few jobs, to see that
+all of it works.
 """
 
 from __future__ import annotations
@@ -74,11 +75,12 @@ class Run:
         self.log.close()
 
 
-def stage(python: str, folder: Path, lines: List[str]) -> Tuple[float, float, float]:
-    """CPU seconds, MB of memory and MB of the state file, when the last line's job was run."""
+def stage(python: str, folder: Path, lines: List[str], rest: float) -> Tuple[float, float, float]:
+    """CPU seconds, MB of memory and MB of the state file, some seconds (`rest`) after the last
+    line's job has started."""
     run = Run(python, folder, [*lines, "h 1 5 0 priority=9 hold=1", "h 1 5 0 priority=8"])
     run.wait("starts")
-    time.sleep(3.0)
+    time.sleep(rest)
     cpu, memory = run.cost()
     size = os.path.getsize(folder / "log" / "state") / 1e6
     run.stop()
@@ -91,16 +93,21 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=10000)
     parser.add_argument("--waiting", type=int, default=20000)
     parser.add_argument("--against", nargs="*", default=[])
+    parser.add_argument("--quick", action="store_true", help="20 jobs, for a look")
     chosen = parser.parse_args()
+    rest = 3.0
+    if chosen.quick:
+        chosen.jobs, chosen.waiting, rest = 20, 20, 0.3
     table = PrettyTable(["python", "CPU of the second array [s]", "memory [MB]", "state [MB]",
                          "CPU, all [s]", "cancel one [s]", "cancel all [s]", "command alone [s]"])
     for python in (sys.executable, *chosen.against):
         with tempfile.TemporaryDirectory(prefix="vrm-bench-") as name:
             last = chosen.jobs - 1
             first = [f"h 1 5 0 array=0-{last} hold=1"]
-            one = stage(python, Path(name, "one"), [*first, f"h 1 5 0 array=0-{last} hold=1"])
+            one = stage(python, Path(name, "one"), [*first, f"h 1 5 0 array=0-{last} hold=1"], rest)
             two = stage(python, Path(name, "two"), [*first,
-                                                    f"h 1 5 0 array=0-{last} after=0-{last}"])
+                                                    f"h 1 5 0 array=0-{last} after=0-{last}"],
+                        rest)
             run = Run(python, Path(name, "many"), [f"h 1 5 0 array=0-{chosen.waiting}"])
             run.wait("starts")
             alone = run.ask("--version")

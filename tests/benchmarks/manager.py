@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the live manager costs, against a bare shell loop (and its peers) in the same run.
 
-python tests/benchmarks/manager.py [--jobs 60] [--tasks 2000] [--rounds 3] [--peers PYTHON]
+python tests/benchmarks/manager.py [--jobs 60] [--tasks 2000] [--rounds 3] [--peers PYTHON] [--quick]
 
 --peers names a Python in which hyperqueue and qcg-pilotjob are installed. Medians of the rounds;
 the contestants take turns within a round, so that drift of the machine hits them alike.
@@ -283,11 +283,18 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=2000, help="jobs without MPI")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", metavar="PYTHON")
+    parser.add_argument("--quick", action="store_true", help="few of everything, for a look")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.jobs, arguments.tasks, arguments.rounds = 3, 20, 1
     ensemble(arguments.tasks, arguments.rounds, arguments.peers)
     overhead(arguments.jobs, arguments.rounds, arguments.peers)
-    step()
-    idle()
+    if arguments.quick:
+        step(100)
+        idle(1.0)
+    else:
+        step()
+        idle()
     while _FOLDERS:
         _FOLDERS.pop().cleanup()
 

@@ -1,7 +1,7 @@
 """Many short jobs on a cluster of 8 namespaced nodes under Slurm: does anything leak, and how
 quickly does one job follow another? As root, on a machine with what tests/testbed.py wants.
 
-    python tests/benchmarks/soak.py [--jobs 1000] [--mpirun PATH | --direct]
+    python tests/benchmarks/soak.py [--jobs 1000] [--mpirun PATH | --direct] [--quick]
 
 Half of the jobs have one rank, the others two to eight on one or two nodes; all are `true`, so that
 mpirun's own start is what takes the time. With --direct they are tasks without MPI, one core each.
@@ -33,6 +33,7 @@ from vrm.run.journal import read  # noqa: E402
 from vrm.results.jobs import read_jobs  # noqa: E402
 
 PAUSE = 2.0
+"""Seconds between two looks at the manager."""
 
 
 def write_site(root: Path, jobs: int, mpirun: str, direct: bool) -> Path:
@@ -60,17 +61,19 @@ def use(manager: psutil.Process) -> Tuple[float, int, int]:
             len(manager.children(recursive=True)))
 
 
-def watch(process: "subprocess.Popen[bytes]", log: Path) -> List[Tuple[int, float, int, int]]:
+def watch(process: "subprocess.Popen[bytes]", log: Path, pause: float
+          ) -> List[Tuple[int, float, int, int]]:
     """The manager's use every few seconds, with the number of jobs that had ended."""
     manager = psutil.Process(process.pid)
     found = []
     while True:
         try:
-            process.wait(PAUSE)
+            process.wait(pause)
             return found
         except subprocess.TimeoutExpired:
             pass
-        ended = len(list(read_jobs(log / "jobs.csv")))
+        jobs = log / "jobs.csv"
+        ended = len(list(read_jobs(jobs))) if jobs.exists() else 0
         try:
             found.append((ended, *use(manager)))
         except psutil.NoSuchProcess:
@@ -103,7 +106,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--mpirun", default="auto")
     parser.add_argument("--direct", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="20 jobs, for a look")
     arguments = parser.parse_args()
+    pause = PAUSE
+    if arguments.quick:
+        arguments.jobs, pause = 20, 0.1
     reason = missing()
     if reason:
         raise SystemExit(f"soak.py: {reason}")
@@ -117,7 +124,7 @@ def main() -> None:
                 batch.host, [sys.executable, "-m", "vrm.cli", "-c", config],
                 env={**batch.env, "PYTHONPATH": str(TESTS.parent)}, cwd=root,
                 stdout=open(root / "said", "w"), stderr=subprocess.STDOUT)
-            found = watch(process, root / "log")
+            found = watch(process, root / "log", pause)
             seconds = time.perf_counter() - begun
         testbed.wait_for_slurm(testbed.nodes)
         rows = list(read_jobs(root / "log" / "jobs.csv"))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What it costs to start a program through the spawner, against subprocess and a bare shell loop.
 
-python tests/benchmarks/spawn.py [--jobs 300] [--rounds 3] [--folder DIR] [PROGRAM [ARGUMENT ...]]
+python tests/benchmarks/spawn.py [--jobs 300] [--rounds 3] [--folder DIR] [--quick] [PROGRAM [ARGUMENT ...]]
 
 PROGRAM is /bin/true unless given (try `mpirun -np 1 true` with --jobs 20). The contestants take
 turns within a round, so that drift of the machine hits them alike; one job runs at a time, but
@@ -168,8 +168,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=None)
+    parser.add_argument("--quick", action="store_true", help="5 jobs, for a look")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     options = parser.parse_args()
+    running = 300
+    if options.quick:
+        options.jobs, options.rounds, running = 5, 1, 5
     argv = options.program or ["/bin/true"]
     argv[0] = shutil.which(argv[0]) or parser.error(f"no program {argv[0]}")
     ballast = bytearray(BALLAST)
@@ -199,7 +203,7 @@ def main() -> None:
         print(f"{options.jobs} jobs in each of {options.rounds} rounds, one after the other; all "
               "at once: the time of a round by its number of jobs")
         print(table)
-        print(sleepers(contest, 300), flush=True)
+        print(sleepers(contest, running), flush=True)
     del ballast
 
 
