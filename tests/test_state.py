@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Dict, List, Tuple
 
 import pytest
@@ -130,6 +131,35 @@ def test_a_copy_is_the_same_and_goes_its_own_way(data: st.DataObject) -> None:
     assert facts(run.state) == before
     assert later == sorted(((start.job.id, str(start.booking.placement)) for start in run.step(100.0)),
                            key=lambda each: each[0])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_no_reservation_that_is_kept_is_later_after_a_restart(data: st.DataObject) -> None:
+    backfilling = data.draw(st.sampled_from(["conservative", "1-kept", "3-kept"]))
+    run = machine(backfilling)
+    records = drive(run, data)
+    now = max([record.get("time", record.get("submit", 0.0)) for record in records[1:]],
+              default=0.0)
+    run.step(now)
+    promised = {job_id: time for job_id, time in run.scheduler.reservations(
+        now, run.state.queue, run.state.cluster).items() if time < math.inf}
+    assert run.state.promises == promised
+    fresh = machine(backfilling)
+    state = State(fresh.state.queue, fresh.state.cluster, frozen=True)
+    past = journal.replay(records, state=state)
+    for job, start in past.running:
+        placement = codec.placement_of(start["placement"], state.cluster)
+        state.adopt(Start(state.cluster.book(job, placement, start["time"]), start["backfilled"]))
+    state.thaw()
+    assert state.promises == promised
+    fresh.scheduler.dispatcher.restore(state.promises)
+    again = Run(state, fresh.scheduler)
+    started = {start.job.id for start in again.step(now)}
+    later = again.scheduler.reservations(now, state.queue, state.cluster)
+    overdue = any(booking.expected_end <= now for booking in run.state.cluster.running())
+    assert overdue or all(job_id in started or later[job_id] <= time
+                          for job_id, time in promised.items())
 
 
 def test_a_dependency_on_a_job_that_never_came_is_an_error() -> None:

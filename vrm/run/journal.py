@@ -250,6 +250,8 @@ def _apply(record: Record, past: Past) -> None:
                     lost=record.get("lost", False))
     elif event in ("hold", "release"):
         state.kept(record["id"], event == "hold")
+    elif event == "promise":
+        state.promises.update(record["starts"])
     elif event == "finished":
         past.finished = True
     if record.get("command"):

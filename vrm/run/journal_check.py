@@ -42,6 +42,10 @@ def _path(value: Any) -> bool:
     return type(value) is str and "\0" not in value
 
 
+def _promise(value: Any) -> bool:
+    return type(value) is list and len(value) == 2 and count(value[0]) and number(value[1])
+
+
 def _node(value: Any) -> bool:
     return (type(value) is list and len(value) == 2 and line(value[0])
             and list_of(positive)(value[1]) and bool(value[1]))
@@ -67,6 +71,7 @@ _WANTED: Dict[str, Dict[str, Check]] = {
             "reason": text, "exit_code": maybe(whole)},
     "again": {"id": count, "retry": flag},
     "hold": {"id": count},
+    "promise": {"time": number, "starts": list_of(_promise)},
     "release": {"id": count},
     "finished": {},
 }

@@ -23,6 +23,8 @@ class Run:
         if not state.sparse or state.book.entries:
             for start in starts:
                 state.started(start, now)
+        if state.log is not None and self.scheduler.dispatcher.kept:
+            state.promise(self.scheduler.reservations(now, state.queue, state.cluster), now)
         return starts
 
     def wake(self, now: float) -> float:

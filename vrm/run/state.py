@@ -15,6 +15,7 @@ applied in their order (`vrm.run.journal.replay`), make the same state again.
 | `end` | end | a job will not run (any more), nor those that depend on it |
 | `again` | again | a job that ran or ended waits again |
 | `hold`, `release` | hold, release | a waiting job is kept from starting, or no longer |
+| `promise` | promise | waiting jobs have reservations that are kept |
 | `node_up`, `node_down` | | jobs may start on a node, or no longer; who is on it stays |
 
 Times are seconds; nothing here reads a clock or a file.
@@ -22,8 +23,9 @@ Times are seconds; nothing here reads a clock or a file.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import PLAIN, Details, resolved
@@ -40,7 +42,8 @@ class State:
 
     `running` are the jobs that were started and have not left their cores. `intents` says of those
     that are to be ended why, and since when. `losing` are jobs that can never run since one that
-    they depend on failed, by id with the reason, until their own end is an event.
+    they depend on failed, by id with the reason, until their own end is an event. `promises` are
+    the latest starts of waiting jobs whose reservations are kept, in seconds.
 
     `lacks`: see `JobBook`. `sparse`, for simulations: jobs of which nothing is to be said but that
     they wait or run are in the queue and on the cluster alone, may come and go there (`arrive`,
@@ -58,6 +61,7 @@ class State:
         self.running: Dict[int, Start] = {}
         self.intents: Dict[int, Tuple[str, float]] = {}
         self.losing: Dict[int, str] = {}
+        self.promises: Dict[int, float] = {}
         self.counts: Dict[str, int] = {state.value: 0 for state in JobState if state.ended}
         self.next_id = 0
         self.names: Dict[str, List[int]] = {}  # ids of the jobs of each name
@@ -142,6 +146,7 @@ class State:
         """A job runs that the scheduler has booked and taken out of the queue."""
         job_id = start[0][0].id
         if not self.sparse:
+            self.promises.pop(job_id, None)
             self.running[job_id] = start
             self.book.started(job_id)
         elif job_id in self.book.entries:
@@ -185,6 +190,7 @@ class State:
         if self.log is not None:
             self.log("end", id=job_id, time=now, state=state.value, reason=reason, **more)
         self.running.pop(job_id, None)
+        self.promises.pop(job_id, None)
         if self.sparse and job_id not in self.book.entries:
             return []
         return self._lose(self.book.ended(job_id, state))
@@ -203,9 +209,20 @@ class State:
             self.log("again", id=job_id, time=now, reason=reason, retry=retry, **origin)
         return self._lose(self.book.again(job_id, retry))
 
+    def promise(self, starts: Mapping[int, float], now: float) -> None:
+        """These are the latest starts of all waiting jobs that have a reservation which is kept;
+        the event has those that changed."""
+        changed = {job_id: time for job_id, time in starts.items()
+                   if self.promises.get(job_id) != time and time < math.inf}
+        self.promises = {job_id: time for job_id, time in starts.items() if time < math.inf}
+        if changed and self.log is not None:
+            self.log("promise", time=now, starts=[[job_id, time] for job_id, time
+                                                  in changed.items()])
+
     def hold(self, job_id: int) -> None:
         """Let a waiting job wait until `release`; LifeError when it does not wait."""
         self.book.hold(job_id)
+        self.promises.pop(job_id, None)
         if self.log is not None:
             self.log("hold", id=job_id)
 
@@ -231,6 +248,7 @@ class State:
         twin.running = dict(self.running)
         twin.intents = dict(self.intents)
         twin.losing = dict(self.losing)
+        twin.promises = dict(self.promises)
         twin.counts = dict(self.counts)
         twin.next_id = self.next_id
         twin.names = {name: list(ids) for name, ids in self.names.items()}
@@ -243,12 +261,15 @@ class State:
         """A job was started, wherever that was."""
         self.intents.pop(job_id, None)
         self.losing.pop(job_id, None)
+        self.promises.pop(job_id, None)
         self.book.parked.pop(job_id, None)
         self.book.started(job_id)
 
     def kept(self, job_id: int, held: bool) -> None:
         """A job was held, or released."""
         self.book.entries[job_id].held = held
+        if held:
+            self.promises.pop(job_id, None)
 
     def thaw(self) -> None:
         """All events of the journal are applied: jobs enter the queue."""

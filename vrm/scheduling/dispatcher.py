@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Dict, Iterator, Optional, Tuple
+from typing import Dict, Iterator, Mapping, Optional, Tuple
 
 from vrm.model.cluster import AnyPlacement, Cluster
 from vrm.model.job import Job
@@ -24,11 +24,13 @@ class Dispatcher:
     """Starts jobs in the order of the queue while they fit; behind the first that does not, `fill`
     may let later ones start. Subclasses override `fill`, or `decide` as a whole.
 
-    `heads_first`: heads start whenever they fit, so their number per step can be limited.
+    `heads_first`: heads start whenever they fit, so their number per step can be limited. `kept`:
+    its reservations are promises, of which none is moved to a later time.
     """
 
     name = "none"
     heads_first = True
+    kept = False
 
     def __init__(self) -> None:
         # The head that did not fit when the last step left the cluster: no need to ask again.
@@ -69,6 +71,10 @@ class Dispatcher:
                      policy: PlacementPolicy) -> Dict[int, float]:
         """When waiting jobs can start at the latest, by id, as far as they have reservations."""
         return {}
+
+    def restore(self, promises: Mapping[int, float]) -> None:
+        """What another one had promised, of whose run this is the continuation: the latest starts
+        of waiting jobs by id, in seconds. Without reservations that are kept: nothing."""
 
     def copy(self, view: Cluster) -> Dispatcher:
         """An independent copy, with all that it keeps, for a copy of the cluster."""

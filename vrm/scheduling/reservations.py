@@ -13,8 +13,8 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
-from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple,
-                    Union)
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set,
+                    Tuple, Union)
 
 from vrm.model.cluster import AnyPlacement, Booking, Cluster
 from vrm.model.job import Job
@@ -51,6 +51,13 @@ class Reserving(Dispatcher):
         self._regions: List[Region] = []
         self._prioritised = False
         self._starting: Set[int] = set()
+        self._promised: Dict[int, float] = {}
+
+    def restore(self, promises: Mapping[int, float]) -> None:
+        """Make the first plan in the order of these starts: then none of them is later on the same
+        machine, where counts say all."""
+        if self.kept:
+            self._promised = dict(promises)
 
     def copy(self, view: Cluster) -> Reserving:
         """An independent copy: the promises, and the plan that they stand in."""
@@ -125,6 +132,12 @@ class Reserving(Dispatcher):
             self._profile = kind(now, cluster, policy)
             again = list(waiting) if self.depth is None else [
                 job for job in waiting if job.id in table] if self.kept else []
+            if self._promised:
+                last = math.inf
+                again = sorted((job for job in waiting if self.depth is None
+                                or job.id in self._promised),
+                               key=lambda job: self._promised.get(job.id, last))
+                self._promised = {}
             table.clear()
             self._regions.clear()
             self._early.clear()

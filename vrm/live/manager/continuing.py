@@ -65,6 +65,9 @@ class Continuing:
         intents = dict(desk.state.intents)
         for job, start in past.running:
             self._take_over(job, start, *intents.get(job.id, ("", math.inf)))
+        if past.runs and past.runs[-1].get("nodes") != codec.nodes_record(desk.cluster.nodes):
+            desk.state.promises.clear()  # they were made for other nodes
+        desk.scheduler.dispatcher.restore(desk.state.promises)
 
     def _record_run(self, past: Past) -> None:
         """The first record of this manager."""

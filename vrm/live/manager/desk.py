@@ -12,6 +12,7 @@ from vrm.live.manager.recovery import Place
 from vrm.live.manager.running import Running
 from vrm.live.site.setup import Site
 from vrm.run.journal import Journal
+from vrm.run.run import Run
 from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
 from vrm.scheduling import JobQueue
@@ -38,7 +39,7 @@ class Desk:
 
     `changed`: a scheduling step is due. `dirty`: the state file is not up to date. `phase` is
     running, stopping or ended; `closing`: the allocation is about to end. `blocked_until`: no job
-    is started before, for a full disk.
+    is started before, for a full disk. `subject` is the run: its state, and who decides.
     """
 
     journal: Journal
@@ -52,7 +53,7 @@ class Desk:
         self.launcher = site.launcher
         self.room = site.room
         self.place = Place.here(site.allocation)
-        self.state = self.new_state()
+        self.begin(self.new_state())
         self.running: Dict[int, Running] = {}
         self.clock = Clock()
         self.start_time = self.now = self.clock()
@@ -64,6 +65,11 @@ class Desk:
         self.dirty = True
         self.blocked_until = 0.0
         self._disk_failed = False
+
+    def begin(self, state: State) -> None:
+        """Manage the run of this state."""
+        self.state = state
+        self.subject = Run(state, self.scheduler)
 
     def new_state(self) -> State:
         """The state of a run that has not begun, or of which a journal tells."""

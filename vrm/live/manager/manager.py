@@ -123,7 +123,7 @@ class Manager:
         with desk.run_directory.owned() as lock:
             past = takeup.past_of(desk.run_directory, self.fresh, desk.tell, desk.new_state,
                                   self.failed or takeup.requeue_waits(desk.run_directory))
-            desk.state = past.state
+            desk.begin(past.state)
             desk.open_journal()
             with Spawner([lock], self.relay) as self.spawner, self.stopping.woken_by_signals():
                 self.launches.spawner = self.spawner
@@ -218,7 +218,7 @@ class Manager:
 
     def _step(self, now: float) -> None:
         """Start everything that may start now."""
-        desk, state = self.desk, self.state
+        desk = self.desk
         desk.changed = False
         self._next_step = math.inf
         if desk.phase != "running":
@@ -230,12 +230,11 @@ class Manager:
         if now < desk.blocked_until:
             self._next_step = desk.blocked_until
             return
-        for start in desk.scheduler.step(now, state.queue, state.cluster):
-            state.started(start, now)
+        for start in desk.subject.step(now):
             self.launches.prepared.append(start)
             desk.dirty = True
         if len(desk.queue):
-            wake = desk.scheduler.wake(now)
+            wake = desk.subject.wake(now)
             self._next_step = wake if desk.scheduler.interval else max(now + POLL, wake)
 
     def _pass_over(self, now: float) -> None:
