@@ -55,11 +55,13 @@ class Speedups:
 
     def alone(self, app: str, procs: int) -> Optional[float]:
         """The spare speed-up of an application, if it was measured."""
-        return _named(self.spare, app, procs)
+        found: Optional[float] = _named(self.spare, app, procs)
+        return found
 
     def compact_time(self, app: str, procs: int) -> Optional[float]:
         """The run time of an application on full nodes, in seconds, if it was measured."""
-        return _named(self.compact, app, procs)
+        found: Optional[float] = _named(self.compact, app, procs)
+        return found
 
     def against_spare(self) -> Dict[str, Dict[str, float]]:
         """The speed-ups of pairs against running alone on half the cores (spare) instead of

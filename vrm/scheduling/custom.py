@@ -214,13 +214,14 @@ class OwnPlacement:
 
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
         """As the user's object says, else nothing is promised."""
-        found: Optional[Tuple[Hashable, int]] = self._has.get("similar", lambda job: None)(job)
+        if "similar" not in self._has:
+            return None
+        found: Optional[Tuple[Hashable, int]] = self._has["similar"](job)
         return found
 
     def exact(self, job: Job) -> bool:
         """As the user's object says, if it can count at all."""
-        return ("room" in self._has and "size" in self._has
-                and bool(self._has.get("exact", lambda job: False)(job)))
+        return {"room", "size", "exact"} <= set(self._has) and bool(self._has["exact"](job))
 
     def size(self, job: Job) -> int:
         """As the user's object says, else the nodes."""

@@ -75,7 +75,7 @@ def _sqrt(x: float) -> float:
 
 _BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
            ast.Div: _divide, ast.Pow: _power}
-_UNARY = {ast.USub: operator.neg, ast.UAdd: operator.pos}
+_UNARY: Dict[type, Callable[[float], float]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
 _FUNCTIONS: Dict[str, Tuple[Callable[..., float], int]] = {
     "log": (_log(math.log), 1), "log2": (_log(math.log2), 1), "log10": (_log(math.log10), 1),
     "sqrt": (_sqrt, 1), "min": (_least, 2), "max": (_greatest, 2)}
@@ -100,7 +100,8 @@ def compile_expression(text: str, names: Sequence[str]) -> Tuple[Formula, Frozen
     def build(node: ast.AST, depth: int) -> Formula:
         if depth > _DEEPEST:
             raise ExpressionError(f"`{text}` is nested more than {_DEEPEST} deep")
-        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        if (isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
+                and not isinstance(node.value, bool)):
             value = _constant(node.value)
             return lambda v: value
         if isinstance(node, ast.Name):
@@ -116,7 +117,8 @@ def compile_expression(text: str, names: Sequence[str]) -> Tuple[Formula, Frozen
             left, right = build(node.left, depth + 1), build(node.right, depth + 1)
             return lambda v: function(left(v), right(v))
         if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
-            sign, operand = _UNARY[type(node.op)], build(node.operand, depth + 1)
+            sign = _UNARY[type(node.op)]
+            operand = build(node.operand, depth + 1)
             return lambda v: sign(operand(v))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             return call(node, depth)

@@ -100,7 +100,7 @@ def make_ordering(text: str) -> Ordering:
 
     A function given by dotted path is called as `utility(job, now, nodes)`. Raises PolicyError.
     """
-    known = ORDERINGS.get(text)
+    known: Optional[Ordering] = ORDERINGS.get(text)
     if known is not None:
         return known
     if is_dotted(text):

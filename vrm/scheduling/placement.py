@@ -19,7 +19,7 @@ What a job does not ask for costs nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model import bits
 from vrm.model.amounts import thousandths
@@ -564,7 +564,7 @@ class CorePolicy:
                 f"needs {job.procs} x {job.cores} free cores of one socket each")
 
 
-def _cores(ranks: int, width: int, free: int, sockets: Any) -> int:
+def _cores(ranks: int, width: int, free: int, sockets: Iterable[Tuple[int, int]]) -> int:
     """The first free cores for so many ranks, each of one socket; 0 when they are too few."""
     chosen = 0
     for start, cores in sockets:

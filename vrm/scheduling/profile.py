@@ -44,6 +44,7 @@ class CountProfile:
         self.policy = policy
         self._cluster = cluster
         room = policy.room(cluster)
+        assert room is not None
         self.times, self.free = array("d", [now]), array("q", [room])
         for booking in cluster.running():
             end = expected_end(booking, now)
@@ -96,13 +97,13 @@ class CountProfile:
     def hold(self, job: Job, slot: Slot) -> None:
         """Take a reservation's units."""
         if slot.time < math.inf:
-            self.change(slot.time, slot.time + job.estimate, -self.policy.size(job))
+            self.change(slot.time, slot.time + job.expected, -self.policy.size(job))
 
     def move(self, job: Job, size: int, old: float, new: float) -> None:
         """Move a reservation to an earlier time."""
-        end = new + job.estimate
+        end = new + job.expected
         self.change(new, min(old, end), -size)
-        self.change(max(old, end), old + job.estimate, size)
+        self.change(max(old, end), old + job.expected, size)
 
     def give_booking(self, booking: Booking, now: float) -> None:
         """A running job ended before its expected end."""
@@ -110,7 +111,7 @@ class CountProfile:
 
     def earliest(self, job: Job) -> Slot:
         """The first hole in which the job fits for all its estimate; at infinity if none."""
-        return Slot(self.hole(self.policy.size(job), job.estimate))
+        return Slot(self.hole(self.policy.size(job), job.expected))
 
     def hole(self, size: int, duration: float, limit: float = math.inf) -> float:
         """The first time from which `size` units are free for `duration` seconds or until
@@ -160,10 +161,10 @@ class CountProfile:
             return max(self.free[first:last])
         return int(_numpy().frombuffer(self.free, "q")[first:last].max())
 
-    def fits_now(self, size: int, duration: float) -> bool:
-        """Whether the units are free from the first moment on for the duration."""
-        last = bisect.bisect_left(self.times, self.times[0] + duration)
-        return min(self.free[:last]) >= size
+    def fits_now(self, job: Job) -> bool:
+        """Whether the job's units are free from the first moment on for all its estimate."""
+        last = bisect.bisect_left(self.times, self.times[0] + job.expected)
+        return min(self.free[:last]) >= self.policy.size(job)
 
     def place(self, job: Job, cluster: Cluster) -> Optional[AnyPlacement]:
         """Where the job starts now, its reservation having been given back."""
@@ -221,13 +222,13 @@ class PoolProfile:
     def hold(self, job: Job, slot: Slot) -> None:
         """Take a reservation's lanes or cores."""
         if slot.placement is not None:
-            for pool in self._steps(slot.time, slot.time + job.estimate):
+            for pool in self._steps(slot.time, slot.time + job.expected):
                 pool.take(job, slot.placement)
 
     def give(self, job: Job, slot: Slot) -> None:
         """Undo `hold`."""
         if slot.placement is not None:
-            for pool in self._steps(max(slot.time, self.times[0]), slot.time + job.estimate):
+            for pool in self._steps(max(slot.time, self.times[0]), slot.time + job.expected):
                 pool.give(job, slot.placement)
 
     def give_booking(self, booking: Booking, now: float) -> None:
@@ -237,7 +238,7 @@ class PoolProfile:
 
     def _free_throughout(self, job: Job, first: int) -> Optional[Pool]:
         """What is free all the time from a step on that the job takes, if it fits there."""
-        pool, end = self.pools[first], self.times[first] + job.estimate
+        pool, end = self.pools[first], self.times[first] + job.expected
         if not self.policy.fits(job, pool):
             return None
         pool = pool.what_if()
@@ -256,6 +257,10 @@ class PoolProfile:
             if pool is not None:
                 return Slot(time, self.policy.place(job, pool))
         return Slot(math.inf)
+
+    def fits_now(self, job: Job) -> bool:
+        """Whether the job fits from the first moment on for all its estimate."""
+        return self._free_throughout(job, 0) is not None
 
     def place(self, job: Job, cluster: Cluster) -> Optional[AnyPlacement]:
         """Where the job starts now, its reservation having been given back."""

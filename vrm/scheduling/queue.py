@@ -90,7 +90,8 @@ class _Sorted(Waiting):
             index += len(self)
             if index < 0:
                 raise IndexError("no such place in the queue")
-        return queue.entries[queue.first + index][-1]
+        job: Job = queue.entries[queue.first + index][-1]
+        return job
 
     def __iter__(self) -> Iterator[Job]:
         entries = self._queue.entries
@@ -147,7 +148,7 @@ class _Ranked(Waiting):
         if self._complete:
             return
         key, now = self._queue.key, self._now
-        keyed = [(*key(job, now), job) for job in self._queue.slots]
+        keyed: List[Tuple[Any, ...]] = [(*key(job, now), job) for job in self._queue.slots]
         keyed.sort()  # ids differ, so two jobs are never compared
         self._ordered = [entry[-1] for entry in keyed]
         self._complete = True
@@ -323,10 +324,11 @@ class JobQueue:
                 del self.entries[at]
         else:
             slot, last = self._slot_of.pop(job_id), self.slots[-1]
-            for column in (self.slots, self.estimates, self.submits, self.sizes, self.nodes,
-                           self.procs, self.ids):
-                column[slot] = column[-1]  # type: ignore[index]
-                column.pop()  # type: ignore[attr-defined]
+            columns: Tuple[Any, ...] = (self.slots, self.estimates, self.submits, self.sizes,
+                                        self.nodes, self.procs, self.ids)
+            for column in columns:
+                column[slot] = column[-1]
+                column.pop()
             if last is not job:
                 self._slot_of[last.id] = slot
         return job

@@ -24,6 +24,7 @@ from vrm.scheduling.profile import CountProfile, PoolProfile, Slot
 from vrm.scheduling.queue import Key, Waiting
 
 Region = Tuple[float, float]
+Profile = Union[CountProfile, PoolProfile]
 
 # Up to this many reservations a loop is faster than arrays.
 _FEW = 48
@@ -43,7 +44,7 @@ class Reserving(Dispatcher):
         self.kept = kept
         self.name = "conservative" if depth is None else f"depth {depth}"
         self._cluster: Optional[Cluster] = None
-        self._profile: Union[CountProfile, PoolProfile, None] = None
+        self._profile: Optional[Profile] = None
         self._table = _Table()
         self._counting = True
         self._early: List[Booking] = []
@@ -111,9 +112,11 @@ class Reserving(Dispatcher):
         self._starting = set()
         self._update(now, waiting, cluster, policy)
         assert self._profile is not None
-        started = yield from self._start_due(now, waiting, cluster)
+        due = self._table.due(now)
+        yield from self._start_due(due, now, waiting, cluster)
         if self.depth is not None:
-            yield from self._walk(now, waiting, cluster, started)
+            yield from self._walk(now, waiting, cluster, policy, self.depth,
+                                  {job.id for job in due})
 
     def _update(self, now: float, waiting: Waiting, cluster: Cluster,
                 policy: PlacementPolicy) -> None:
@@ -157,7 +160,7 @@ class Reserving(Dispatcher):
                 self._regions = _compress(now, table, profile, self._regions,
                                           None if waiting.static else waiting.key)
             else:
-                self._compress_all(waiting)
+                self._compress_all(waiting, profile)
                 self._regions.clear()
         elif not len(table):
             self._regions.clear()
@@ -179,22 +182,20 @@ class Reserving(Dispatcher):
             size = self._profile.policy.size(job) if self._counting else 0
             self._table.add(job, slot, size, waiting.key(job))
 
-    def _compress_all(self, waiting: Waiting) -> None:
-        assert self._profile is not None
+    def _compress_all(self, waiting: Waiting, profile: PoolProfile) -> None:
         for job in [job for job in waiting if job.id in self._table]:
             slot = self._table.slot(job)
-            self._profile.give(job, slot)
-            earlier = self._profile.earliest(job)
+            profile.give(job, slot)
+            earlier = profile.earliest(job)
             slot = earlier if earlier.time < slot.time else slot
-            self._profile.hold(job, slot)
+            profile.hold(job, slot)
             self._table.move(job, slot)
 
-    def _start_due(self, now: float, waiting: Waiting,
-                   cluster: Cluster) -> "Iterator[Tuple[Job, AnyPlacement]]":
+    def _start_due(self, due: List[Job], now: float, waiting: Waiting,
+                   cluster: Cluster) -> Starts:
         """Start the jobs whose reservation begins now."""
         profile, table = self._profile, self._table
         assert profile is not None
-        due = table.due(now)
         if len(due) > 1:
             due.sort(key=waiting.key)
         for job in due:
@@ -210,42 +211,38 @@ class Reserving(Dispatcher):
             table.remove(job)
             self._starting.add(job.id)
             yield job, placement
-        return {job.id for job in due}
 
-    def _walk(self, now: float, waiting: Waiting, cluster: Cluster,
-              started: Set[int]) -> Iterator[Tuple[Job, AnyPlacement]]:
+    def _walk(self, now: float, waiting: Waiting, cluster: Cluster, policy: PlacementPolicy,
+              depth: int, started: Set[int]) -> Starts:
         """Start what fits beside the reservations, and give more of these while there are any."""
-        profile, table, policy = self._profile, self._table, self._profile.policy
+        profile, table = self._profile, self._table
+        assert profile is not None
         first = 0
         for first, job in enumerate(waiting):
             if job.id in started or job.id in table:
                 continue
             slot = profile.earliest(job)
             if slot.time <= now:
-                yield from self._start_now(job, now, cluster)
-            elif len(table) < self.depth:
+                yield from self._start_now(job, now, cluster, profile)
+            elif len(table) < depth:
                 profile.hold(job, slot)
                 table.add(job, slot, policy.size(job) if self._counting else 0,
                           waiting.key(job))
-            if len(table) >= self.depth:
+            if len(table) >= depth:
                 break
         else:
             return
-        if self._counting:
-            rest: Iterable[Job] = waiting.fitting(first + 1, policy.room(cluster))
-        else:
-            rest = waiting[first + 1:]
+        room = policy.room(cluster)
+        rest: Iterable[Job] = (waiting[first + 1:] if room is None else
+                               waiting.fitting(first + 1, room))
         for job in rest:
-            if job.id not in started and job.id not in table and (
-                    profile.fits_now(policy.size(job), job.estimate) if self._counting
-                    else profile.place(job, cluster) is not None):
-                yield from self._start_now(job, now, cluster)
+            if job.id not in started and job.id not in table and profile.fits_now(job):
+                yield from self._start_now(job, now, cluster, profile)
 
-    def _start_now(self, job: Job, now: float,
-                   cluster: Cluster) -> Iterator[Tuple[Job, AnyPlacement]]:
-        placement = self._profile.place(job, cluster)
+    def _start_now(self, job: Job, now: float, cluster: Cluster, profile: Profile) -> Starts:
+        placement = profile.place(job, cluster)
         if placement is not None:
-            self._profile.hold(job, Slot(now, placement))
+            profile.hold(job, Slot(now, placement))
             self._starting.add(job.id)
             yield job, placement
 
@@ -292,7 +289,7 @@ class _Table:
         self.keys.append(key)
         self._placements.append(slot.placement)
         self.size.append(size)
-        self.duration.append(job.estimate)
+        self.duration.append(job.expected)
         self.time.append(slot.time)
 
     def rekey(self, key_of: Callable[[Job], Key]) -> None:
@@ -410,4 +407,5 @@ def _movable(now: float, table: _Table, profile: CountProfile, region: Region) -
     numpy = _numpy()
     rows = ((numpy.frombuffer(table.size, "q") <= most)
             & (numpy.frombuffer(table.time) > begin))
-    return rows.nonzero()[0].tolist()
+    found: List[int] = rows.nonzero()[0].tolist()
+    return found

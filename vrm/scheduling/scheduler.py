@@ -135,11 +135,9 @@ class Scheduler:
 
 def _starts(bookings: List[Booking], waiting: Waiting) -> List[Start]:
     """The starts of a step: backfilled are jobs that overtook one which stays in the queue."""
-    ahead = 0
-    for booking in bookings:
-        if waiting[ahead] is not booking[0]:
+    for place, booking in enumerate(bookings):
+        if waiting[place] is not booking[0]:
             break
-        ahead += 1
     else:
         return [_new(Start, (booking, False)) for booking in bookings]
     started = {booking.job.id for booking in bookings}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 import heapq
 import math
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from vrm.model.cluster import Pool
 from vrm.model.job import Infeasible, Job
@@ -21,6 +21,7 @@ from vrm.scheduling.placement import CorePolicy, LanePolicy
 from vrm.scheduling.queue import Key
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.results import OVERTOOK, Results
+from vrm.workload.submission import Submission
 from vrm.workload.swf import Trace
 
 Waiting = Tuple[Job, float, int]
@@ -54,7 +55,7 @@ class CountingSimulator:
         self.progress = progress
         self.events = self.ended = self.left = 0
 
-    def run(self, trace: Trace) -> None:
+    def run(self, trace: Iterable[Submission]) -> None:
         """Run all jobs of the trace to their ends."""
         results = self.results
         try:
@@ -65,7 +66,7 @@ class CountingSimulator:
         finally:
             self.ended = results.counts["completed"] = results.ran
 
-    def _run(self, trace: Trace) -> None:
+    def _run(self, trace: Iterable[Submission]) -> None:
         """The loop."""
         results, easy, key_of, progress = (self.results, self.easy, self.ordering.key,
                                            self.progress)
