@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Tuple
 
 import pytest
 
+import plain_metrics
 from vrm.commands import simulate as command
 from vrm.commands.parsing import Parser
 from vrm.model import Cluster, Job
@@ -17,7 +18,6 @@ from vrm.model.job import application_kind
 from vrm.model.speedups import Speedups
 from vrm.report.compare import read_runs
 from vrm.report.study import read_study
-from vrm.results import metrics
 from vrm.results.jobs import JobRow, read_jobs
 from vrm.scheduling import make_policy
 from vrm.simulation import Submission, simulate
@@ -57,9 +57,9 @@ def test_all_cores_of_a_rank_count(wide: Path, tmp_path: Path, capsys: Any) -> N
     # The tables and pictures of runs read the same from jobs.csv.
     rows = list(read_jobs(out / "jobs.csv"))
     assert [row.processors for row in rows] == [8, 8]
-    again = metrics.summary(rows, 8)
+    again = plain_metrics.summary(rows, 8)
     assert (again["utilisation"], again["loss_of_capacity"]) == (1, 0)
-    assert [moment.busy_procs for moment in metrics.load(rows)] == [8, 8, 0]
+    assert [moment.busy_procs for moment in plain_metrics.load(rows)] == [8, 8, 0]
     assert read_runs([str(out)])[0].utilisation == 1
     assert read_study([str(out)]).runs[0].figures["utilisation"] == 100
 

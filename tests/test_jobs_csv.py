@@ -113,7 +113,6 @@ def test_a_file_of_an_older_version_is_continued(tmp_path, torn, columns):
     path.write_text(header + first_columns(OLD, len(COLUMNS) - columns) + torn)
     path.chmod(0o640)
     with JobWriter(path) as writer:
-        assert writer.torn == torn
         assert path.read_text() == HEADER + OLD.line
         writer.write(NEW)
     assert list(read_jobs(path)) == [OLD, NEW]
@@ -181,7 +180,6 @@ def test_reopening_continues_with_one_header(tmp_path):
     path = tmp_path / "jobs.csv"
     for number in range(3):
         with JobWriter(path) as writer:
-            assert writer.torn == ""
             writer.write(dataclasses.replace(ROW, id=number))
     assert path.read_text().splitlines().count(HEADER.strip()) == 1
     assert [row.id for row in read_jobs(path)] == [0, 1, 2]
@@ -200,8 +198,6 @@ def test_a_file_torn_anywhere_keeps_its_whole_lines(tmp_path):
         kept = rows[:max(0, whole - 1)]
         assert list(read_jobs(path)) == kept
         with JobWriter(path) as writer:
-            rest = content[ends[whole - 1] if whole else 0:cut]
-            assert writer.torn == rest.decode("utf-8", "backslashreplace")
             writer.write(new)
         assert list(read_jobs(path)) == [*kept, new]
 
@@ -209,8 +205,8 @@ def test_a_file_torn_anywhere_keeps_its_whole_lines(tmp_path):
 def test_a_very_long_torn_line_is_cut_off(tmp_path):
     path = tmp_path / "jobs.csv"
     path.write_text(HEADER + ROW.line + "7,ft," + "x" * 200_000)
-    with JobWriter(path) as writer:
-        assert len(writer.torn) == 200_005
+    with JobWriter(path):
+        pass
     assert path.read_text() == HEADER + ROW.line
 
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from plain_metrics import (Fairness, fairness, load, loss_of_capacity, per_processor_bounded_slowdown, queue_length,
+                           slowdown, summary, throughput, trim)
 from vrm.model import JobState
 from vrm.results import metrics
 from vrm.results.jobs import JobRow
-from vrm.results.metrics import (bounded_slowdown, closing_line, distribution, fairness, jain_index, load,
-                                 loss_of_capacity, makespan, per_processor_bounded_slowdown, percentile,
-                                 queue_length, running, slowdown, span, summary, throughput, trim, turnaround,
-                                 utilisation, waiting)
+from vrm.results.metrics import (bounded_slowdown, closing_line, distribution, jain_index, makespan,
+                                 percentile, running, span, turnaround, utilisation, waiting)
 
 # A busy machine is no failure.
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -220,10 +220,10 @@ def test_no_processors():
 def test_fairness_by_user():
     rows = [row(0, 10, 20, user="ada"), row(0, 30, 40, user="ada"), row(0, 0, 10, user="bob"),
             row(0, 5, 10), REFUSED]
-    assert fairness(rows, waiting) == metrics.Fairness(0.5, {"ada": 20, "bob": 0})
+    assert fairness(rows, waiting) == Fairness(0.5, {"ada": 20, "bob": 0})
     assert fairness(rows).means == {"ada": 3, "bob": 1}
     assert fairness(rows).index == pytest.approx(16 / 20)
-    assert fairness(SMALL) == metrics.Fairness(None, {})
+    assert fairness(SMALL) == Fairness(None, {})
 
 
 @UNTIMED

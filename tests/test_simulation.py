@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import plain_metrics
 from vrm.model import Cluster, Dependency, Job, Node
-from vrm.results import metrics
 from vrm.results.jobs import PlacementText, read_jobs
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.profile import CountProfile, PoolProfile, Slot
@@ -400,7 +400,7 @@ def test_metrics_are_those_of_the_report(jobs: List[Submission], trim: Tuple[flo
 
     rows = [Finished(row) for row in results.rows()]
     try:
-        expected = metrics.summary(rows, 6, *trim)
+        expected = plain_metrics.summary(rows, 6, *trim)
     except ValueError as error:
         with pytest.raises(ValueError, match=str(error)[:30]):
             results.summary(*trim)

@@ -360,8 +360,7 @@ class JobWriter:
     """Writes a list of jobs; use it in a `with` or close it.
 
     Jobs are added to what is there, and each reaches the operating system before `write` returns.
-    The rest of a line that a crash tore is cut off first; `torn` holds it (empty if there was
-    none). The file is valid UTF-8 whatever bytes a program's name has.
+    The rest of a line that a crash tore is cut off first. The file is valid UTF-8 whatever bytes a program's name has.
 
     A file of an older vrm, which lacks the last columns, gets them first, by a new file in its
     place. Raises JobFileError when the file exists and is no list of jobs, OSError as `open` does.
@@ -369,7 +368,6 @@ class JobWriter:
 
     def __init__(self, path: PathLike) -> None:
         self.path = os.fspath(path)
-        self.torn = ""
         has_header = self._mend()
         if has_header:
             self._widen()
@@ -425,8 +423,6 @@ class JobWriter:
             end = file.seek(0, os.SEEK_END)
             whole = _after_last_newline(file, end)
             if whole < end:
-                file.seek(whole)
-                self.torn = file.read().decode("utf-8", "backslashreplace")
                 file.truncate(whole)
             return whole > 0
 

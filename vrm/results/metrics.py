@@ -7,12 +7,8 @@ under `method` beside it: threshold, floor, percentile and trimming differ betwe
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from dataclasses import dataclass
-from itertools import accumulate
-from operator import sub
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Protocol, Sequence, \
+from typing import Any, Iterable, List, Optional, Protocol, Sequence, \
     Tuple, TypeVar
 
 from vrm.model.job import JobState
@@ -83,18 +79,6 @@ def turnaround(row: Finished) -> float:
     return row.end - row.submit
 
 
-def slowdown(row: Finished) -> float:
-    """Slowdown (w + r) / r, also called stretch; no unit, at least 1.
-
-    A job that ran 0 s has slowdown 1 if it did not wait, else infinity. Feitelson, Rudolph,
-    Schwiegelshohn, Sevcik and Wong, "Theory and practice in parallel job scheduling" (1997).
-    """
-    run = running(row)
-    if run > 0:
-        return turnaround(row) / run
-    return math.inf if waiting(row) > 0 else 1.0
-
-
 def bounded_slowdown(row: Finished, threshold: float = THRESHOLD) -> float:
     """Bounded slowdown max(1, (w + r) / max(r, threshold)); no unit, at least 1.
 
@@ -106,17 +90,6 @@ def bounded_slowdown(row: Finished, threshold: float = THRESHOLD) -> float:
     if threshold <= 0:
         raise ValueError(f"the threshold must be above 0 s, not {threshold:g}")
     return max(1.0, turnaround(row) / max(running(row), threshold))
-
-
-def per_processor_bounded_slowdown(row: Finished, threshold: float = THRESHOLD) -> float:
-    """Bounded slowdown per processor max(1, (w + r) / (p max(r, threshold))); no unit.
-
-    It asks no less patience of a job because it made itself short by using p processors.
-    Zotkin and Keleher, "Job-length estimation and performance in backfilling schedulers" (1999).
-    """
-    if threshold <= 0:
-        raise ValueError(f"the threshold must be above 0 s, not {threshold:g}")
-    return max(1.0, turnaround(row) / (row.processors * max(running(row), threshold)))
 
 
 # ------------------------------------------------------------------------------- distributions
@@ -200,122 +173,6 @@ def utilisation(rows: Iterable[Finished], processors: int,
     return used / (processors * (last - first))
 
 
-class Load(NamedTuple):
-    """The state from `time` (s) on: waiting and running jobs, and the processors of each."""
-
-    time: float
-    queued: int
-    queued_procs: int
-    running: int
-    busy_procs: int
-
-
-def load(rows: Iterable[Finished]) -> List[Load]:
-    """Queue and machine over time: one entry for each moment at which something happened.
-
-    An entry is what holds after all ends, submissions and starts of its moment. Jobs that never
-    ran are left out, for when they left the queue is not known.
-    """
-    times, states = _moments(ran(rows))
-    return [Load(time, state >> 3 * _BITS, state >> 2 * _BITS & _MASK, state >> _BITS & _MASK,
-                 state & _MASK) for time, state in zip(times, states)]
-
-
-# A state is the four counters of Load as parts of one integer, so that a job changes all of them
-# with one addition: with half a million moments that is what takes the time.
-_BITS = 40
-_MASK = (1 << _BITS) - 1
-_QUEUED = 1 << 3 * _BITS
-_QUEUED_PROCS = 1 << 2 * _BITS
-_RUNNING = 1 << _BITS
-
-
-def _moments(jobs: Iterable[Finished]) -> Tuple[List[float], List[int]]:
-    """The moments at which something happened, and the state after each."""
-    changes: Dict[float, int] = defaultdict(int)
-    for row in jobs:
-        waits = _QUEUED + _QUEUED_PROCS * row.processors
-        runs = _RUNNING + row.processors
-        changes[row.submit] += waits
-        changes[row.start] += runs - waits
-        changes[row.end] -= runs
-    times = sorted(changes)
-    return times, list(accumulate(map(changes.__getitem__, times)))
-
-
-def _spells(jobs: Iterable[Finished], window: Window) -> List[Tuple[float, int]]:
-    """Seconds and state of each stretch of the window in which nothing happened."""
-    first, last = window
-    times, states = _moments(jobs)
-    if not times or last <= first:
-        return []
-    begin, end = bisect_right(times, first), bisect_left(times, last)
-    states = [states[begin - 1] if begin else 0, *states[begin:end]]
-    times = times[begin:end]
-    return list(zip(map(sub, [*times, last], [first, *times]), states))
-
-
-def queue_length(rows: Iterable[Finished], window: Optional[Window] = None) -> Distribution:
-    """Waiting jobs over the time of the window (the makespan unless given).
-
-    Each length weighs as many seconds as it held: the mean is that of time, and the q-th
-    percentile the smallest length that was not exceeded for a share q of the time. `count` is
-    the number of different stretches.
-    """
-    jobs = ran(rows)
-    return _queue_length(_spells(jobs, window or span(jobs)))
-
-
-def _queue_length(spells: Sequence[Tuple[float, int]]) -> Distribution:
-    held: Dict[int, float] = defaultdict(float)
-    for seconds, state in spells:
-        held[state >> 3 * _BITS] += seconds
-    if not held:
-        return Distribution(0, None, None, None, None)
-    lengths = sorted(held)
-    passed = list(accumulate(held[length] for length in lengths))
-
-    def reached(share: float) -> int:
-        return lengths[bisect_left(passed, share * passed[-1])]
-
-    average = math.fsum(length * held[length] for length in lengths) / passed[-1]
-    return Distribution(len(spells), average, reached(0.5), reached(0.95), lengths[-1])
-
-
-def throughput(rows: Iterable[Finished], window: Optional[Window] = None) -> float:
-    """Completed jobs per hour over the window (the makespan unless given); 0 for an empty one."""
-    jobs = ran(rows)
-    first, last = window or span(jobs)
-    if last <= first:
-        return 0.0
-    done = sum(row.status == JobState.COMPLETED and first <= row.end <= last
-               for row in jobs)
-    return done * 3600 / (last - first)
-
-
-def loss_of_capacity(rows: Iterable[Finished], processors: int,
-                     window: Optional[Window] = None) -> float:
-    """Share (0 to 1) of the machine that idled although waiting jobs wanted it.
-
-    The integral of min(processors wanted by waiting jobs, idle processors) over the window (the
-    makespan unless given), divided by processors x window. What is neither used nor lost nobody
-    asked for. Krevat, Castanos and Moreira, "Job scheduling for the BlueGene/L system" (JSSPP
-    2002); Leung, Sabin and Sadayappan, "Parallel job scheduling policies to improve fairness: a
-    case study" (ICPP workshops 2010).
-    """
-    jobs = ran(rows)
-    window = _window(jobs, processors, window)
-    return _loss_of_capacity(_spells(jobs, window), processors)
-
-
-def _loss_of_capacity(spells: Sequence[Tuple[float, int]], processors: int) -> float:
-    total = math.fsum(seconds for seconds, _ in spells)
-    lost = math.fsum(
-        seconds * max(0, min(state >> 2 * _BITS & _MASK, processors - (state & _MASK)))
-        for seconds, state in spells if state >= _QUEUED)
-    return lost / (processors * total) if total else 0.0
-
-
 def _window(jobs: Sequence[Finished], processors: int, window: Optional[Window]) -> Window:
     if processors < 1:
         raise ValueError(f"a machine has at least 1 processor, not {processors}")
@@ -323,14 +180,6 @@ def _window(jobs: Sequence[Finished], processors: int, window: Optional[Window])
 
 
 # ------------------------------------------------------------------------------------ fairness
-
-
-@dataclass(frozen=True)
-class Fairness:
-    """Jain's index of the users' means (1: all fare alike, 1/n: one bears all), and the means."""
-
-    index: Optional[float]
-    means: Dict[str, float]
 
 
 def jain_index(values: Iterable[float]) -> Optional[float]:
@@ -349,65 +198,7 @@ def jain_index(values: Iterable[float]) -> Optional[float]:
     return math.fsum(shares) ** 2 / (len(shares) * math.fsum(share * share for share in shares))
 
 
-def fairness(rows: Iterable[Finished],
-             metric: Callable[[Any], float] = bounded_slowdown) -> Fairness:
-    """How evenly the users fare: the mean of the metric over each user's jobs, and Jain's index
-    of these means. Jobs without a `user` are left out."""
-    values: Dict[str, List[float]] = {}
-    for row in ran(rows):
-        user = getattr(row, "user", None)
-        if user not in (None, ""):
-            values.setdefault(str(user), []).append(metric(row))
-    means = {user: math.fsum(own) / len(own) for user, own in sorted(values.items())}
-    return Fairness(jain_index(means.values()), means)
-
-
-# ------------------------------------------------------------------------------------ trimming
-
-
-def trim(rows: Iterable[Row], warm_up: float = 0.0, cool_down: float = 0.0) -> List[Row]:
-    """The jobs submitted no earlier than `warm_up` seconds after the first submission and no
-    later than `cool_down` seconds before the last: those that met neither the empty machine of
-    the beginning nor the drained queue of the end. Raises ValueError for negative seconds."""
-    if not (warm_up >= 0 and cool_down >= 0):
-        raise ValueError("warm-up and cool-down are seconds from 0 on")
-    rows = list(rows)
-    if not rows:
-        return rows
-    first = min(row.submit for row in rows) + warm_up
-    last = max(row.submit for row in rows) - cool_down
-    return [row for row in rows if first <= row.submit <= last]
-
-
 # ------------------------------------------------------------------------------------- results
-
-
-def summary(rows: Iterable[Finished], processors: int, warm_up: float = 0.0,
-            cool_down: float = 0.0, threshold: float = THRESHOLD) -> Dict[str, Any]:
-    """All metrics of the rows, by `vrm.results.summary.summarise`, which says more."""
-    from vrm.results.summary import Moments, summarise
-    rows = list(rows)
-    counts = {state.value: 0 for state in JobState if state.ended}
-    for row in rows:
-        counts[row.status] += 1
-    columns = columns_of(ran(rows))
-    return summarise(columns, Moments.of(columns), counts, processors, warm_up, cool_down,
-                     threshold)
-
-
-def columns_of(jobs: Sequence[Finished]) -> Any:
-    """Jobs that ran, as `vrm.results.summary.Columns`."""
-    import numpy as np
-    from vrm.results.summary import Columns
-    users: Dict[str, int] = {"": 0}
-    numbers = [users.setdefault(str(getattr(row, "user", None) or ""), len(users))
-               for row in jobs]
-    submit, start, end = (np.array([getattr(row, name) for row in jobs], float)
-                          for name in ("submit", "start", "end"))
-    return Columns(submit, start, end,
-                   np.array([row.processors for row in jobs], np.int64),
-                   np.array([row.status == JobState.COMPLETED for row in jobs], bool),
-                   np.array(numbers, np.int64), tuple(users))
 
 
 def closing_line(algorithm: str, backfilling: Any, rows: Iterable[Finished]) -> str:

@@ -85,7 +85,7 @@ def summarise(jobs: Columns, moments: Moments, counts: Mapping[str, int], proces
     """All metrics of a run on `processors` cores, ready for JSON (None where there is no value).
 
     Averages are over the jobs that ran (`jobs` of them), completed or not. With `warm_up` or
-    `cool_down` (s) they are over the jobs that `vrm.results.metrics.trim` leaves, and what belongs
+    `cool_down` (s) they are over the jobs submitted between these, and what belongs
     to the machine (utilisation, queue, loss, throughput) is over the time between their limits;
     the makespan stays that of all. `slowdown` leaves out the jobs that ran 0 s. `counts` are the
     jobs by how they ended. ValueError when trimming leaves no time, or for a bad threshold or

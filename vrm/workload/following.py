@@ -6,7 +6,7 @@
   taken, reading goes on behind that. If its beginning is another, the new content is read from
   its start: all its lines are new ones.
 - A file that has shrunk or vanished may be in the middle of being saved. That is believed when two
-  looks in a row find the same (`QueueFollower.unsettled` tells that a second one is due).
+  looks in a row find the same.
 """
 
 from __future__ import annotations
@@ -69,11 +69,6 @@ class QueueFollower:
         self._seen: Any = None  # the state of the file that was read to its end
         self._doubt: Any = None  # the state of a shrunken or vanished file, until seen again
         self._skipped = 0  # how far a line too long has been searched for its end
-
-    @property
-    def unsettled(self) -> bool:
-        """The file has shrunk or vanished; another look soon will tell whether for good."""
-        return self._doubt is not None
 
     def take_notices(self) -> List[str]:
         """What happened to the file since the last call, each thing once, in whole sentences."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Deque, Iterable, Iterator, List, Optional, Tuple
+from typing import Deque, Iterable, Iterator, List, Tuple
 
 from vrm.workload.following import Line, QueueFollower
 from vrm.workload.grammar import LineError
@@ -61,7 +61,3 @@ class Replay:
         if lines:
             self.position = lines[-1].position
         return lines
-
-    def next_due(self) -> Optional[float]:
-        """When the next line that was read is due; None when none waits."""
-        return self._waiting[0][0] if self._waiting else None

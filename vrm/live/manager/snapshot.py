@@ -13,13 +13,11 @@ from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.fields import DETAILS, JOB, TABLE, getter
 from vrm.model.job import Details
 from vrm.model.ranges import fold
+from vrm.results.state import FORMATS
 from vrm.run.book import JobBook
 from vrm.run.reasons import STOPPING, Reasons, parked
 from vrm.run.state import State
 from vrm.scheduling import Scheduler
-
-FORMAT = 2
-"""Of the state file; 1, of vrm 0.1, had a value for each waiting job and lists of ids."""
 
 
 def snapshot(now: float, settings: Settings, scheduler: Scheduler, state: State,
@@ -34,7 +32,7 @@ def snapshot(now: float, settings: Settings, scheduler: Scheduler, state: State,
     """
     cluster, book = state.cluster, state.book
     return {
-        "format": FORMAT, "time": now,
+        "format": FORMATS[-1], "time": now,
         "manager": {"host": socket.gethostname(), "pid": os.getpid(), "start": started,
                     "phase": phase},
         "scheduling": settings.rules.record(),
