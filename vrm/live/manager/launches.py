@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 from typing import Dict, List
@@ -13,8 +12,7 @@ from vrm.live.manager.ends import Ends
 from vrm.live.manager.nodes import Nodes
 from vrm.live.manager.running import Running
 from vrm.live.manager.verdict import verdict
-from vrm.live.spawn.remote import UNREACHED
-from vrm.live.spawn.spawner import (Ended, LaunchFailed, LaunchRequest, Spawner, SpawnerError,
+from vrm.live.spawn.spawner import (Ended, Failure, LaunchFailed, LaunchRequest, Spawner, SpawnerError,
                                     SpawnerLost, Started, SupervisorLost)
 from vrm.live.batch.adoption import Adoption
 from vrm.model import Booking, Job, JobState
@@ -30,8 +28,6 @@ CLOSED_FOR = 15.0
 
 FILES = 1000
 """Rankfiles of different content that are remembered."""
-
-_FULL_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 
 
 class Launches:
@@ -131,7 +127,7 @@ class Launches:
             if running is None:
                 continue
             if isinstance(event, LaunchFailed):
-                self._not_launched(running, event.message)
+                self._not_launched(running, event)
             elif isinstance(event, Started):
                 running.session = event.supervisor_pid
                 self.adoption.add(running.job.id, event.supervisor_pid, desk.now)
@@ -144,16 +140,14 @@ class Launches:
                 running.session = event.supervisor_pid
                 ends.lost(running)
 
-    def _not_launched(self, running: Running, message: str) -> None:
-        desk = self.desk
-        if message.endswith(_FULL_DISK) or message.startswith("marker file"):
-            del desk.running[running.job.id]
-            self._no_room(running.job, message)
-        elif message.startswith(
-                desk.cluster.nodes[running.booking.placement.nodes[0]].name + UNREACHED):
-            self._unreached(running, message)
+    def _not_launched(self, running: Running, event: LaunchFailed) -> None:
+        if event.kind is Failure.DISK:
+            del self.desk.running[running.job.id]
+            self._no_room(running.job, event.message)
+        elif event.kind is Failure.UNREACHED:
+            self._unreached(running, event.message)
         else:
-            self.ends.ended(running, None, JobState.FAILED, f"could not start: {message}")
+            self.ends.ended(running, None, JobState.FAILED, f"could not start: {event.message}")
 
     def _unreached(self, running: Running, why: str) -> None:
         """A job was not started since its node does not answer: others will do, or the same later.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import array
 import collections
 import contextlib
+import enum
 import errno
 import importlib.util
 import json
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from vrm.live.spawn import supervisor
-from vrm.live.spawn.remote import Relay
+from vrm.live.spawn.remote import UNREACHED, Relay
 from vrm.system.errors import RunError
 from vrm.system.files import read_own
 from vrm.system.processes import boot_id, read_stat
@@ -282,6 +283,15 @@ class Ended:
     clean: bool = False
 
 
+class Failure(enum.Enum):
+    """Why a job could not be started: files of vrm cannot be written now, its node cannot be
+    reached now, or it is something that the next attempt would meet again."""
+
+    DISK = enum.auto()
+    UNREACHED = enum.auto()
+    JOB = enum.auto()
+
+
 @dataclass(frozen=True)
 class LaunchFailed:
     """A job could not be started; `problem` as for `Ended`."""
@@ -289,6 +299,21 @@ class LaunchFailed:
     id: JobId
     message: str
     problem: Optional[str] = None
+    kind: Failure = field(default=Failure.JOB, compare=False)
+
+
+_FULL_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+
+
+def _failed(request: LaunchRequest, message: str, problem: Optional[str]) -> LaunchFailed:
+    """The event, with its kind: supervisors, which record it in a file, give its text alone."""
+    if message.endswith(_FULL_DISK) or message.startswith("marker file"):
+        kind = Failure.DISK
+    elif request.host and message.startswith(request.host + UNREACHED):
+        kind = Failure.UNREACHED
+    else:
+        kind = Failure.JOB
+    return LaunchFailed(request.id, message, problem, kind)
 
 
 @dataclass(frozen=True)
@@ -674,7 +699,7 @@ class Spawner:
                 told.append(Ended(launch.request.id, ExitStatus(*status), problem, clean))
             else:
                 message, problem, clean = values
-                told.append(LaunchFailed(launch.request.id, message, problem))
+                told.append(_failed(launch.request, message, problem))
             each.launch = None
             self._live.remove(launch.request.id)
             if clean and problem is None and len(self._idle) < KEPT:
@@ -724,7 +749,7 @@ class Spawner:
             except RecordError:
                 continue
             if status is not None:
-                event = (LaunchFailed(request.id, status.error, problem) if status.error is not None
+                event = (_failed(request, status.error, problem) if status.error is not None
                          else Ended(request.id, status, problem))
                 break
         self._live.remove(request.id)
