@@ -53,7 +53,8 @@ class FieldError(ValueError):
 # ------------------------------------------------------------------------------ kinds of values
 
 
-def _same(value: Any) -> Any:
+def same(value: Any) -> Any:
+    """The value."""
     return value
 
 
@@ -89,11 +90,11 @@ class Kind:
     sound: shapes.Check
     write: Callable[[Any], List[str]] = _once
     repeated: bool = False
-    to_record: Callable[[Any], Any] = _same
-    of_record: Callable[[Any], Any] = _same
-    plain: Callable[[Any], Any] = _same
-    of_plain: Callable[[Any], Any] = _same
-    cell: Callable[[str], Any] = _same
+    to_record: Callable[[Any], Any] = same
+    of_record: Callable[[Any], Any] = same
+    plain: Callable[[Any], Any] = same
+    of_plain: Callable[[Any], Any] = same
+    cell: Callable[[str], Any] = same
     plain_sound: shapes.Check = shapes.line
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Dict, FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model.amounts import thousandths
@@ -173,8 +174,10 @@ class Job:
     def but(self, **changes: Any) -> Job:
         """The same job with other values of some of its attributes."""
         twin = Job.__new__(Job)
-        for name in Job.__slots__:
-            setattr(twin, name, changes[name] if name in changes else getattr(self, name))
+        for name, value in zip(Job.__slots__, _all_of(self)):
+            setattr(twin, name, value)
+        for name, value in changes.items():
+            setattr(twin, name, value)
         return twin
 
     @property
@@ -217,6 +220,9 @@ class Details:
 
 PLAIN = Details()
 """Those of a line with nothing but its columns."""
+
+
+_all_of = attrgetter(*Job.__slots__)
 
 
 def application_kind(app: str) -> str:

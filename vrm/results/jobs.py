@@ -161,10 +161,11 @@ def more_columns(values: Mapping[str, Any]) -> str:
     return "," + ",".join(cells)
 
 
+_NOTHING = tuple(each.plain_default for each in MORE)
 _DEFAULTS = [(each.column, each.plain_default) for each in MORE]
+_more_of = attrgetter(*(each.column for each in MORE))
 _OF_JOB, _OF_DETAILS = ([(each.column, getter(each), each.kind.plain) for each in MORE
                          if each.kept == kept] for kept in (JOB, DETAILS))
-_VALUES = [(each.column, each.at, each.plain_default, each.kind.of_plain) for each in MORE]
 
 
 def fields_of(job: Job, details: Details) -> Dict[str, Any]:
@@ -177,14 +178,15 @@ def fields_of(job: Job, details: Details) -> Dict[str, Any]:
 def submitted(row: "JobRow", submit: float) -> Tuple[Job, Details]:
     """What was submitted, as far as a row tells; `submit` is when. ValueError for a row that says
     what no job can have."""
-    values = {at: of_plain(getattr(row, column)) for column, at, default, of_plain in _VALUES
-              if getattr(row, column) != default}
-    if "cores" not in values and row.cores:
-        values["cores"] = max(1, row.processors // row.procs)
-    if not values:
-        return Job(row.id, row.app, row.procs, row.walltime, submit, row.exclusive), PLAIN
+    # Before there was a column for it, only the cores that a rank had said how many it wants.
+    width = max(1, row.processors // row.procs) if row.cores else 1
+    said = _more_of(row)
+    if said == _NOTHING:
+        return Job(row.id, row.app, row.procs, row.walltime, submit, row.exclusive, width), PLAIN
+    values = {field.at: field.kind.of_plain(value) for field, value, default in
+              zip(MORE, said, _NOTHING) if value != default}
     return made({"app": row.app, "procs": row.procs, "walltime": row.walltime,
-                 "exclusive": row.exclusive, **values}, row.id, submit)
+                 "exclusive": row.exclusive, "cores": width, **values}, row.id, submit)
 
 
 _special = re.compile(r'[,"\\\n\r\0]').search
@@ -483,13 +485,17 @@ def read_jobs(path: PathLike) -> Iterator[JobRow]:
             return
         convert = _converters(name, _split(header))
         known = max(at for at, each in enumerate(convert, 1) if each[2] is _PARSERS[each[0]])
-        there = convert[:known]  # those behind have their defaults
+        there = [(index, parse) for _, index, parse in convert[:known]]
+        names = [column for column, _, _ in convert[:known]]  # the others have their defaults
+        new = JobRow.__new__
         for number, line in enumerate(file, 2):
             if not line.endswith("\n"):
                 return
             values = _split(line)
             try:
-                row = JobRow(*[parse(values[index]) for _, index, parse in there])
+                # At once, and not by guarded assignments: reports read jobs by the million.
+                row = new(JobRow)
+                row.__dict__.update(zip(names, [parse(values[index]) for index, parse in there]))
             except (ValueError, IndexError) as error:
                 what = _first_bad(convert, values)
                 raise JobFileError(f"{name}:{number}: {what}") from error

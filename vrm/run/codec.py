@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 from vrm.model import AnyPlacement, Cluster, CorePlacement, Job, Node, Placement
-from vrm.model.fields import DETAILS, JOB, LINE, TABLE, getter, made
+from vrm.model.fields import DETAILS, JOB, LINE, TABLE, getter, made, same
 from vrm.model.job import PLAIN, Details
 from vrm.model.ranges import fold, numbers
 
 Record = Dict[str, Any]
 
 
-_OF_JOB, _OF_DETAILS = ([(each.record, getter(each), each.always, each.default, each.kind.to_record)
+_OF_JOB, _OF_DETAILS = ([(each.record, getter(each), each.always, each.default,
+                          each.kind.to_record if each.kind.to_record is not same else None)
                          for each in TABLE if each.kept == kept and each.record]
                         for kept in (JOB, DETAILS))
 _VALUES = [(each.record, each.at, each.kind.of_record) for each in TABLE
@@ -27,7 +28,7 @@ def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = ()) 
         for key, get, always, default, convert in fields:
             value = get(of)
             if always or value != default:
-                record[key] = convert(value)
+                record[key] = convert(value) if convert is not None else value
         of = details
     if indices:
         record["array"] = fold(indices)

@@ -103,7 +103,7 @@ class QueueWorkload:
                     return
                 self.taken += 1
                 if fields:
-                    job = one.but(id=job_id)
+                    job = one if job_id == first else one.but(id=job_id)
                 else:
                     job = Job(job_id, wanted.app, wanted.procs, wanted.seconds, offset,
                               wanted.exclusive)

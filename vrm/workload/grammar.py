@@ -96,6 +96,8 @@ COLUMNS: Dict[str, Field] = {
 """What stands first in a line, in this order: the fields of the table that `vrm submit` has no option
 for, and the delay of a recorded line."""
 
+_COLUMNS = tuple(COLUMNS.items())
+
 FIELDS: Dict[str, Field] = {field.word: field for field in TABLE if field.option is not None}
 """The `key=value` fields."""
 
@@ -122,7 +124,7 @@ def job_of_words(words: List[str]) -> QueueLine:
 
 
 def _understood(words: List[str]) -> QueueLine:
-    entries = list(COLUMNS.items())
+    entries = _COLUMNS
     values: Dict[str, Any] = {"delay": None}
     fields: Dict[str, Any] = {}
     for index, word in enumerate(words):
@@ -133,10 +135,11 @@ def _understood(words: List[str]) -> QueueLine:
             if not is_field:
                 raise LineError(f"`{show(word)}` is after the key=value fields and is none; "
                                 f"quote a value with blanks: name='run 1'")
-            if key not in FIELDS:
+            field = FIELDS.get(key)
+            if field is None:
                 _refuse_field(key)
-            read = _read(key, value, FIELDS[key])
-            if FIELDS[key].kind.repeated:
+            read = _read(key, value, field)
+            if field.kind.repeated:
                 name, value = read
                 if name in fields.setdefault(key, {}):
                     raise LineError(f"{key}: `{show(name)}` is given twice")
