@@ -21,7 +21,7 @@ from vrm.model.job import PLAIN, Details
 from vrm.results import state
 from vrm.results.jobs import JobRow, JobWriter, fields_of, read_jobs, submitted
 from vrm.run import codec, journal as journals, journal_check
-from vrm.simulation import simulate
+from vrm.simulation import Submission, simulate
 from vrm.workload.grammar import COLUMNS, FIELDS, QueueLine, parse_line
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=9)
@@ -245,3 +245,31 @@ def test_a_new_field_is_one_row(tmp_path: Path) -> None:
     vrm("simulate", str(log / "jobs.csv"), "--nodes", "2", "--out", str(tmp_path / "again"))
     lines = (tmp_path / "again" / "jobs.csv").read_text().splitlines()[1:]
     assert sorted(line.split(",")[-1] for line in lines) == ["blue", "green"]
+
+
+# ------------------------------------------------------------------- the limit, and what is expected
+
+
+def test_limits_go_by_the_walltime_and_scheduling_by_what_is_expected() -> None:
+    """Job 2 fits before job 1 starts, by what is expected of 0 and 2; job 0 is ended at its limit."""
+    jobs = [Job(0, "a", 1, 100.0, expected=50.0), Job(1, "a", 2, 60.0), Job(2, "a", 1, 150.0,
+                                                                           expected=50.0)]
+    runs = [200.0, 10.0, 30.0]
+    outcome = simulate(map(Submission, jobs, runs), nodes=2, backfill="easy", kill=True)
+    assert {job.id: (job.start, job.end, job.status) for job in outcome.jobs} == {
+        2: (0, 30, "completed"), 0: (0, 100, "timeout"), 1: (100, 110, "completed")}
+    limits = [job.but(expected=job.walltime) for job in jobs]
+    outcome = simulate(map(Submission, limits, runs), nodes=2, backfill="easy", kill=True)
+    assert {job.id: job.start for job in outcome.jobs} == {0: 0, 1: 100, 2: 110}
+
+
+def test_a_request_is_a_key() -> None:
+    one, other = (Job(number, "a", 4, 9.0, cores=2, resources={"gpu": 1, "disk": 0.1, "net": 0},
+                      features=frozenset({"fast"})) for number in range(2))
+    assert one.request == other.request and hash(one.request) == hash(other.request)
+    assert one.request.per_task == (("disk", 100), ("gpu", 1000))
+    assert one.request.cores == 8
+    plain = Job(2, "a", 4, 9.0)
+    assert plain.request is Job(3, "b", 4, 10.0).request and plain.request != one.request
+    with pytest.raises(ValueError, match="amount"):
+        Job(4, "a", 1, 1.0, resources={"gpu": -1})

@@ -19,7 +19,7 @@ _new = tuple.__new__
 
 
 class Booking(NamedTuple):
-    """A running job: its placement, start, and expected end (start + estimate), in seconds."""
+    """A running job: its placement, start, and expected end (start + expected run time), in seconds."""
 
     job: Job
     placement: AnyPlacement
@@ -229,7 +229,7 @@ class Cluster(Pool):
         return sum(node.cores for node in self.nodes)
 
     def book(self, job: Job, placement: AnyPlacement, now: float) -> Booking:
-        """Give the placement's cores to the job until `now` plus its estimate.
+        """Give the placement's cores to the job until `now` plus its expected run time.
 
         Raises ValueError when one of them is not free: a policy has erred.
         """

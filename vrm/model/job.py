@@ -123,8 +123,8 @@ class Job:
     by the one, scheduling by the other. Jobs of a higher `priority` come first, whatever the
     ordering. `user` is whose job it is, where a workload says so: for orderings that look at users.
 
-    `procs`, `cores`, `exclusive`, `resources` and `features` are those of the request, and
-    `estimate` is what is expected, by the names that orderings of users know them by.
+    `procs`, `cores`, `exclusive`, `resources` and `features` are those of the request, by the names
+    that orderings of users know them by.
     """
 
     id: int
@@ -137,7 +137,6 @@ class Job:
     user: str
     procs: int = field(repr=False, compare=False)
     cores: int = field(repr=False, compare=False)
-    estimate: float = field(repr=False, compare=False)
     exclusive: bool = field(repr=False, compare=False)
     resources: Mapping[str, float] = field(repr=False, compare=False)
     features: FrozenSet[str] = field(repr=False, compare=False)
@@ -161,7 +160,7 @@ class Job:
         self.app = app
         self.request = request
         self.walltime = estimate
-        self.expected = self.estimate = estimate if expected is None else expected
+        self.expected = estimate if expected is None else expected
         self.submit = submit
         self.priority = priority
         self.user = user
@@ -179,6 +178,11 @@ class Job:
         for name, value in changes.items():
             setattr(twin, name, value)
         return twin
+
+    @property
+    def estimate(self) -> float:
+        """What is expected, by the name that orderings of users know it by."""
+        return self.expected
 
     @property
     def kind(self) -> str:

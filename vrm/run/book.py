@@ -106,7 +106,7 @@ class JobBook:
         self.parked: Dict[int, Entry] = {}
         self._wishes: Dict[Tuple[Dependency, ...], Wish] = {}
         self._latest: Optional[Wish] = None
-        self._longest: List[Tuple[float, int]] = []  # (-estimate, id) of what was queued, a heap
+        self._longest: List[Tuple[float, int]] = []  # (-walltime, id) of what was queued, a heap
         self._deadline = math.inf
 
     @property
@@ -275,7 +275,7 @@ class JobBook:
         elif job_id not in self.queue:
             self.parked.pop(job_id, None)
             self.queue.add(entry.job)
-            heapq.heappush(self._longest, (-entry.job.estimate, job_id))
+            heapq.heappush(self._longest, (-entry.job.walltime, job_id))
 
     def _take_out(self, entry: Entry) -> None:
         """Out of wherever it waits, if it does."""
@@ -341,7 +341,7 @@ class JobBook:
         now, and take back such as would after all; gives those that were put aside."""
         if deadline > self._deadline:
             for entry in [entry for entry in self.parked.values() if entry.late]:
-                entry.late = now + entry.job.estimate > deadline
+                entry.late = now + entry.job.walltime > deadline
                 self._place(entry)
         self._deadline = deadline
         late = []

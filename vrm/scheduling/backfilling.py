@@ -153,7 +153,7 @@ class Easy(Dispatcher):
             size = size_of(job)
             if size > room:
                 continue
-            beyond = now + job.estimate > shadow
+            beyond = now + job.expected > shadow
             if beyond and size > spare:
                 continue
             placement = policy.place(job, view)
@@ -185,7 +185,7 @@ class Easy(Dispatcher):
         for job in jobs:
             if not policy.fits(job, view):
                 continue
-            if now + job.estimate <= known.time:
+            if now + job.expected <= known.time:
                 placement = policy.place(job, view)
             else:
                 placement = _beside_head(job, known, view, policy, too_large)

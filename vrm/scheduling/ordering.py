@@ -71,14 +71,14 @@ class _Fcfs(Ordering):
 
 
 ORDERINGS.register("FCFS")(_Fcfs("FCFS", lambda job, now, nodes: -job.submit, static=True))
-_builtin("FCSJ", lambda job, now, nodes: (now - job.submit) / job.estimate,
+_builtin("FCSJ", lambda job, now, nodes: (now - job.submit) / job.expected,
          vector=lambda v: v[0] / v[1])
-_builtin("WFP1", lambda job, now, nodes: (now - job.submit) / job.estimate * nodes,
+_builtin("WFP1", lambda job, now, nodes: (now - job.submit) / job.expected * nodes,
          vector=lambda v: v[0] / v[1] * v[2])
-_builtin("WFP3", lambda job, now, nodes: _cube((now - job.submit) / job.estimate) * nodes,
+_builtin("WFP3", lambda job, now, nodes: _cube((now - job.submit) / job.expected) * nodes,
          vector=_wfp3)
-_builtin("SJF", lambda job, now, nodes: -job.estimate, static=True)
-_builtin("LJF", lambda job, now, nodes: job.estimate, static=True)
+_builtin("SJF", lambda job, now, nodes: -job.expected, static=True)
+_builtin("LJF", lambda job, now, nodes: job.expected, static=True)
 
 
 def _own(text: str, own: Callable[..., Any]) -> Utility:
@@ -113,5 +113,5 @@ def make_ordering(text: str) -> Ordering:
     except ExpressionError as error:
         raise PolicyError(str(error)) from error
     return Ordering(text.strip(), lambda job, now, nodes: formula(
-        (now - job.submit, job.estimate, nodes, job.procs, job.submit, job.id)),
+        (now - job.submit, job.expected, nodes, job.procs, job.submit, job.id)),
         "q" not in used, compile_vector(text, NAMES))

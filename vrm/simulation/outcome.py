@@ -20,7 +20,7 @@ _SWF_STATUS = {"completed": 1, "timeout": 0}
 class Watcher:
     """Is told of every start and end on the cluster; override what you need.
 
-    `booking` has `job`, `start`, `expected_end` (start + estimate, s) and `placement`.
+    `booking` has `job`, `start`, `expected_end` (start + expected run time, s) and `placement`.
     """
 
     def booked(self, booking: Booking) -> None:

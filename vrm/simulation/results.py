@@ -112,9 +112,9 @@ class Results:
             how |= OVERTOOK
         procs = job.procs
         self._jobs += _pack_job(job.id, procs, procs * job.cores, user, app, how,
-                                job.submit, booking.start, end, job.estimate)
+                                job.submit, booking.start, end, job.walltime)
         if self._writer is not None:
-            row = (job.id, job.app, job.procs, job.submit, booking.start, end, job.estimate,
+            row = (job.id, job.app, job.procs, job.submit, booking.start, end, job.walltime,
                    status, job.exclusive, start.backfilled, plain(booking.placement))
             self._rows.append(row if self._details is None else (*row, self._more(job)))
             if len(self._rows) >= BATCH:
@@ -134,7 +134,7 @@ class Results:
     def _never_ran(self, job: Job, status: str, end: Optional[float], reason: str) -> None:
         self.counts[status] += 1
         if self._writer is not None:
-            line = job_line(job.id, job.app, job.procs, job.submit, None, end, job.estimate,
+            line = job_line(job.id, job.app, job.procs, job.submit, None, end, job.walltime,
                             status, exclusive=job.exclusive, reason=reason)
             self._rows.append(line if self._details is None else f"{line[:-1]}{self._more(job)}\n")
 

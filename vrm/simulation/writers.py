@@ -349,7 +349,7 @@ class EvalysWriter:
         app = job.app.replace(",", " ")
         self._lines.append(
             f"{job.id},{self._workload},{app},{seconds_text(job.submit)},{job.procs},"
-            f"{seconds_text(job.estimate)},{int(status == 'completed')},{state},"
+            f"{seconds_text(job.walltime)},{int(status == 'completed')},{state},"
             f"{seconds_text(start)},{seconds_text(run)},{seconds_text(end)},"
             f"{seconds_text(start - job.submit)},{seconds_text(turnaround)},{stretch},{cores},,\n")
         if len(self._lines) >= 500:

@@ -376,7 +376,7 @@ def write(path: Union[str, Path], submissions: Iterable[Submission], header: Dic
                 wait = text_of(starts(job.id)[0] - job.submit)
             app = _code(_program(job.app), apps)
             out.write(f"{job.id} {text_of(job.submit)} {wait} {text_of(run)} {job.procs} -1 -1 "
-                      f"{job.procs} {text_of(job.estimate)} -1 {status(job.id)} {_code(job.user, users)} -1 {app} "
+                      f"{job.procs} {text_of(job.walltime)} -1 {status(job.id)} {_code(job.user, users)} -1 {app} "
                       "-1 -1 -1 -1\n")
             rows += 1
     return rows

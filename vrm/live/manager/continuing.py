@@ -134,7 +134,7 @@ class Continuing:
         if found.trouble:
             desk.tell("warning", found.trouble)
         if placement is None:
-            booking = Booking(job, old, start["time"], start["time"] + job.estimate)
+            booking = Booking(job, old, start["time"], start["time"] + job.expected)
         else:
             booking = desk.cluster.book(job, placement, start["time"])
         running = Running(Start(booking, start["backfilled"]), taken_over=True, marker=found.marker,

@@ -91,11 +91,11 @@ class Ends:
         job, wish = running.job, self.desk.settings.walltime
         if wish == "kill":
             self.desk.tell("warning", f"#{job.id} {job.app}: ran longer than its estimate of "
-                                      f"{job.estimate:g} s; ending it (Walltime: kill)")
+                                      f"{job.walltime:g} s; ending it (Walltime: kill)")
             self.end_job(running, "timeout")
         elif wish == "warn":
             self.desk.tell("warning", f"#{job.id} {job.app}: runs longer than its estimate of "
-                                      f"{job.estimate:g} s")
+                                      f"{job.walltime:g} s")
 
     # A job has ended.
 

@@ -244,7 +244,7 @@ class Manager:
         for job in late:
             self.desk.tell(
                 "note", f"#{job.id} {job.app} waits for another allocation: its estimate is "
-                        f"{job.estimate:g} s, and in {max(0.0, self.end.closing - now):.0f} "
+                        f"{job.walltime:g} s, and in {max(0.0, self.end.closing - now):.0f} "
                         "s this one stops starting jobs (End)")
 
     # What can wait until the next jobs have started.

@@ -99,7 +99,7 @@ class Records:
             job = entry.job
             cluster = codec.cluster_of(past.run_of.get(job_id, {}), self.cluster)
             booking = Booking(job, codec.placement_of(start["placement"], cluster),
-                              start["time"], start["time"] + job.estimate) if start else None
+                              start["time"], start["time"] + job.expected) if start else None
             self.pending.append(Outcome(job, JobState(end["state"]), end["reason"], booking,
                                         bool(start and start["backfilled"]), end["exit_code"],
                                         end["time"], cluster=cluster,
@@ -157,7 +157,7 @@ class Records:
         text = PlacementText(outcome.cluster.nodes) if outcome.cluster else self.text
         return JobRow(
             job.id, job.app, job.procs, job.submit, booking.start if booking else None,
-            outcome.end if booking else None, job.estimate, outcome.state.value,
+            outcome.end if booking else None, job.walltime, outcome.state.value,
             exit_code=outcome.exit_code, app_time=app_time,
             exclusive=job.exclusive, backfilled=outcome.backfilled,
             nodes=text.nodes(placed) if placed else "",

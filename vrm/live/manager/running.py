@@ -46,8 +46,8 @@ class Running:
 
     @property
     def due(self) -> float:
-        """When its estimate is over."""
-        return self.booking.expected_end + self.paused
+        """When its walltime is over."""
+        return self.booking.start + self.job.walltime + self.paused
 
 
 @dataclass
