@@ -248,3 +248,15 @@ def test_shares_of_a_resource_come_out_even():
     for job_id in (1, 0, 2):
         cluster.release(job_id)
     assert cluster.amounts["disk"] == [1.0, 0.7]
+
+
+@pytest.mark.parametrize("policy, free", [("compact", 0), ("spare", 0), ("strip", 4), ("pack", 6)])
+def test_free_cores_of_a_node(policy, free):
+    """What users' node orders look at: 2 ranks on the first of two nodes of 2 x 4 cores."""
+    cluster = Cluster.regular(2, 2, 4)
+    assert [cluster.free_on(node) for node in (0, 1)] == [8, 8]
+    job = Job(1, "ft", 2, 1)
+    cluster.book(job, make_policy(policy, cluster).place(job, cluster), 0)
+    assert [cluster.free_on(node) for node in (0, 1)] == [free, 8]
+    cluster.set_up(1, False)
+    assert cluster.free_on(1) == 0

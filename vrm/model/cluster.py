@@ -9,7 +9,7 @@ from typing import (Dict, Iterable, Iterator, List, NamedTuple, Optional, Protoc
 from vrm.model import bits
 from vrm.model.amounts import THOUSANDTHS, thousandths
 from vrm.model.job import Job
-from vrm.model.node import CORES, Node, Socket, node_classes
+from vrm.model.node import CORES, HALF, Node, Socket, node_classes
 from vrm.model.placement import CoreLayout, CorePlacement, Placement
 
 AnyPlacement = Union[Placement, CorePlacement]
@@ -137,6 +137,19 @@ class Pool:
         if self._free < 0:
             self._free = bits.count(self.free_cores)
         return self._free
+
+    def free_on(self, node: int) -> int:
+        """Cores of a node that nobody holds and no lane keeps; 0 when it is down. For policies of
+        users: docs/policies.md."""
+        if not self.up >> node & 1:
+            return 0
+        facts = self.nodes[node]
+        lanes = (self.busy0 >> node & 1, self.busy1 >> node & 1)
+        if all(lanes):
+            return 0
+        if any(lanes):
+            return facts.capacity(HALF, lanes.index(0), 1)
+        return facts.cores - bits.count(self.busy_cores & self.layout.node_cores(node))
 
     def take(self, job: Job, placement: AnyPlacement) -> None:
         """Mark the placement's lanes or cores, and amounts, as taken."""

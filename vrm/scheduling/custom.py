@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from typing import Any, Callable, Dict, Hashable, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Hashable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model import bits
 from vrm.model.cluster import AnyPlacement, Cluster, Pool
@@ -56,6 +56,7 @@ class OwnDispatcher(Dispatcher):
         if isinstance(own, Dispatcher) and type(own).decide is Dispatcher.decide:
             self._decides = "fill"
         self.heads_first = self._decides == "fill"
+        self.kept = bool(getattr(own, "kept", False))
 
     def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
                heads: int) -> Starts:
@@ -117,6 +118,12 @@ class OwnDispatcher(Dispatcher):
             return {}
         arguments = (now, waiting, view, policy) if isinstance(self._own, Dispatcher) else ()
         return dict(guarded(self._text, own)(*arguments))
+
+    def restore(self, promises: Mapping[int, float]) -> None:
+        """As the user's object says; it may have no `restore`."""
+        own = getattr(self._own, "restore", None)
+        if own is not None:
+            guarded(self._text, own)(promises)
 
     def copy(self, view: Cluster) -> Dispatcher:
         """A copy of the user's object; what it keeps of the cluster is then of the copy."""
