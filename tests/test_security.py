@@ -340,9 +340,9 @@ def test_each_promise_has_its_test() -> None:
     tests = Path(__file__).parent
     page = (tests.parent / "docs" / "security.md").read_text()
     named = set(re.findall(r"`(test_\w+)`", page))
-    known = {name for path in tests.glob("test_*.py")
+    known = {name for path in tests.rglob("test_*.py")
              for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)}
     assert named and named <= known
     here = set(re.findall(r"^def (test_\w+)\(place", Path(__file__).read_text(), re.MULTILINE))
     assert here <= named
-    assert all((tests.parent / path).exists() for path in re.findall(r"`(tests/\w+\.py)`", page))
+    assert all((tests.parent / path).exists() for path in re.findall(r"`(tests/[\w/]+\.py)`", page))

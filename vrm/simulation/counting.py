@@ -3,7 +3,7 @@
 On nodes that all hold equally many ranks of each job, under a policy that gives jobs their nodes (or
 cores) for themselves, when jobs start depends on nothing but how much is free. Then this loop
 counts, and makes no bookings and no placements; the schedule is that of `vrm.simulation.engine`,
-to the last figure (tests/test_counting.py compares them). It is a shortcut for long traces whose
+to the last figure (tests/simulation/test_counting.py compares them). It is a shortcut for long traces whose
 placements nobody asked for.
 """
 

@@ -18,7 +18,7 @@ from vrm.model import Job
 from vrm.simulation import Outcome, Submission, Watcher, simulate
 from vrm.workload.swf import Trace
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -919,7 +919,8 @@ def test_inside_an_affinity_mask(mpirun: str, show: Path) -> None:
     """Open MPI does not keep to the mask of vrm, so the rankfile must name the right core."""
     last = CPUS[-1]
     code = f"""if True:
-        import os
+        import os, sys
+        sys.path[:0] = {sys.path!r}
         os.sched_setaffinity(0, [{last}])
         from pathlib import Path
         import test_openmpi as t
@@ -930,7 +931,7 @@ def test_inside_an_affinity_mask(mpirun: str, show: Path) -> None:
         print(launcher.check_bindings(*(Path({str(show.parent)!r}, n) for n in ("a.e", "a.o")),
                                       t.slots((0, 0, (0,)))).state)
         """
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, text=True,
+    done = subprocess.run([sys.executable, "-c", code], text=True,
                           capture_output=True, timeout=LIMIT,
                           check=False)
     assert done.returncode == 0, done.stderr
@@ -943,6 +944,8 @@ def test_inside_an_affinity_mask(mpirun: str, show: Path) -> None:
 def test_inside_another_mpirun(mpirun: str, show: Path) -> None:
     """What the outer mpirun leaves in the environment must not reach the inner one."""
     code = f"""if True:
+        import sys
+        sys.path[:0] = {sys.path!r}
         from pathlib import Path
         import test_openmpi as t
         node, wanted = t.read_topology().node, t.slots((0, 0, (0,)))
@@ -950,7 +953,7 @@ def test_inside_another_mpirun(mpirun: str, show: Path) -> None:
         """
     done = subprocess.run(
         [mpirun, "-np", "1", "--bind-to", "none", sys.executable, "-c", code],
-        env=made_with(mpirun).env, cwd=Path(__file__).parent, text=True, capture_output=True,
+        env=made_with(mpirun).env, text=True, capture_output=True,
         stdin=subprocess.DEVNULL, timeout=LIMIT, check=False)
     assert done.returncode == 0 and "{0: 'Cpus_allowed_list" in done.stdout, done.stderr
 

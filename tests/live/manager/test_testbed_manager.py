@@ -25,7 +25,7 @@ from vrm.live.launch.openmpi import find_mpirun, strip_prefix
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
 from vrm.results.jobs import JobRow, parse_cores, read_jobs
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
 PROGRAMS = ("bt.S.x", "cg.S.x", "ep.S.x", "mg.S.x")
 HEATMAP = "bt ep cg mg bt\ncg ep bt mg cg\nep mg cg bt ep\nmg ep bt cg mg\n"
 

@@ -326,7 +326,7 @@ def test_a_manager_that_crashed_is_a_failed_run(site: Site, live: Path, capsys: 
 
 def test_examples_can_be_read(tmp_path: Path) -> None:
     """The files of experiments/ are right, but for programs that are not built."""
-    folder = Path(__file__).parent.parent / "experiments"
+    folder = Path(__file__).parent.parent.parent / "experiments"
     assert len(list(folder.glob("*.yaml"))) >= 2
     for path in folder.glob("*.yaml"):
         try:

@@ -25,7 +25,7 @@ from vrm.live.launch.openmpi import SLOT_LIMIT, UNNAMED, OpenMPI, find_mpirun, l
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
 NAMES = ("n0", "n1", "n2", "n3")
 NODES = [Node(name, (4, 4)) for name in NAMES]
 MACHINES = {name: replace(Topology.regular(name, (4, 4)), synthetic=True) for name in NAMES}
@@ -148,7 +148,7 @@ def all_compiled(tmp_path_factory: pytest.TempPathFactory) -> Dict[str, List[Any
         if not compiler:
             pytest.skip(f"no mpicc beside {mpirun}")
         program = tmp_path_factory.mktemp("program") / "ranks"
-        subprocess.run([compiler, "-O", str(Path(__file__).with_name("ranks.c")), "-o",
+        subprocess.run([compiler, "-O", str(Path(__file__).parent.parent.parent / "ranks.c"), "-o",
                         str(program)], check=True)
         found[wanted] = [mpirun, program]
     return found

@@ -23,7 +23,7 @@ from vrm.model.rules import Rules
 from vrm.simulation.validation import ValidationError, read_rules, validate
 from vrm.workload.estimates import Estimate, read_estimates
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 # app, ranks, seconds it takes.
 JOBS = [("ep", 2, 0.5), ("cg", 1, 0.2), ("ft", 2, 0.3), ("is", 1, 0.6), ("cg", 1, 0.2)]

@@ -2,7 +2,7 @@
 
 The traces are not part of the project. VRM_REFERENCE_DATA names the folder that has them (in
 `swf/`); the default is `../shared/data` beside the checkout. The same kind of numbers for a
-small workload is checked in test_simulation.py wherever the tests run.
+small workload is checked in test_engine.py wherever the tests run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from vrm.simulation import simulate
 
 DATA = Path(os.environ.get("VRM_REFERENCE_DATA",
-                           Path(__file__).resolve().parents[2] / "shared" / "data")) / "swf"
+                           Path(__file__).resolve().parents[3] / "shared" / "data")) / "swf"
 KTH, LUBLIN = "KTH-SP2-1996-2.1-cln.swf.gz", "lublin_256.swf.gz"
 F1 = "-(log10(max(t, 0.1)) * n + 870 * log10(max(s, 0.1)))"
 

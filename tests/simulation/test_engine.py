@@ -502,7 +502,7 @@ def test_what_the_library_cannot_use_is_told(choices, told):
 # ----------------------------------------- a small workload with known results, kept in the tests
 
 # Start hash, mean wait and mean bounded slowdown of 300 jobs, made by the rule below, on 16
-# one-core nodes; computed by plain loops like those of test_conservative.py, not by the simulator.
+# one-core nodes; computed by plain loops like those of test_reservations.py, not by the simulator.
 SMALL = {
     ("FCFS", "none"): ("1e17135d91520a00", 11974.7667, 70.206),
     ("SJF", "none"): ("5b984976a2b0fef7", 7256.5567, 12.9092),

@@ -275,7 +275,7 @@ def test_pipes_are_read(trace: Path, tmp_path: Path, capsys: Any) -> None:
     assert "/dev/null: a device, not a file" in capsys.readouterr().err
     done = subprocess.run(["bash", "-c", f"{sys.executable} -m vrm.cli simulate <(cat {trace}) --json"],
                           capture_output=True, text=True, timeout=60, check=False,
-                          cwd=Path(__file__).resolve().parents[1])
+                          cwd=Path(__file__).resolve().parents[2])
     assert json.loads(done.stdout)["start_hash"] == plain["start_hash"], done.stderr
 
 

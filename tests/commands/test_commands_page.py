@@ -16,7 +16,7 @@ from conftest import Site, wait_until
 from vrm import cli
 from vrm.commands.parsing import every
 
-PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "commands.md"
 
 
 def examples() -> List[Tuple[str, str]]:

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings as hypothesis_settings, strategi
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Settings, dump, load
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "config"
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "config"
 
 DEFAULTS = {
     "Version": "1.0",
