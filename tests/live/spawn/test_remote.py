@@ -105,7 +105,10 @@ def nodes(place: Path) -> Iterator[Nodes]:
 
 def gone(pid: int) -> bool:
     """Whether a process has ended."""
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 # ------------------------------------------------------------------------------ what a job gets
