@@ -24,6 +24,7 @@ from vrm.live.manager import recovery
 from vrm.live.manager.records import Records
 from vrm.model import Booking, Cluster, Dependency, Job
 from vrm.model.job import Details
+from vrm.model.placement_forms import to_record
 from vrm.results.jobs import JobRow, JobWriter, PlacementText
 from vrm.run import codec, journal as journals
 from vrm.run.rundir import RunDirectory
@@ -173,7 +174,7 @@ def good_journal(path: Path) -> bytes:
         placement = (packed if job.id == 3 else policy).place(job, cluster)
         cluster.book(job, placement, 4.0)
         add("start", id=job.id, time=4.0, backfilled=False,
-            placement=codec.placement_record(placement))
+            placement=to_record(placement))
     add("end", id=0, time=9.0, state="completed", reason="", exit_code=0, ran=[4.1, 8.9])
     add("intent", id=1, reason="requeue", command="c1")
     add("again", id=1, time=9.5, reason="requeued", retry=True, command="c1")
@@ -183,7 +184,7 @@ def good_journal(path: Path) -> bytes:
     add("run", format=2, run="abc123", time=11.0, pid=6, nodes=nodes, host="h", boot="b",
         allocation="")
     add("start", id=6, time=12.0, backfilled=True,
-        placement=codec.placement_record(packed.place(Job(6, "e.x", 1, 9.0), cluster)))
+        placement=to_record(packed.place(Job(6, "e.x", 1, 9.0), cluster)))
     add("back", id=6)
     add("input", position=[5, 99, 9, "ab"], ended=True)
     journal.close()

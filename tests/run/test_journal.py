@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from vrm.model import Cluster, Dependency, Job, Node
 from vrm.model.job import Details
+from vrm.model.placement_forms import to_record
 from vrm.run import codec, journal as journals
 from vrm.scheduling import make_policy
 
@@ -172,7 +173,7 @@ def test_a_placement_limited_by_resources_comes_back_as_it_was() -> None:
     job = Job(1, "a.x", 3, 60.0, resources={"gpu": 1})
     cluster = Cluster(nodes)
     placement = make_policy("compact", cluster).place(job, cluster)
-    record = json.loads(json.dumps(codec.placement_record(placement)))
+    record = json.loads(json.dumps(to_record(placement)))
     back = codec.placement_of(record, Cluster(nodes))
     assert list(back.slots(nodes)) == list(placement.slots(nodes))
     assert len({slot.node for slot in back.slots(nodes)}) == 3
@@ -185,7 +186,7 @@ def test_placements_come_back_as_they_were(policy: str) -> None:
     for number, procs in enumerate((3, 8, 5)):
         job = Job(number, f"{'abc'[number]}.x", procs, 60.0)
         placement = make_policy(policy, cluster).place(job, cluster)
-        back = codec.placement_of(codec.placement_record(placement), other)
+        back = codec.placement_of(to_record(placement), other)
         assert list(back.slots(other.nodes)) == list(placement.slots(cluster.nodes))
         cluster.book(job, placement, 0.0)
         other.book(job, back, 0.0)

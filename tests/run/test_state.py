@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import PLAIN, Details
+from vrm.model.placement_forms import to_record
 from vrm.run import codec, journal
 from vrm.run.book import LifeError
 from vrm.run.run import Run
@@ -38,7 +39,7 @@ def facts(state: State) -> Dict[str, Any]:
         "queue": sorted(state.queue.jobs), "parked": sorted(state.book.parked),
         "running": sorted(state.running), "intents": state.intents, "losing": state.losing,
         "counts": state.counts, "next": state.next_id, "names": state.names,
-        "taken": sorted((job_id, str(codec.placement_record(booking.placement)), booking.start)
+        "taken": sorted((job_id, str(to_record(booking.placement)), booking.start)
                         for job_id, booking in state.cluster.bookings.items())}
 
 

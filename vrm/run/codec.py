@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
-from vrm.model import AnyPlacement, Cluster, CorePlacement, Job, Node, Placement
+from vrm.model import AnyPlacement, Cluster, Job, Node
 from vrm.model.fields import DETAILS, JOB, LINE, TABLE, getter, made, same
 from vrm.model.job import PLAIN, Details
+from vrm.model.placement_forms import of_record
 from vrm.model.ranges import fold, numbers
 
 Record = Dict[str, Any]
-
 
 _OF_JOB, _OF_DETAILS = ([(each.record, getter(each), each.always, each.default,
                           each.kind.to_record if each.kind.to_record is not same else None)
@@ -63,24 +63,6 @@ def nodes_of(values: Iterable[Any]) -> List[Node]:
     return [Node(name, tuple(sockets)) for name, sockets in values]
 
 
-def placement_record(placement: AnyPlacement) -> Record:
-    """A placement as journal values; sets of nodes or cores are hexadecimal."""
-    if isinstance(placement, CorePlacement):
-        return {"taken": hex(placement.taken), "procs": placement.procs,
-                "width": placement.width}
-    return {"share": placement.share, "claims": [hex(c) for c in placement.claims],
-            "order": [hex(g) for g in placement.order], "procs": placement.procs,
-            "width": placement.width,
-            "most": placement.most and {str(n): r for n, r in placement.most.items()}}
-
-
 def placement_of(record: Record, cluster: Cluster) -> AnyPlacement:
     """The placement of a journal record, on the cluster that it was made for."""
-    if "taken" in record:
-        return CorePlacement(cluster.layout, int(record["taken"], 16), record["procs"],
-                             record["width"])
-    lane0, lane1 = (int(c, 16) for c in record["claims"])
-    return Placement(record["share"], (lane0, lane1),
-                     tuple(int(g, 16) for g in record["order"]), record["procs"],
-                     record["width"],
-                     most=record["most"] and {int(n): r for n, r in record["most"].items()})
+    return of_record(record, cluster.layout)

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, Union
 
-from vrm.model import JobState, bits, shapes
+from vrm.model import JobState, placement_forms, shapes
 from vrm.model.fields import TABLE
-from vrm.model.node import HALF, WHOLE
-from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of, positive,
-                               size, text, whole)
+from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
+                              positive, size, text, whole)
 
 if TYPE_CHECKING:
     from vrm.run.journal import Past
@@ -34,9 +33,6 @@ class JournalError(ValueError):
 
 
 # ------------------------------------------------------------------------------------ values
-
-_HEX = re.compile(r"0x[0-9a-f]{1,200000}")
-
 
 def _path(value: Any) -> bool:
     return type(value) is str and "\0" not in value
@@ -135,47 +131,6 @@ def _out_of_order(event: str, record: Record, past: "Past") -> str:
     if event == "again" and not (started or ended):
         return f"job {job_id} waits again, and it never started"
     if event == "start":
-        return _misplaced(record["placement"], past.state.book.entries[job_id].job, past.runs[-1].get("nodes", []))
+        return placement_forms.fault(record["placement"], past.state.book.entries[job_id].job,
+                                     past.runs[-1].get("nodes", []))
     return ""
-
-
-def _misplaced(placement: Record, job: Any, nodes: Sequence[Any]) -> str:
-    """Why a placement cannot be that of a job on the nodes of its run."""
-    if placement.get("procs") != job.procs or placement.get("width") != job.cores:
-        return "placement: it is that of another job"
-    if "taken" in placement:
-        cores = sum(sum(sockets) for _, sockets in nodes)
-        taken = _set(placement["taken"], cores)
-        wrong = taken is None or bits.count(taken) != job.procs * job.cores
-        return "placement: its cores are wrong" if wrong else ""
-    claims, order = placement.get("claims"), placement.get("order")
-    if (placement.get("share") not in (WHOLE, HALF) or type(claims) is not list
-            or len(claims) != 2 or type(order) is not list):
-        return "placement: it is not understood"
-    held, ranked = 0, 0
-    for values, into in ((claims, "claims"), (order, "order")):
-        for each in values:
-            group = _set(each, len(nodes))
-            if group is None or (into == "order" and group & ranked):
-                return f"placement: {into} is wrong"
-            if into == "claims":
-                held |= group
-            else:
-                ranked |= group
-    most = placement.get("most")
-    if held != ranked or not held:
-        return "placement: its nodes are wrong"
-    if "most" not in placement:
-        return "placement: most is missing"
-    if most is not None and not (type(most) is dict and all(
-            re.fullmatch("[0-9]{1,9}", name) and count(ranks) for name, ranks in most.items())):
-        return "placement: most is wrong"
-    return ""
-
-
-def _set(value: Any, below: int) -> Optional[int]:
-    """A set of numbers below a limit; None where it is none."""
-    if type(value) is not str or not _HEX.fullmatch(value):
-        return None
-    found = int(value, 16)
-    return found if found.bit_length() <= below else None

@@ -30,7 +30,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import PLAIN, Details, resolved
 from vrm.run.book import Dropped, Entry, JobBook, LifeError
-from vrm.run.codec import job_record, placement_record
+from vrm.model import placement_forms
+from vrm.run.codec import job_record
 from vrm.scheduling import JobQueue, Start
 
 Log = Callable[..., None]
@@ -153,7 +154,7 @@ class State:
             self.book.started(job_id)
         if self.log is not None:
             self.log("start", id=job_id, time=now, backfilled=start.backfilled,
-                     placement=placement_record(start.booking.placement))
+                     placement=placement_forms.to_record(start.booking.placement))
 
     def adopt(self, start: Start) -> None:
         """A job runs since before this state was made: on cores of this cluster, which are booked,

@@ -14,12 +14,13 @@ from typing import (Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, O
 from vrm.model.cluster import Booking
 from vrm.model.job import PLAIN, Details, Job
 from vrm.model.node import Node
+from vrm.model.placement_forms import to_values
 from vrm.results.jobs import fields_of, job_line, more_columns
 from vrm.results.metrics import THRESHOLD
 from vrm.results.summary import Columns, Moments, summarise
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.engine import Moment
-from vrm.simulation.writers import PLACES, Aside, EvalysWriter, JobLines, JobTuple, plain
+from vrm.simulation.writers import PLACES, Aside, EvalysWriter, JobLines, JobTuple
 from vrm.workload.submission import Submission
 
 BATCH = 500
@@ -115,7 +116,7 @@ class Results:
                                 job.submit, booking.start, end, job.walltime)
         if self._writer is not None:
             row = (job.id, job.app, job.procs, job.submit, booking.start, end, job.walltime,
-                   status, job.exclusive, start.backfilled, plain(booking.placement))
+                   status, job.exclusive, start.backfilled, to_values(booking.placement))
             self._rows.append(row if self._details is None else (*row, self._more(job)))
             if len(self._rows) >= BATCH:
                 self._hand_over()

@@ -19,11 +19,12 @@ from vrm.model import bits
 from vrm.model.cluster import AnyPlacement, Booking
 from vrm.model.node import Node, lane_of_socket
 from vrm.model.placement import CoreLayout, CorePlacement, Placement
+from vrm.model.placement_forms import Values, of_values, width_of
 from vrm.results.jobs import HEADER, SIMULATED, PlacementText, fold_nodes, job_line, seconds_text
 
 JobTuple = Tuple[Any, ...]
 """A job that ran: id, application, ranks, submission, start, end, estimate, status, whether it
-was exclusive and whether backfilled, and its placement as `plain` gives it."""
+was exclusive and whether backfilled, and the values of its placement."""
 
 _SIZE = 8
 """Bytes of the length that goes before each batch of rows to another process."""
@@ -34,14 +35,6 @@ PLACES = ("full", "nodes", "none")
 
 _SMALL = 8  # nodes or cores
 _all_whole = {int}.issuperset
-
-
-def plain(placement: AnyPlacement) -> Tuple[Any, ...]:
-    """A placement as values that `JobLines` makes one of again."""
-    if type(placement) is CorePlacement:
-        return placement.taken, placement.procs, placement.width
-    return (placement.share, placement.claims, placement.order, placement.procs, placement.width,
-            placement.size, placement.most)
 
 
 class JobLines:
@@ -90,14 +83,13 @@ class JobLines:
                 f"{status},,,{'1' if exclusive else '0'},{'1' if backfilled else '0'},"
                 f"{nodes},{cores},unbound,\n")
 
-    def _place(self, place: Tuple[Any, ...]) -> Tuple[str, str]:
+    def _place(self, place: Values) -> Tuple[str, str]:
         """The columns `nodes` and `cores`, as far as they are wanted. Where ranks have several
         cores, the column says how many there are, and is always there."""
-        wide = place[2 if len(place) == 3 else 4] > 1
+        wide = width_of(place) > 1
         if self._places == "none" and not wide:
             return "", ""
-        placement: AnyPlacement = (CorePlacement(self._layout, *place) if len(place) == 3
-                                   else Placement(*place))
+        placement = of_values(place, self._layout)
         if self._places == "nodes" and not wide:
             return self._text.nodes(placement), ""
         return self._text.columns(placement)

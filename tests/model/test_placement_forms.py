@@ -1,0 +1,117 @@
+"""Every kind of placement goes through every form in which it is kept or shown."""
+
+from __future__ import annotations
+
+import json
+import marshal
+from typing import Any, Dict, List, Tuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vrm.model import AnyPlacement, Cluster, CorePlacement, Heatmap, Infeasible, Job, Node
+from vrm.model.placement_forms import (fault, of_record, of_values, to_record, to_values, width_of)
+from vrm.results.jobs import PlacementText, parse_cores
+from vrm.scheduling import make_policy
+from vrm.simulation.writers import PlaceText
+
+
+@st.composite
+def placements(draw: Any) -> Tuple[Cluster, Job, AnyPlacement]:
+    """A job on a cluster on which others came and went before it."""
+    nodes = [Node(f"n{number}", tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))),
+                  {"gpu": draw(st.integers(0, 3))} if draw(st.booleans()) else {})
+             for number in range(draw(st.integers(1, 7)))]
+    cluster = Cluster(nodes)
+    name = draw(st.sampled_from(["compact", "spare", "strip", "pack"]))
+    policy = make_policy(name, cluster, Heatmap({}))
+    found = None
+    for number in range(draw(st.integers(1, 7))):
+        alone = name != "pack" and draw(st.booleans())
+        job = Job(number, draw(st.sampled_from(["ft.B.x", "is.B.x"])), draw(st.integers(1, 9)), 10.0,
+                  exclusive=alone, cores=draw(st.integers(1, 2)),
+                  resources={"gpu": 1} if name != "pack" and draw(st.booleans()) else None)
+        try:
+            placement = policy.place(job, cluster)
+        except Infeasible:
+            continue
+        if placement is not None:
+            cluster.book(job, placement, 0.0)
+            found = cluster, job, placement
+            if draw(st.booleans()):
+                cluster.release(draw(st.sampled_from(sorted(cluster.bookings))))
+    if found is None:
+        job = Job(0, "a.x", 1, 1.0)
+        placement = make_policy("compact", cluster).place(job, cluster)
+        assert placement is not None
+        found = cluster, job, placement
+    return found
+
+
+def spelt(cores: str) -> Dict[str, List[Tuple[int, int]]]:
+    """The cores of each node, of the column `cores`."""
+    return {name: [(place.socket, core) for place in places
+                   for core in range(place.first, place.last + 1)]
+            for name, places in parse_cores(cores)}
+
+
+@settings(deadline=None)
+@given(placements())
+def test_a_placement_comes_back(case: Tuple[Cluster, Job, AnyPlacement]) -> None:
+    cluster, job, placement = case
+    slots = list(placement.slots(cluster.nodes))
+    other = Cluster(cluster.nodes)
+    record = json.loads(json.dumps(to_record(placement)))
+    assert fault(record, job, [(node.name, list(node.sockets)) for node in cluster.nodes]) == ""
+    values = marshal.loads(marshal.dumps(to_values(placement)))
+    assert width_of(values) == job.cores
+    for back in (of_record(record, other.layout), of_values(values, other.layout)):
+        assert type(back) is type(placement) and list(back.slots(other.nodes)) == slots
+        assert to_record(back) == record and to_values(back) == values
+        assert not back.clashes(other)
+
+
+@settings(deadline=None)
+@given(placements())
+def test_a_placement_is_written_for_people(case: Tuple[Cluster, Job, AnyPlacement]) -> None:
+    cluster, job, placement = case
+    wanted: Dict[str, List[Tuple[int, int]]] = {}
+    for slot in placement.slots(cluster.nodes):
+        wanted.setdefault(cluster.nodes[slot.node].name, []).extend(
+            (slot.socket, core) for core in slot.cores)
+    plain, quick = PlacementText(cluster.nodes), PlaceText(cluster.nodes)
+    nodes, cores = quick.columns(placement)
+    for text in (plain.cores(placement), cores):
+        assert {name: sorted(each) for name, each in spelt(text).items()} == {
+            name: sorted(each) for name, each in wanted.items()}
+        assert list(spelt(text)) == list(wanted)
+    assert nodes == quick.nodes(placement) == plain.nodes(placement)
+
+
+def test_the_form_in_files_is_that_of_before() -> None:
+    """Journals of every version have it, byte for byte."""
+    cluster = Cluster.regular(3, 2, 4)
+    found = {}
+    for name in ("compact", "spare", "strip", "pack"):
+        job = Job(1, "a.x", 5, 9.0, cores=2)
+        placement = make_policy(name, cluster, Heatmap({})).place(job, cluster)
+        assert placement is not None
+        found[name] = json.dumps(to_record(placement), separators=(",", ":"))
+    half = '"order":["0x7"],"procs":5,"width":2,"most":null}'
+    assert found == {
+        "compact": '{"share":"whole","claims":["0x3","0x3"],"order":["0x3"],"procs":5,"width":2,'
+                   '"most":null}',
+        "spare": '{"share":"half","claims":["0x7","0x7"],' + half,
+        "strip": '{"share":"half","claims":["0x7","0x0"],' + half,
+        "pack": '{"taken":"0x3ff","procs":5,"width":2}'}
+
+
+@pytest.mark.parametrize("change, wrong", [
+    ({"procs": 4}, "another job"), ({"width": 1}, "another job"), ({"taken": "0x1f"}, "cores are"),
+    ({"taken": "0x3ff00000000"}, "cores are"), ({"taken": "ff"}, "cores are")])
+def test_what_is_wrong_with_a_record(change: Dict[str, Any], wrong: str) -> None:
+    cluster = Cluster.regular(3, 2, 4)
+    placement = CorePlacement(cluster.layout, 0x3ff, 5, 2)
+    record = {**to_record(placement), **change}
+    assert wrong in fault(record, Job(1, "a.x", 5, 9.0, cores=2), [("n", [4, 4])] * 3)

@@ -1,0 +1,112 @@
+"""The forms in which a placement is kept: plain values for another process, a JSON record for files.
+
+Both are read again on the nodes that it was made for: `layout` is that of their cluster. What people
+read is in `vrm.results.places`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+
+from vrm.model import bits, shapes
+from vrm.model.cluster import AnyPlacement
+from vrm.model.job import Job
+from vrm.model.node import HALF, WHOLE
+from vrm.model.placement import CoreLayout, CorePlacement, Placement
+
+Values = Tuple[Any, ...]
+"""A placement as numbers, texts and tuples of them."""
+
+_BY_CORE = 3  # values of a placement made core by core; others have more
+
+
+def to_values(placement: AnyPlacement) -> Values:
+    """The placement as values that `marshal` takes."""
+    if isinstance(placement, CorePlacement):
+        return placement.taken, placement.procs, placement.width
+    return (placement.share, placement.claims, placement.order, placement.procs, placement.width,
+            placement.size, placement.most)
+
+
+def of_values(values: Values, layout: CoreLayout) -> AnyPlacement:
+    """The placement of some values."""
+    return CorePlacement(layout, *values) if len(values) == _BY_CORE else Placement(*values)
+
+
+def width_of(values: Values) -> int:
+    """The cores of each rank."""
+    width: int = values[2 if len(values) == _BY_CORE else 4]
+    return width
+
+
+def to_record(placement: AnyPlacement) -> Dict[str, Any]:
+    """The placement as JSON values; sets of nodes or cores are hexadecimal."""
+    if isinstance(placement, CorePlacement):
+        return {"taken": hex(placement.taken), "procs": placement.procs,
+                "width": placement.width}
+    return {"share": placement.share, "claims": [hex(claim) for claim in placement.claims],
+            "order": [hex(group) for group in placement.order], "procs": placement.procs,
+            "width": placement.width,
+            "most": placement.most and {str(node): ranks for node, ranks in placement.most.items()}}
+
+
+def of_record(record: Mapping[str, Any], layout: CoreLayout) -> AnyPlacement:
+    """The placement of a record, of which `fault` finds nothing wrong."""
+    if "taken" in record:
+        return CorePlacement(layout, int(record["taken"], 16), record["procs"], record["width"])
+    lane0, lane1 = (int(claim, 16) for claim in record["claims"])
+    most = record["most"]
+    return Placement(record["share"], (lane0, lane1),
+                     tuple(int(group, 16) for group in record["order"]), record["procs"],
+                     record["width"],
+                     most=most and {int(node): ranks for node, ranks in most.items()})
+
+
+def fault(record: Mapping[str, Any], job: Job, nodes: Sequence[Tuple[str, Sequence[int]]]) -> str:
+    """Why a record cannot be that of a job's placement on `nodes`, which are names with the cores of
+    their sockets; "" when it can."""
+    request = job.request
+    if (record.get("procs") != request.tasks
+            or record.get("width") != request.cores_per_task):
+        return "placement: it is that of another job"
+    if "taken" in record:
+        taken = _set(record["taken"], sum(sum(sockets) for _, sockets in nodes))
+        wrong = taken is None or bits.count(taken) != request.cores
+        return "placement: its cores are wrong" if wrong else ""
+    claims, order = record.get("claims"), record.get("order")
+    if (record.get("share") not in (WHOLE, HALF) or type(claims) is not list
+            or len(claims) != 2 or type(order) is not list):
+        return "placement: it is not understood"
+    held, ranked = 0, 0
+    for claim in claims:
+        group = _set(claim, len(nodes))
+        if group is None:
+            return "placement: claims is wrong"
+        held |= group
+    for each in order:
+        group = _set(each, len(nodes))
+        if group is None or group & ranked:
+            return "placement: order is wrong"
+        ranked |= group
+    if held != ranked or not held:
+        return "placement: its nodes are wrong"
+    if "most" not in record:
+        return "placement: most is missing"
+    most = record["most"]
+    if most is not None and not (type(most) is dict and all(
+            re.fullmatch("[0-9]{1,9}", node) and shapes.count(ranks)
+            for node, ranks in most.items())):
+        return "placement: most is wrong"
+    return ""
+
+
+_HEX = re.compile(r"0x[0-9a-f]{1,200000}")
+
+
+def _set(value: Any, below: int) -> Optional[int]:
+    """A set of numbers below a limit; None where it is none."""
+    if type(value) is not str or not _HEX.fullmatch(value):
+        return None
+    found = int(value, 16)
+    return found if found.bit_length() <= below else None
