@@ -45,7 +45,7 @@ def wait_reply(run: RunDirectory, name: str, seconds: float) -> Optional[Command
     end = time.monotonic() + seconds
     while True:
         with contextlib.suppress(FileNotFoundError, ValueError):
-            reply = json.loads(read_own(path))
+            reply: Command = json.loads(read_own(path))
             path.unlink()
             return reply
         if time.monotonic() >= end:

@@ -167,7 +167,7 @@ class Past:
         self.run = ""
         self.format = FORMAT
         self.finished = False
-        self.position: Optional[Record] = None
+        self.position: Optional[List[Any]] = None
         self.input_ended = False
         self.started: Dict[int, Record] = {}
         self.ended: Dict[int, Record] = {}

@@ -156,7 +156,8 @@ class Continuing:
             if intent:
                 ends.ended(running, None, *verdict(intent, None))
                 return
-            desk.tell("note", f"#{job.id} {job.app} runs under {found.marker.host}; it is followed "
+            assert marker is not None
+            desk.tell("note", f"#{job.id} {job.app} runs under {marker.host}; it is followed "
                               "by its files (`vrm requeue` or `vrm cancel` gives it up)")
         elif found.what == recovery.RUNNING and placement is None:
             desk.tell("warning", f"#{job.id} {job.app} runs on nodes that are not there any more; "

@@ -12,7 +12,7 @@ from typing import Any, Dict, Optional
 
 from vrm.live.spawn.spawner import ExitStatus, Marker, RecordError, read_status
 from vrm.model import AnyPlacement, Cluster, CorePlacement, Placement, bits
-from vrm.run.journal import Record
+from vrm.run.journal_check import Record
 from vrm.run.rundir import RunDirectory
 from vrm.system.processes import boot_id
 

@@ -16,7 +16,8 @@ from typing import Callable, Dict, List, Optional
 from vrm.live.spawn.spawner import Marker, RecordError
 from vrm.results.jobs import HEADER
 from vrm.run import control, journal as journals
-from vrm.run.journal import Past, Record
+from vrm.run.journal import Past
+from vrm.run.journal_check import JournalError, Record
 from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
 from vrm.system.errors import RunError
@@ -38,7 +39,7 @@ def past_of(run: RunDirectory, fresh: bool, tell: Tell, new_state: Callable[[], 
     damaged."""
     try:
         past = journals.replay(journals.read(run.journal), run.journal, new_state())
-    except journals.JournalError as error:
+    except JournalError as error:
         past = _without_damaged(run, fresh, error, new_state)
     if not past.run:
         return _without_journal(run, fresh, tell, new_state)
@@ -78,7 +79,7 @@ RERUN = ("failed", "timeout", "cancelled")
 """How jobs have ended that `--failed` runs again; a refused one would be refused again."""
 
 
-def _without_damaged(run: RunDirectory, fresh: bool, error: journals.JournalError,
+def _without_damaged(run: RunDirectory, fresh: bool, error: JournalError,
                      new_state: Callable[[], State]) -> Past:
     """With `fresh` a run of which nothing is known, where no job of it can be running."""
     damage = f"the journal is damaged: {error}"

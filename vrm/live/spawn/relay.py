@@ -91,7 +91,9 @@ class Line:
     `asked` tells which."""
 
     def __init__(self, process: subprocess.Popen, due: float) -> None:
+        assert process.stdin and process.stdout and process.stderr
         self.process = process
+        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
         self.ready = False
         self.due = due
         self.asked = True
@@ -236,17 +238,17 @@ class Relay:
             self.dismiss(client, refused(f"{UNREACHED}: {error.strerror}"))
             return None
         line = self.lines[client.host] = Line(process, time.monotonic() + self.timeout)
-        for pipe, handler in ((process.stdout, self.hear), (process.stderr, self.hear_errors)):
+        for pipe, handler in ((line.stdout, self.hear), (line.stderr, self.hear_errors)):
             os.set_blocking(pipe.fileno(), False)
             self.listen(pipe.fileno(), handler, client.host, line)
-        os.set_blocking(process.stdin.fileno(), False)
-        self.handlers[process.stdin.fileno()] = self.flush, (client.host, line)
-        self.poll.register(process.stdin.fileno(), 0)
+        os.set_blocking(line.stdin.fileno(), False)
+        self.handlers[line.stdin.fileno()] = self.flush, (client.host, line)
+        self.poll.register(line.stdin.fileno(), 0)
         return line
 
     def flush(self, host: bytes, line: Line) -> None:
         """Write what the pipe takes."""
-        stdin = line.process.stdin.fileno()
+        stdin = line.stdin.fileno()
         try:
             while line.unsent:
                 del line.unsent[:os.write(stdin, line.unsent[:1 << 16])]
@@ -260,7 +262,7 @@ class Relay:
     def hear(self, host: bytes, line: Line) -> None:
         """What a runner, or before it a login script, says."""
         try:
-            data = os.read(line.process.stdout.fileno(), 1 << 16)
+            data = os.read(line.stdout.fileno(), 1 << 16)
         except BlockingIOError:
             return
         if not data:
@@ -286,7 +288,7 @@ class Relay:
 
     def hear_errors(self, host: bytes, line: Line) -> None:
         """Keep the last line that ssh, srun or the runner complained of."""
-        descriptor = line.process.stderr.fileno()
+        descriptor = line.stderr.fileno()
         try:
             data = os.read(descriptor, 1 << 16) if descriptor in self.handlers else b""
         except BlockingIOError:
@@ -323,7 +325,7 @@ class Relay:
 
     def disconnect(self, line: Line) -> None:
         """Close a line and kill its ssh or srun, which leads a group of its own."""
-        for pipe in (line.process.stdin, line.process.stdout, line.process.stderr):
+        for pipe in (line.stdin, line.stdout, line.stderr):
             if not pipe.closed:
                 self.forget(pipe.fileno())
                 pipe.close()
@@ -334,7 +336,7 @@ class Relay:
     def close(self) -> None:
         """End all runners by the end of their input, and by force those that do not end."""
         for line in self.lines.values():
-            self.forget(line.process.stdin.fileno())
+            self.forget(line.stdin.fileno())
             line.process.stdin.close()
         end = time.monotonic() + CLOSE_SECONDS
         for line in self.lines.values():

@@ -499,6 +499,7 @@ class Spawner:
 
     def _start_relay(self) -> None:
         """Start the relay, or another one in the place of one that has ended."""
+        assert self._poll is not None and self._relay is not None
         try:
             self._poll.register(self._relay.start(), select.EPOLLIN)
         except OSError as error:
@@ -536,6 +537,7 @@ class Spawner:
 
     def _wait(self) -> int:
         """Wait for the process, which is about to end; returns what it returned."""
+        assert self._process is not None
         try:
             return self._process.wait(GONE_WITHIN)
         except subprocess.TimeoutExpired:
@@ -545,7 +547,7 @@ class Spawner:
     @property
     def pid(self) -> Optional[int]:
         """Process number of the spawner, None if there is none."""
-        return self._process.pid if self._control is not None else None
+        return self._process.pid if self._process and self._control is not None else None
 
     # Its use.
 
@@ -616,7 +618,7 @@ class Spawner:
             launch.attempts += 1
             relay = [self._relay.fileno()] if self._relay and launch.request.host else []
             each.send(launch.packed, [*relay, *self._hold])
-            if each.unsent:
+            if each.unsent and self._poll is not None:
                 self._poll.modify(each.connection, select.EPOLLIN | select.EPOLLOUT)
         spare = not self._idle and not self._refused
         wanted = min(FORKS, len(self._waiting) + spare) - self._asked
@@ -656,6 +658,7 @@ class Spawner:
 
     def _welcome(self, told: List[Event]) -> bool:
         """Take the supervisors that the spawner has forked; False if it has ended."""
+        assert self._control is not None and self._poll is not None
         while True:
             try:
                 data, files, _, _ = socket.recv_fds(self._control, PACKET, 1,
@@ -715,6 +718,7 @@ class Spawner:
     def _drop(self, each: _Supervisor) -> None:
         """Forget a supervisor, which ends when it has no job."""
         del self._supervisors[each.connection.fileno()]
+        assert self._poll is not None
         self._poll.unregister(each.connection)
         each.connection.close()
         if each in self._idle:
@@ -724,6 +728,7 @@ class Spawner:
     def _started(told: List[Event], each: _Supervisor, pid: int) -> None:
         """The start is told once, by whatever tells of it first."""
         launch = each.launch
+        assert launch is not None
         if not launch.started:
             launch.started = True
             told.append(Started(launch.request.id, each.pid, pid))
@@ -757,6 +762,7 @@ class Spawner:
 
     def _spawner_lost(self, told: List[Event]) -> None:
         """Tell of its end, and of what supervisors said before."""
+        assert self._poll is not None and self._control is not None and self._process is not None
         self._poll.unregister(self._control)
         self._control.close()
         self._control = None

@@ -52,6 +52,10 @@ import time
 import _signal as signal
 import _socket as socket
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 STARTED, ENDED, FAILED = range(3)
 """First field of an event."""
 
@@ -316,6 +320,7 @@ def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
         except (OSError, ValueError) as error:
             raise LaunchError(refusal(argv[0], error)) from None
         if reports is not None:  # now, since the program need not wait for that
+            assert source is not None
             try:
                 start_sieve(source, outputs[-3], *reports)
             except LaunchError:
@@ -682,7 +687,7 @@ class Facts:
         self.host = os.uname().nodename
         try:
             import ctypes  # some Pythons are built without it
-            self.prctl = ctypes.CDLL(None).prctl
+            self.prctl: Callable[..., int] | None = ctypes.CDLL(None).prctl
         except (ImportError, OSError, AttributeError):
             self.prctl = None
 
