@@ -121,31 +121,33 @@ class Simulator:
         interval = self.scheduler.interval
         wakes = interval or not self.scheduler.dispatcher.heads_first
         busy_cores = cluster.taken_cores
+        nodes, never, last, progress = self._nodes, math.inf, self.end, self.progress
+        end_job, pop = self._end, heapq.heappop
         number = 0
         plain = ((), False, "", 0)
-        wake = math.inf
+        wake = never
+        submit = following[0].submit if following is not None else never
         while True:
             if not foreseen:
                 executor.next_time()
-            if not events and following is None and wake == math.inf and not self._nodes:
-                break
-            now = following[0].submit if following is not None else math.inf
+            now = submit
             if events and events[0][0] < now:
                 now = events[0][0]
             if wake < now:
                 now = wake
-            if self._nodes and self._nodes[0][0] < now:
-                now = self._nodes[0][0]
-            if now > self.end or now == math.inf:
+            if nodes and nodes[0][0] < now:
+                now = nodes[0][0]
+            if now > last or now == never:
                 break
             self.now = now
             while events and events[0][0] <= now:
-                event = heapq.heappop(events)
+                event = pop(events)
                 if event[1] == END and (foreseen or not executor.is_void(event)):
-                    busy_cores -= self._end(event, now)
-            while self._nodes and self._nodes[0][0] <= now:
-                busy_cores -= self._node(*heapq.heappop(self._nodes)[1:], now)
-            while following is not None and following[0].submit <= now:
+                    busy_cores -= end_job(event, now)
+            while nodes and nodes[0][0] <= now:
+                busy_cores -= self._node(*pop(nodes)[1:], now)
+            while submit <= now:
+                assert following is not None
                 if sparse and following[2:6] == plain:
                     job = following[0]
                     runs[job.id] = following[1]
@@ -156,9 +158,10 @@ class Simulator:
                 else:
                     self._submit(following)
                 following = next(source, None)
-            if waiting and now < self.end:
+                submit = following[0].submit if following is not None else never
+            if waiting and now < last:
                 if not sparse:
-                    state.book.fit(now, self.end)
+                    state.book.fit(now, last)
                 for start in step(now):
                     request = start[0][0].request
                     busy_cores += request[0] * request[1]
@@ -168,11 +171,11 @@ class Simulator:
                 wake = self.subject.wake(now)
                 if interval and (not len(queue) or (tick and following is None
                                                     and not cluster.bookings)):
-                    wake = math.inf  # nothing waits, or none of it fits on an empty machine
+                    wake = never  # nothing waits, or none of it fits on an empty machine
             moment((now, len(waiting), queue.wanted, busy_cores))
             number += 1
-            if number % 1000 == 0 and self.progress is not None:
-                self.progress(now, self.ended, len(queue))
+            if progress is not None and number % 1000 == 0:
+                progress(now, self.ended, len(queue))
             self.events = number
             yield now
         if len(queue) and self.end == math.inf and not self._down():
@@ -213,14 +216,16 @@ class Simulator:
     def _end(self, event: Event, now: float) -> int:
         """A job ends; the cores that it leaves."""
         job_id, start, state = event[2], event[4], self.state
-        killed = event[3] and self.executor.unfinished(event, now)
+        executor = self.executor
+        killed = event[3] and executor.unfinished(event, now)
         booking = state.leave(job_id)
-        self.executor.gone(start, now)
+        if not executor.foreseen:
+            executor.gone(start, now)
         job = booking[0]
         if killed:
             self._failed(start, JobState.TIMEOUT, "ran longer than its walltime", "timeout")
             return job.request.cores
-        del self.executor.runs[job_id]
+        del executor.runs[job_id]
         self.ended += 1
         self.recorder.ended(booking, start, now, "completed")
         if not state.sparse or state.book.entries:

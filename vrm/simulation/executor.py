@@ -38,7 +38,7 @@ class VirtualExecutor:
 
     With `kill`, a job that reaches its walltime is ended there. With a `rate` jobs run faster or
     slower beside others. `tracked`: running jobs may end otherwise than foreseen at their start, as
-    with a rate; events of other ends are void then.
+    with a rate; events of other ends are void then. Else every end is `foreseen`, and none is void.
     """
 
     def __init__(self, kill: bool = False, rate: Optional[Rate] = None,
@@ -49,11 +49,7 @@ class VirtualExecutor:
         self.runs: Dict[int, float] = {}  # seconds that jobs take which have not ended
         self._live: Optional[Dict[int, Tuple[Start, float]]] = (
             {} if tracked or rate is not None else None)
-
-    @property
-    def foreseen(self) -> bool:
-        """Whether every job ends as was foreseen at its start: no event is ever void."""
-        return self._live is None
+        self.foreseen = self._live is None
 
     def next_time(self) -> float:
         """When something happens next; infinity for never."""
@@ -66,12 +62,16 @@ class VirtualExecutor:
     def start(self, start: Start, now: float) -> None:
         """A job starts, whose run time is in `runs`."""
         booking = start[0]
-        run = self.runs[booking[0].id]
+        job_id = booking[0].id
+        run = self.runs[job_id]
+        if self.foreseen and now + run <= booking[3]:
+            heapq.heappush(self.events, (now + run, END, job_id, False, start))
+            return
         if self.rate is None:
             self.set_end(start, now + run)
             return
         assert self._live is not None
-        self._live[booking[0].id] = start, math.nan
+        self._live[job_id] = start, math.nan
         self._move(self.rate.started(booking, run, now))
 
     def set_end(self, start: Start, end: float) -> None:
