@@ -24,6 +24,9 @@ from vrm.simulation.results import OVERTOOK, Results
 from vrm.workload.submission import Submission
 from vrm.workload.swf import Trace
 
+MOST_JOBS = 1 << 40
+"""More than ever come at one moment."""
+
 Waiting = Tuple[Job, float, int]
 """A job, its run time and its size."""
 
@@ -139,7 +142,7 @@ class CountingSimulator:
                     keys.append(key)
                     queue.append((job, run, size))
                 else:
-                    came -= len(keys)  # it is not among the last ones: EASY looks at all
+                    came = -MOST_JOBS  # it is not among the last ones: EASY looks at all
                     at = bisect.bisect(keys, key, first)
                     keys.insert(at, key)
                     queue.insert(at, (job, run, size))
