@@ -35,11 +35,13 @@ def write(path: Path, rows: List[Tuple[int, int, int, float, int]], shuffled: bo
     path.write_text("".join(lines))
 
 
-def found(outcome: Any) -> Tuple[Dict[str, Any], List[Any], Dict[str, int]]:
-    """All that a simulation finds, but for the time it took."""
+def found(trace: Path, **words: Any) -> Tuple[Dict[str, Any], List[Any], Dict[str, int], bytes]:
+    """All that a simulation finds and writes, but for the time it took."""
+    outcome = simulate(trace, out=trace.parent / "out", **words)
     summary = {key: value for key, value in outcome.summary.items()
                if key not in ("simulated_seconds", "jobs_per_second")}
-    return summary, list(outcome.jobs), outcome.dirt
+    jobs = (trace.parent / "out" / "jobs.csv").read_bytes()
+    return summary, list(outcome.jobs), outcome.dirt, jobs
 
 
 @pytest.mark.parametrize("backfill", ["none", "easy"])
@@ -58,10 +60,10 @@ def test_counting_finds_what_booking_finds(backfill: str, rows: Any, machine: An
         patch.setattr(CountingSimulator, "run", lambda *of: (runs.append(of), ran(*of)))
         words = {"nodes": nodes, "sockets": sockets, "cores": cores, "policy": policy,
                  "backfill": backfill, "algorithm": algorithm}
-        counted = found(simulate(trace, **words))
+        counted = found(trace, **words)
         assert len(runs) == 1
         patch.setattr(library, "possible", lambda *of: False)
-        assert found(simulate(trace, **words)) == counted
+        assert found(trace, **words) == counted
         assert len(runs) == 1
 
 
@@ -71,10 +73,10 @@ def test_a_long_queue(tmp_path: Path) -> None:
     write(trace, [(0, 1 + number % 5, 1 + number % 7, 2, number % 4) for number in range(4000)],
           False)
     for backfill in ("none", "easy"):
-        counted = found(simulate(trace, backfill=backfill))
+        counted = found(trace, backfill=backfill)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(library, "possible", lambda *of: False)
-            assert found(simulate(trace, backfill=backfill)) == counted
+            assert found(trace, backfill=backfill) == counted
 
 
 class Stop:
@@ -92,7 +94,8 @@ def test_an_interrupted_run_keeps_what_has_ended(tmp_path: Path) -> None:
     trace = tmp_path / "trace.swf"
     write(trace, [(1, 1 + number % 5, 1 + number % 7, 2, number % 4) for number in range(4000)],
           False)
-    counted = simulate(trace, backfill="easy", progress=Stop())
+    counted = simulate(trace, backfill="easy", progress=Stop(), out=tmp_path)
+    assert (tmp_path / "jobs.csv").read_text().count("\n") == len(counted.jobs) + 1
     assert counted.interrupted and 0 < counted.summary["completed"] == len(counted.jobs) < 4000
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "possible", lambda *of: False)
@@ -102,7 +105,7 @@ def test_an_interrupted_run_keeps_what_has_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [
-    {"out": "out"}, {"backfill": "conservative"}, {"policy": "strip", "cores": 2}, {"kill": True},
+    {"evalys": True}, {"backfill": "conservative"}, {"policy": "strip", "cores": 2}, {"kill": True},
     {"keep_estimates": True}, {"interval": 10}, {"algorithm": "WFP3"}, {"watchers": [None]},
     {"nodes": [Node("a", (2,)), Node("b", (4,))]}])
 def test_whatever_needs_more_than_counts_is_booked(tmp_path: Path, monkeypatch: Any, words: Any
@@ -111,8 +114,8 @@ def test_whatever_needs_more_than_counts_is_booked(tmp_path: Path, monkeypatch: 
     trace = tmp_path / "trace.swf"
     write(trace, [(0, 1, 5, 2, 1)] * 5, False)
     monkeypatch.setattr(CountingSimulator, "run", lambda *of: pytest.fail("it counts"))
-    if "out" in words:
-        words = {"out": tmp_path / "out"}
+    if "evalys" in words:
+        words = {"out": tmp_path / "out", "evalys": True}
     if "watchers" in words:
         words = {"watchers": [Watcher()]}
     assert len(simulate(trace, **{"nodes": 4, **words}).jobs) == 5

@@ -3,8 +3,8 @@
 On nodes that all hold equally many ranks of each job, under a policy that gives jobs their nodes (or
 cores) for themselves, when jobs start depends on nothing but how much is free. Then this loop
 counts, and makes no bookings and no placements; the schedule is that of `vrm.simulation.engine`,
-to the last figure (tests/simulation/test_counting.py compares them). It is a shortcut for long traces whose
-placements nobody asked for.
+to the last figure (tests/simulation/test_counting.py compares them). It is a shortcut for long
+traces; places are found by `vrm.simulation.writers.Placer`, where jobs are written.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import heapq
 import math
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from vrm.model.cluster import Pool
+from vrm.model.cluster import Cluster
 from vrm.model.job import Infeasible, Job
 from vrm.scheduling.backfilling import Easy, NoBackfilling
 from vrm.scheduling.placement import CorePolicy, LanePolicy
 from vrm.scheduling.queue import Key
 from vrm.scheduling.scheduler import Scheduler
-from vrm.simulation.results import OVERTOOK, Results
+from vrm.simulation.results import BATCH, OVERTOOK, Results
 from vrm.workload.submission import Submission
 from vrm.workload.swf import Trace
 
@@ -46,9 +46,9 @@ def possible(source: Any, scheduler: Scheduler) -> bool:
 class CountingSimulator:
     """Runs a trace by counting; `progress` is called as by `vrm.simulation.engine.Simulator`."""
 
-    def __init__(self, scheduler: Scheduler, machine: Pool, results: Results,
+    def __init__(self, scheduler: Scheduler, machine: Cluster, results: Results,
                  progress: Optional[Callable[[float, int, int], None]] = None) -> None:
-        self.policy = scheduler.policy
+        self.policy, self.machine = scheduler.policy, machine
         self.easy = isinstance(scheduler.dispatcher, Easy)
         self.ordering = scheduler.ordering
         room = self.policy.room(machine)
@@ -74,6 +74,7 @@ class CountingSimulator:
         results, easy, key_of, progress = (self.results, self.easy, self.ordering.key,
                                            self.progress)
         pack_job, pack_moment, jobs_out, moments_out = results.raw()
+        trail, hand_over = results.trail(self.policy, self.machine)
         user_number, app_number = results.user_number, results.app_number
         push, pop, insort = heapq.heappush, heapq.heappop, bisect.insort
         free, busy, wanted, moments = self.room, 0, 0, 0
@@ -98,6 +99,8 @@ class CountingSimulator:
                 record = pack_job(job_id, procs, procs, user_number(job.user), app_number(job.app),
                                   how, job.submit, now, end, estimate)
                 push(running, (end, job_id, size, procs, now + estimate, record))
+                if trail is not None:
+                    trail.append((record, job.app))
                 if easy:
                     insort(expected, (now + estimate, job_id, size))
             return cores
@@ -113,6 +116,8 @@ class CountingSimulator:
                 free += size
                 busy -= procs
                 jobs_out += record
+                if trail is not None:
+                    trail.append(job_id)
                 if easy:
                     reserved = None
                     del expected[bisect.bisect_left(expected, (end, job_id))]
@@ -196,6 +201,8 @@ class CountingSimulator:
                     waiting -= len(filled)
             moments_out += pack_moment(now, waiting - first, wanted, busy)
             moments += 1
+            if trail is not None and len(trail) >= BATCH:
+                hand_over()
             if progress is not None and moments % 1000 == 0:
                 progress(now, results.ran, waiting - first)
         self.events = moments

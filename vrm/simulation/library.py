@@ -130,7 +130,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         scheduler = Scheduler(ordering, dispatcher, placement, chosen.interval,
                               chosen.starts_per_interval)
         simulator: Union[Simulator, CountingSimulator]
-        if not (results.writes or cluster.watchers or speeds) and possible(source, scheduler):
+        if not (results.needs_bookings or cluster.watchers or speeds) and possible(source, scheduler):
             simulator = CountingSimulator(scheduler, cluster, results, progress)
         else:
             simulator = Simulator(scheduler, cluster, results, chosen.kill, speeds, progress)

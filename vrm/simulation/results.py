@@ -11,16 +11,17 @@ import struct
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence,
                     TextIO, Tuple, Union)
 
-from vrm.model.cluster import Booking
+from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import PLAIN, Details, Job
 from vrm.model.node import Node
 from vrm.model.placement_forms import to_values
+from vrm.model.policies import PlacementPolicy
 from vrm.results.jobs import fields_of, job_line, more_columns
 from vrm.results.metrics import THRESHOLD
 from vrm.results.summary import Columns, Moments, summarise
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.engine import Moment
-from vrm.simulation.writers import PLACES, Aside, EvalysWriter, JobLines, JobTuple
+from vrm.simulation.writers import PLACES, Aside, EvalysWriter, JobLines, Placer
 from vrm.workload.submission import Submission
 
 BATCH = 500
@@ -88,7 +89,7 @@ class Results:
         if out is not None:
             self._writer = JobLines(nodes, out, places, more)
         self._details: Optional[Dict[int, Details]] = {} if more and out is not None else None
-        self._rows: List[Union[JobTuple, str]] = []
+        self._rows: List[Any] = []  # for the writer
         self._batches = 0
         self.processors = sum(node.cores for node in nodes)
         self.counts = dict.fromkeys(_STATUSES, 0)
@@ -164,14 +165,24 @@ class Results:
         self._moments += _pack_moment(*state)
 
     @property
-    def writes(self) -> bool:
-        """Whether jobs are written to a file as they end."""
-        return self._writer is not None or self._evalys is not None
+    def needs_bookings(self) -> bool:
+        """Whether more is written of jobs than what a `Placer` can say."""
+        return self._details is not None or self._evalys is not None
 
     def raw(self) -> Tuple[Callable[..., bytes], Callable[..., bytes], bytearray, bytearray]:
         """For a loop that records by itself: what packs a job and a moment, and where to put it.
         The order of the values is that of `_JOB` and `_MOMENT`."""
         return _pack_job, _pack_moment, self._jobs, self._moments
+
+    def trail(self, policy: PlacementPolicy, cluster: Cluster
+              ) -> Tuple[Optional[List[Any]], Callable[[], None]]:
+        """For a loop that only counts: where to put the starts and ends that `Placer` makes rows of
+        (None: nobody asks for them), and what to call when there are BATCH of them."""
+        if self._writer is None:
+            return None, self._hand_over
+        assert isinstance(self._writer, JobLines)
+        self._writer.placer = Placer(policy, cluster, _JOB)
+        return self._rows, self._hand_over
 
     @property
     def user_number(self) -> Callable[[str], int]:

@@ -11,15 +11,19 @@ import gc
 import marshal
 import os
 import signal
+import struct
 import threading
 from contextlib import suppress
-from typing import Any, Dict, Iterable, List, NoReturn, Sequence, TextIO, Tuple, Union
+from typing import (Any, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, TextIO,
+                    Tuple, Union)
 
 from vrm.model import bits
-from vrm.model.cluster import AnyPlacement, Booking
+from vrm.model.cluster import AnyPlacement, Booking, Cluster
+from vrm.model.job import Job
 from vrm.model.node import Node, lane_of_socket
 from vrm.model.placement import CoreLayout, CorePlacement, Placement
-from vrm.model.placement_forms import Values, of_values, width_of
+from vrm.model.placement_forms import Values, of_values, to_values, width_of
+from vrm.model.policies import PlacementPolicy
 from vrm.results.jobs import HEADER, SIMULATED, PlacementText, fold_nodes, job_line, seconds_text
 
 JobTuple = Tuple[Any, ...]
@@ -37,6 +41,40 @@ _SMALL = 8  # nodes or cores
 _all_whole = {int}.issuperset
 
 
+class Placer:
+    """Gives the jobs of `vrm.simulation.counting` their places: it counts what is free, and its
+    policy places the same jobs in the same order on the cluster here, where there is time for it.
+
+    A start is the job's record (see `vrm.simulation.results.JOB`) and its application, an end the
+    job's id.
+    """
+
+    def __init__(self, policy: PlacementPolicy, cluster: Cluster, record: struct.Struct) -> None:
+        self._policy = policy
+        self._cluster = cluster
+        self._unpack = record.unpack
+        self._running: Dict[int, JobTuple] = {}
+
+    def rows(self, counted: Iterable[Union[Tuple[bytes, str], int, str]]
+             ) -> Iterator[Union[JobTuple, str]]:
+        """The rows of the jobs that end, and lines that are made already."""
+        for one in counted:
+            if type(one) is int:
+                self._cluster.release(one)
+                yield self._running.pop(one)
+            elif type(one) is tuple:
+                job_id, procs, _, _, _, how, submit, start, end, estimate = self._unpack(one[0])
+                job = Job(job_id, one[1], procs, estimate, submit)
+                placement = self._policy.place(job, self._cluster)
+                assert placement is not None, "what was counted as free is not free"
+                self._cluster.book(job, placement, start)
+                self._running[job_id] = (job_id, one[1], procs, submit, start, end, estimate,
+                                         "completed", False, bool(how), to_values(placement))
+            else:
+                assert isinstance(one, str)
+                yield one
+
+
 class JobLines:
     """Writes lines of `jobs.csv` to a text file, whose header it writes at once.
 
@@ -45,6 +83,7 @@ class JobLines:
     """
 
     _wide = False
+    placer: Optional[Placer] = None
 
     def __init__(self, nodes: Sequence[Node], out: TextIO, places: str, more: bool = False) -> None:
         self._wide = more
@@ -55,8 +94,10 @@ class JobLines:
         self._apps: Dict[str, str] = {}
         out.write(HEADER if more else SIMULATED)
 
-    def write(self, rows: Iterable[Union[JobTuple, str]]) -> None:
-        """Write rows, or lines that are made already."""
+    def write(self, rows: Iterable[Any]) -> None:
+        """Write rows, or lines that are made already; with a `placer`, what it makes rows of."""
+        if self.placer is not None:
+            rows = self.placer.rows(rows)
         if self._wide:
             rows = [row if isinstance(row, str) else f"{self._line(row[:-1])[:-1]}{row[-1]}\n"
                     for row in rows]
@@ -148,7 +189,7 @@ class Aside:
         finally:
             os._exit(code)
 
-    def write(self, rows: Iterable[Union[JobTuple, str]]) -> None:
+    def write(self, rows: Iterable[Any]) -> None:
         """Have rows written."""
         batch = marshal.dumps(rows)
         data = memoryview(len(batch).to_bytes(_SIZE, "little") + batch)
