@@ -23,7 +23,7 @@ from vrm.cli import main
 from vrm.live.manager import recovery
 from vrm.live.manager.records import Records
 from vrm.model import Booking, Cluster, Dependency, Job
-from vrm.model.job import Details
+from vrm.model.job import Details, Program
 from vrm.model.placement_forms import to_record
 from vrm.results.jobs import JobRow, JobWriter, PlacementText
 from vrm.run import codec, journal as journals
@@ -160,10 +160,11 @@ def good_journal(path: Path) -> bytes:
     nodes = codec.nodes_record(cluster.nodes)
     add("run", format=2, run="abc123", time=1.0, pid=5, nodes=nodes, host="h", boot="b",
         home={"path": "/x", "inode": 7}, allocation="slurm 1")
-    details = [Details(), Details(retries=2, variables={"A": "b c"}, arguments=("-n", "%i")),
-               Details((Dependency.on(0),), held=True, name="x"),
-               Details(directory="/tmp")]
-    jobs = [Job(number, f"{name}.x", procs, 60.0, 2.0 + number, exclusive, priority=number)
+    details = [Details(), Details(retries=2), Details((Dependency.on(0),), held=True, name="x"),
+               Details()]
+    payloads = [Program(), Program(("-n", "%i"), {"A": "b c"}), Program(), Program(directory="/tmp")]
+    jobs = [Job(number, f"{name}.x", procs, 60.0, 2.0 + number, exclusive, priority=number,
+                payload=payloads[number])
             for number, (name, procs, exclusive) in enumerate(
                 [("a", 3, False), ("b", 8, True), ("c", 1, False), ("d", 5, False)])]
     for job, more in zip(jobs, details):

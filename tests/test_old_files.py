@@ -51,9 +51,9 @@ def test_a_journal_is_read_up_to_any_record(number: int, tmp_path: Path) -> None
     jobs = [json.loads(record) for record in RECORDS[:number] if b'"event":"job"' in record]
     assert len(past.jobs) == sum(4 if "array" in job else 1 for job in jobs)
     if 2 in past.jobs:
-        assert past.details[2].retries == 1 and past.details[2].arguments == ("fail",)
+        assert past.details[2].retries == 1 and past.jobs[2].payload.arguments == ("fail",)
     if 4 in past.jobs:
-        assert past.details[4].index == 1 and past.details[4].words == ("part", "1")
+        assert past.details[4].index == 1 and past.jobs[4].payload.own(1).arguments == ("part", "1")
     assert past.finished == (number == len(RECORDS))
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.model import Cluster, Dependency, Job, Node
-from vrm.model.job import Details
+from vrm.model.job import Details, PLAIN, Program
 from vrm.model.placement_forms import to_record
 from vrm.run import codec, journal as journals
 from vrm.scheduling import make_policy
@@ -130,9 +130,9 @@ def test_the_past_of_a_run() -> None:
 
 
 def test_what_a_job_was_submitted_with_comes_back() -> None:
-    job = Job(4, "a.x", 2, 9.5, 1.25, True, 3, priority=-7)
-    details = Details((Dependency.on(1), Dependency.on(2, True)), 3, {"A": "x y"}, ("-o", "$HOME"),
-                      "/some where", None, True, "a name")
+    job = Job(4, "a.x", 2, 9.5, 1.25, True, 3, priority=-7,
+              payload=Program(("-o", "$HOME"), {"A": "x y"}, "/some where"))
+    details = Details((Dependency.on(1), Dependency.on(2, True)), 3, None, True, "a name")
     record = json.loads(json.dumps({"event": "job", **codec.job_record(job, details)}))
     past = journals.replay([RUN, record])
     assert past.jobs == {4: job} and past.details == {4: details} and past.state.next_id == 5
@@ -141,12 +141,11 @@ def test_what_a_job_was_submitted_with_comes_back() -> None:
 
 
 def test_an_array_is_one_record_and_many_jobs() -> None:
-    record = codec.job_record(JOB, Details(arguments=("%i",)), (2, 4, 6))
+    record = codec.job_record(JOB.but(payload=Program(("%i",))), PLAIN, (2, 4, 6))
     past = journals.replay([RUN, {"event": "job", **record, "position": [1, 2, 3, ""]},
                             end(4, "completed")])
     assert {i: past.details[i].index for i in past.jobs} == {3: 2, 4: 4, 5: 6}
-    assert past.details[5].words == ("6",) and past.details[5].environment == {
-        "VRM_ARRAY_INDEX": "6"}
+    assert past.jobs[5].payload.own(6) == Program(("6",), {"VRM_ARRAY_INDEX": "6"})
     assert [job.id for job in past.waiting] == [3, 5] and past.state.next_id == 6
 
 

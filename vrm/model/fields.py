@@ -10,7 +10,7 @@
 | a run simulated again from its `jobs.csv` | `column`, the kind's `of_plain` |
 
 A new field is one row at the end of `TABLE`, and what acts on it. It is kept as the attribute of
-that name of `Job` or `Details`; one that neither has is in `Details.more`. What was written before
+that name of `Job`, `Program` or `Details`; one that none has is in `Details.more`. What was written before
 the field came says nothing of it, and then it has its default. Options of batch scripts and fields
 of traces (SWF) get a place in the row when something reads them.
 """
@@ -24,7 +24,7 @@ from operator import attrgetter
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from vrm.model import shapes
-from vrm.model.job import PLAIN, Dependency, Details, Job
+from vrm.model.job import PLAIN, PROGRAM, Dependency, Details, Job, Program
 from vrm.model.ranges import MOST_JOBS, fold, member_range, numbers
 from vrm.model.times import seconds_of
 
@@ -291,8 +291,12 @@ class Option:
     help: str
 
 
-JOB, DETAILS, LINE = "job", "details", "line"
-"""Where a field is kept: in `Job`, in `Details`, or nowhere but in the line and its record."""
+JOB, PAYLOAD, DETAILS, LINE = "job", "payload", "details", "line"
+"""Where a field is kept: in `Job`, in its `payload`, in `Details`, or nowhere but in the line and its
+record."""
+
+OF_JOB, OF_DETAILS = (JOB, PAYLOAD), (DETAILS,)
+"""Where it is kept that belongs to a `Job`, and to `Details`."""
 
 SIMULATED = 1
 """The form of `jobs.csv` of vrm 0.1.0, and of simulations of jobs that have no more than it says."""
@@ -328,6 +332,11 @@ class Field:
         return self.attribute or self.word
 
     @property
+    def path(self) -> str:
+        """The same, as `attrgetter` takes it for a `Job` or `Details`."""
+        return f"payload.{self.at}" if self.kept == PAYLOAD else self.at
+
+    @property
     def plain_default(self) -> Any:
         """The default as the state file and `jobs.csv` know it."""
         return None if self.default is None else self.kind.plain(self.default)
@@ -359,14 +368,14 @@ TABLE: List[Field] = [
           "retries", 0, record="retries", shown="retries", column="retries",
           option=Option("N", "run it again up to N times if it fails (default: Retries of the "
                         "configuration)")),
-    Field("env", VARIABLES, "a variable as NAME=VALUE (env= may be given several times)", DETAILS,
+    Field("env", VARIABLES, "a variable as NAME=VALUE (env= may be given several times)", PAYLOAD,
           "variables", {}, record="variables",
           option=Option("NAME=VALUE", "a variable for the job; may be repeated")),
-    Field("args", ARGUMENTS, "arguments, quoted as a whole: args='-n 3'", DETAILS, "arguments", (),
+    Field("args", ARGUMENTS, "arguments, quoted as a whole: args='-n 3'", PAYLOAD, "arguments", (),
           record="arguments", shown="args", column="args", form=2,
           option=Option("'A B'", "arguments of the program in one word, instead of those after "
                         "`--`")),
-    Field("dir", PATH, "the directory to run in", DETAILS, "directory", "", record="directory",
+    Field("dir", PATH, "the directory to run in", PAYLOAD, "directory", "", record="directory",
           shown="dir", column="dir", form=2,
           option=Option("DIR", "the directory to run in (default: the queue file's)")),
     Field("array", INDICES, f"the indices of at most {MOST_JOBS} jobs, as 0-9:2,20", LINE,
@@ -383,14 +392,18 @@ TABLE: List[Field] = [
 Getter = Callable[[Any], Any]
 
 
+_CLASSES: Dict[str, Any] = {JOB: Job, PAYLOAD: Program, DETAILS: Details}
+
+
 def _declared(kept: str, attribute: str) -> bool:
-    return attribute in (Job if kept == JOB else Details).__slots__
+    slots: Sequence[str] = _CLASSES[kept].__slots__ if kept in _CLASSES else ()
+    return attribute in slots
 
 
 def getter(field: Field) -> Getter:
-    """What gives the value of a field, of a `Job` or of `Details`, as `kept` says."""
+    """What gives the value of a field, of a `Job` or of `Details`: see OF_JOB."""
     if _declared(field.kept, field.at):
-        return attrgetter(field.at)
+        return attrgetter(field.path)
     name, default = field.at, field.default
     return lambda details: details.more.get(name, default)
 
@@ -400,19 +413,23 @@ def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
     """The job of some values, which are named by the attributes that keep them. None of them is
     looked at here."""
     of_job: Dict[str, Any] = {}
+    payload: Dict[str, Any] = {}
     details: Dict[str, Any] = {}
     more: Dict[str, Any] = {}
     for name, value in values.items():
         kept, argument = _PLACES.get(name) or _place(name)
         if kept == JOB:
             of_job[argument] = value
+        elif kept == PAYLOAD:
+            payload[name] = value
         elif argument:
             details[name] = value
         elif kept == DETAILS:
             more[name] = value
     if more:
         details["more"] = more
-    return (Job(job_id, submit=submit, user=user, **of_job),
+    return (Job(job_id, submit=submit, user=user,
+                payload=Program(**payload) if payload else PROGRAM, **of_job),
             Details(**details) if details else PLAIN)
 
 

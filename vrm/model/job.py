@@ -107,6 +107,29 @@ class Request(NamedTuple):
                    tuple(each for each in amounts if each[1]), features)
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a job runs: the program of its name, with arguments, and variables of this job alone.
+
+    `directory` is where it runs: absolute, or empty for the manager's own.
+    """
+
+    arguments: Tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    directory: str = ""
+
+    def own(self, index: Optional[int]) -> Program:
+        """That of the job of this index in an array: `%i` in the arguments is its index, which it
+        also finds in the variable VRM_ARRAY_INDEX. None: the job is of no array."""
+        if index is None:
+            return self
+        return Program(tuple(word.replace("%i", str(index)) for word in self.arguments),
+                       {**self.variables, "VRM_ARRAY_INDEX": str(index)}, self.directory)
+
+
+PROGRAM = Program()
+"""A program without arguments."""
+
 _requests: Dict[Tuple[int, int, bool], Request] = {}
 """One of each plain request: a simulation makes jobs by the million, and few of them differ."""
 
@@ -121,7 +144,8 @@ class Job:
     `submit` is the submission time in seconds. `walltime` is the user's limit in seconds and
     `expected` the run time that is believed (the limit, where nobody believes otherwise): limits go
     by the one, scheduling by the other. Jobs of a higher `priority` come first, whatever the
-    ordering. `user` is whose job it is, where a workload says so: for orderings that look at users.
+    ordering. `user` is whose job it is, where a workload says so: for orderings that look at users. `payload` is what it
+    runs, by the name `app`.
 
     `procs`, `cores`, `exclusive`, `resources` and `features` are those of the request, by the names
     that orderings of users know them by.
@@ -135,6 +159,7 @@ class Job:
     submit: float
     priority: int
     user: str
+    payload: Program
     procs: int = field(repr=False, compare=False)
     cores: int = field(repr=False, compare=False)
     exclusive: bool = field(repr=False, compare=False)
@@ -145,7 +170,8 @@ class Job:
                  exclusive: bool = False, cores: int = 1,
                  resources: Optional[Mapping[str, float]] = None,
                  features: FrozenSet[str] = frozenset(), priority: int = 0,
-                 user: str = "", expected: Optional[float] = None) -> None:
+                 user: str = "", expected: Optional[float] = None,
+                 payload: Program = PROGRAM) -> None:
         """`estimate` is the user's limit, and what is expected unless that is given, too."""
         if not estimate > 0:
             raise ValueError(f"the estimate must be above 0 seconds, not {estimate:g}")
@@ -164,6 +190,7 @@ class Job:
         self.submit = submit
         self.priority = priority
         self.user = user
+        self.payload = payload
         self.procs = procs
         self.cores = cores
         self.exclusive = exclusive
@@ -192,34 +219,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What a job was submitted with that the scheduler does not look at.
+    """What a job was submitted with that neither the scheduler nor its processes look at.
 
-    `directory` is absolute, or empty for the manager's own. `index` is that of a job of an array.
-    `more` are fields that have no attribute here (see `vrm.model.fields`).
+    `index` is that of a job of an array. `more` are fields that have no attribute here (see
+    `vrm.model.fields`).
     """
 
     after: Tuple[Dependency, ...] = ()
     retries: int = 0
-    variables: Mapping[str, str] = field(default_factory=dict)
-    arguments: Tuple[str, ...] = ()
-    directory: str = ""
     index: Optional[int] = None
     held: bool = False
     name: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def environment(self) -> Dict[str, str]:
-        """Variables of this job alone; `VRM_ARRAY_INDEX` is its index in the array."""
-        index = {} if self.index is None else {"VRM_ARRAY_INDEX": str(self.index)}
-        return {**self.variables, **index}
-
-    @property
-    def words(self) -> Tuple[str, ...]:
-        """The arguments; in a job of an array `%i` is its index."""
-        if self.index is None:
-            return self.arguments
-        return tuple(word.replace("%i", str(self.index)) for word in self.arguments)
 
 
 PLAIN = Details()

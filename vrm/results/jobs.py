@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple,
                     Optional, Sequence, TextIO, Tuple, Type, TypeVar, Union)
 
 from vrm.model import AnyPlacement, bits
-from vrm.model.fields import DETAILS, JOB, SIMULATED as FIRST, TABLE, Field, FieldError, getter, made
+from vrm.model.fields import OF_DETAILS, OF_JOB, SIMULATED as FIRST, TABLE, Field, FieldError, getter, made
 from vrm.model.job import PLAIN, Details, Job, JobState
 from vrm.model.node import Node, lane_of_socket
 from vrm.model.placement import CorePlacement
@@ -165,14 +165,14 @@ _NOTHING = tuple(each.plain_default for each in MORE)
 _DEFAULTS = [(each.column, each.plain_default) for each in MORE]
 _more_of = attrgetter(*(each.column for each in MORE))
 _OF_JOB, _OF_DETAILS = ([(each.column, getter(each), each.kind.plain) for each in MORE
-                         if each.kept == kept] for kept in (JOB, DETAILS))
+                         if each.kept in kept] for kept in (OF_JOB, OF_DETAILS))
 
 
 def fields_of(job: Job, details: Details) -> Dict[str, Any]:
     """The columns of MORE for a job; its arguments are its own, with its index in them."""
-    own = replace(details, arguments=details.words)
-    return {**{column: plain(get(job)) for column, get, plain in _OF_JOB},
-            **{column: plain(get(own)) for column, get, plain in _OF_DETAILS}}
+    own = job if details.index is None else job.but(payload=job.payload.own(details.index))
+    return {**{column: plain(get(own)) for column, get, plain in _OF_JOB},
+            **{column: plain(get(details)) for column, get, plain in _OF_DETAILS}}
 
 
 def submitted(row: "JobRow", submit: float) -> Tuple[Job, Details]:

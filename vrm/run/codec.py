@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 from vrm.model import AnyPlacement, Cluster, Job, Node
-from vrm.model.fields import DETAILS, JOB, LINE, TABLE, getter, made, same
+from vrm.model.fields import LINE, OF_DETAILS, OF_JOB, TABLE, getter, made, same
 from vrm.model.job import PLAIN, Details
 from vrm.model.placement_forms import of_record
 from vrm.model.ranges import fold, numbers
@@ -14,8 +14,8 @@ Record = Dict[str, Any]
 
 _OF_JOB, _OF_DETAILS = ([(each.record, getter(each), each.always, each.default,
                           each.kind.to_record if each.kind.to_record is not same else None)
-                         for each in TABLE if each.kept == kept and each.record]
-                        for kept in (JOB, DETAILS))
+                         for each in TABLE if each.kept in kept and each.record]
+                        for kept in (OF_JOB, OF_DETAILS))
 _VALUES = [(each.record, each.at, each.kind.of_record) for each in TABLE
            if each.kept != LINE and each.record]
 

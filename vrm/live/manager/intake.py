@@ -132,7 +132,7 @@ class Intake:
         jobs = [first.but(id=job_id) for job_id in ids]
         reason = fault or self._fault(jobs[0], details)
         if "position" in origin:  # a line of the queue file, which others may write
-            reason = reason or leads_astray(details.variables, settings.trust)
+            reason = reason or leads_astray(jobs[0].payload.variables, settings.trust)
         if reason:
             desk.tell("warning", f"#{fold(ids)} {wanted.app} refused: {reason}")
         # One event for the whole line: a crash leaves all of an array or nothing.

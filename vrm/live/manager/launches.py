@@ -89,16 +89,16 @@ class Launches:
     def _request(self, booking: Booking) -> LaunchRequest:
         """What the spawner has to start for a job; writes the rankfile."""
         desk, job = self.desk, booking.job
-        details = desk.state.entry(job.id).details
+        payload = job.payload.own(desk.state.entry(job.id).details.index)
         paths = desk.run_directory.files(job.app, job.id)
         launch = desk.launcher.command(
             job.id, desk.settings.applications.program(job.app),
             list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes, paths.rankfile,
-            details.words, details.environment)
+            payload.arguments, payload.variables)
         for path, text in launch.files.items():
             self._write(path, text)
         return LaunchRequest(job.id, launch.argv, launch.env,
-                             details.directory or self.workplace,
+                             payload.directory or self.workplace,
                              paths.output, paths.errors, paths.marker, paths.status,
                              launch.affinity, host=launch.host, reports=(
                                  paths.bindings, job.procs, launch.reports)

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from vrm.config.schema import Settings
 from vrm.model import Booking, Cluster, Job, JobState
-from vrm.model.fields import DETAILS, JOB, TABLE, getter
+from vrm.model.fields import OF_DETAILS, OF_JOB, TABLE, getter
 from vrm.model.job import Details
 from vrm.model.ranges import fold
 from vrm.results.state import FORMATS
@@ -114,11 +114,12 @@ class _Groups:
 
 
 _OF_JOB, _OF_DETAILS = ([(each.shown, getter(each), each.always, each.default, each.kind.plain)
-                         for each in TABLE if each.shown and each.kept == kept]
-                        for kept in (JOB, DETAILS))
-_job_key = attrgetter("submit", *(each.at for each in TABLE if each.shown and each.kept == JOB))
+                         for each in TABLE if each.shown and each.kept in kept]
+                        for kept in (OF_JOB, OF_DETAILS))
+_job_key = attrgetter("submit", *(each.path for each in TABLE
+                                   if each.shown and each.kept in OF_JOB))
 _details_key = attrgetter("more", *(each.at for each in TABLE if each.shown and each.at != "index"
-                                    and each.at in Details.__slots__))
+                                    and each.kept in OF_DETAILS and each.at in Details.__slots__))
 
 
 def _facts(job: Job, details: Details) -> Dict[str, Any]:
