@@ -250,10 +250,11 @@ class Results:
                    estimate, _STATUSES[how & ~OVERTOOK], how >= OVERTOOK)
 
     def _columns(self) -> Tuple[Any, Any]:
-        """The six whole numbers and the four times of `_JOB` as two arrays, a column per job."""
+        """The six whole numbers and the four times of `_JOB`, each as a view of all jobs: while
+        there is one, nothing can be recorded."""
         import numpy as np
-        return (np.frombuffer(self._jobs, np.int64).reshape(-1, 10)[:, :6].T.copy(),
-                np.frombuffer(self._jobs).reshape(-1, 10)[:, 6:].T.copy())
+        return (np.frombuffer(self._jobs, np.int64).reshape(-1, 10)[:, :6].T,
+                np.frombuffer(self._jobs).reshape(-1, 10)[:, 6:].T)
 
     def start_hash(self) -> str:
         """A fingerprint of the schedule: the first 16 hex digits of the SHA-256 of the lines
