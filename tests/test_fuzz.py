@@ -25,7 +25,8 @@ from vrm.live.manager.records import Records
 from vrm.model import Booking, Cluster, Dependency, Job
 from vrm.model.job import Details, Program
 from vrm.model.placement_forms import to_record
-from vrm.results.jobs import JobRow, JobWriter, PlacementText
+from vrm.results.jobs import JobRow, JobWriter
+from vrm.results.places import PlacementText
 from vrm.run import codec, journal as journals
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy

@@ -27,7 +27,8 @@ from vrm.measure.heatmap import Method, _Times, pair_up, ranks_for
 from vrm.model import Cluster, Heatmap, Job, Node
 from vrm.model.speedups import SpeedError, Speedups
 from vrm.report.heatmap import PictureError, draw, grid_of, table
-from vrm.results.jobs import parse_cores, read_jobs
+from vrm.results.jobs import read_jobs
+from vrm.results.places import parse_cores
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.simulation import simulate
 from vrm.workload.heatmap_files import Figure, csv_text, rank_text, ranked, read, spread

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from vrm.model import AnyPlacement, Cluster, CorePlacement, Heatmap, Infeasible, Job, Node
 from vrm.model.placement_forms import (fault, of_record, of_values, to_record, to_values, width_of)
-from vrm.results.jobs import PlacementText, parse_cores
+from vrm.results.places import PlacementText, parse_cores
 from vrm.scheduling import make_policy
-from vrm.simulation.writers import PlaceText
+from vrm.results.places import PlaceText
 
 
 @st.composite

@@ -26,7 +26,8 @@ from vrm.report.formats import Column, Table, latex
 from vrm.report.job_table import JobTable
 from vrm.report.study import Run, StudyError, findings, read_study
 from vrm.report.study_tables import tables
-from vrm.results.jobs import JobRow, JobWriter, fold_nodes, unfold_nodes
+from vrm.results.jobs import JobRow, JobWriter
+from vrm.results.places import fold_nodes, unfold_nodes
 from vrm.results.statistics import interval, t_quantile
 
 Job = Tuple[str, float, float, float, str]  # program, submission, start, end, cores

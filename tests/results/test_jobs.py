@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Infeasible, Job, JobState, Node, Placement
-from vrm.results.jobs import (COLUMNS, HEADER, MORE, SIMULATED, CoreRange, JobFileError, JobRow, JobWriter,
-                              PlacementText, job_line, parse_cores, read_jobs)
+from vrm.results.jobs import (COLUMNS, HEADER, MORE, SIMULATED, JobFileError, JobRow, JobWriter,
+                              job_line, read_jobs)
+from vrm.results.places import CoreRange, PlacementText, parse_cores
 from vrm.scheduling import make_policy
 
 # A busy machine is no failure, and what the fixtures give may be used again and again.

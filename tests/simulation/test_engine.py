@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 
 import plain_metrics
 from vrm.model import Cluster, Dependency, Job, Node
-from vrm.results.jobs import PlacementText, read_jobs
+from vrm.results.jobs import read_jobs
+from vrm.results.places import PlacementText
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.profile import CountProfile, PoolProfile, Slot
 from vrm.scheduling.reservations import Reserving
 from vrm.simulation import Submission, simulate
 from vrm.simulation.engine import Moment, Simulator
 from vrm.simulation.results import Results
-from vrm.simulation.writers import PlaceText
+from vrm.results.places import PlaceText
 
 Row = Tuple[float, int, float]  # submit, procs, run time
 

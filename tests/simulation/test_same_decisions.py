@@ -14,7 +14,8 @@ import pytest
 
 from conftest import Site
 from vrm.model import Cluster, Dependency, Job
-from vrm.results.jobs import PlacementText, read_jobs
+from vrm.results.jobs import read_jobs
+from vrm.results.places import PlacementText
 from vrm.run import codec, journal
 from vrm.run.run import Run
 from vrm.run.state import State

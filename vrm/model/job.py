@@ -144,8 +144,8 @@ class Job:
     `submit` is the submission time in seconds. `walltime` is the user's limit in seconds and
     `expected` the run time that is believed (the limit, where nobody believes otherwise): limits go
     by the one, scheduling by the other. Jobs of a higher `priority` come first, whatever the
-    ordering. `user` is whose job it is, where a workload says so: for orderings that look at users. `payload` is what it
-    runs, by the name `app`.
+    ordering. `user` is whose job it is, where a workload says so: for orderings that look at users.
+    `payload` is what it runs, by the name `app`.
 
     `procs`, `cores`, `exclusive`, `resources` and `features` are those of the request, by the names
     that orderings of users know them by.

@@ -503,7 +503,7 @@ def _nodes(job: RanJob) -> List[str]:
         return [part.partition(":")[0] for part in job.cores.split(";")]
     if not job.nodes:
         return []
-    from vrm.results.jobs import unfold_nodes
+    from vrm.results.places import unfold_nodes
     return unfold_nodes(job.nodes)
 
 

@@ -19,7 +19,7 @@ from vrm.report.compare import TICKS, figure as short, steps
 from vrm.report.density import density, draw as draw_density, natural
 from vrm.report.plotting import label_of, pyplot
 from vrm.report.study import FIGURES, MAIN, RanJob, Run, Scenario, Study, pooled
-from vrm.results.jobs import parse_cores
+from vrm.results.places import parse_cores
 from vrm.results.names import Unit, time_text, unit_of
 from vrm.results.statistics import CONFIDENCE
 from vrm.results.summary import Columns, Moments

@@ -18,7 +18,8 @@ from itertools import groupby
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from vrm.report.tables import STALE_AFTER, ago, clock, duration, follows, geometry, remaining, shown
-from vrm.results.jobs import fold_nodes, seconds_of
+from vrm.results.jobs import seconds_of
+from vrm.results.places import fold_nodes
 from vrm.results.state import Snapshot, current, label
 
 Job = Mapping[str, Any]

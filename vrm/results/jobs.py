@@ -6,27 +6,20 @@ that a line torn by a crash can be told and cut off, and `grep` and `tail -f` sh
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import cached_property
 from operator import attrgetter
-from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple,
-                    Optional, Sequence, TextIO, Tuple, Type, TypeVar, Union)
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional,
+                    Sequence, TextIO, Tuple, Type, TypeVar, Union)
 
-from vrm.model import AnyPlacement, bits
-from vrm.model.fields import OF_DETAILS, OF_JOB, SIMULATED as FIRST, TABLE, Field, FieldError, getter, made
+from vrm.model.fields import (OF_DETAILS, OF_JOB, SIMULATED as FIRST, TABLE, Field, FieldError, getter,
+                              made)
 from vrm.model.job import PLAIN, Details, Job, JobState
-from vrm.model.node import Node, lane_of_socket
-from vrm.model.placement import CorePlacement
 from vrm.system.text import printable
 
 PathLike = Union[str, "os.PathLike[str]"]
-
-
-MOST_NODES = 1_000_000
-"""Nodes that a job can have run on."""
 
 
 class JobFileError(ValueError):
@@ -215,144 +208,6 @@ def _unescape(found: "re.Match[str]") -> str:
     if len(escape) == 6:  # a part of a name that is no valid UTF-8; see JobWriter
         return chr(int(escape[2:], 16))
     return _UNESCAPES.get(escape, escape)
-
-
-def fold_nodes(names: Iterable[str]) -> str:
-    """Node names in ClusterShell's folded form: `n[0-3,7],login`."""
-    names = list(names)
-    if len(names) == 1:
-        return names[0]
-    from ClusterShell.NodeSet import NodeSet  # only uneven names need it: 30 ms to import
-    return str(NodeSet.fromlist(names))
-
-
-def unfold_nodes(text: str) -> List[str]:
-    """The names that `fold_nodes` has folded; JobFileError for what it cannot have written."""
-    if "[" not in text and "," not in text:
-        return [text] if text else []
-    from ClusterShell.NodeSet import NodeSet, NodeSetException
-    try:
-        ranges = [(int(first), int(last)) for first, last in re.findall(r"(\d+)-(\d+)", text)]
-        if math.prod(max(1, last - first + 1) for first, last in ranges) > MOST_NODES:
-            raise ValueError("more nodes than any machine has")
-        return list(NodeSet(text))
-    except (NodeSetException, ValueError) as error:
-        raise JobFileError(f"nodes `{printable(text, 60)}`: {printable(str(error), 100)}") from error
-
-
-class PlacementText:
-    """Writes placements on one cluster for the columns `nodes` and `cores`.
-
-    The work is per run of neighbouring nodes or per node, never per rank, for a simulation
-    writes hundreds of thousands of them.
-    """
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self._nodes = nodes
-        self._regular = _numbered_in_order([node.name for node in nodes])
-
-    def nodes(self, placement: AnyPlacement) -> str:
-        """The nodes of a placement, folded: `n[0-3,7]`. The order of the ranks is not kept."""
-        taken = 0
-        for group in placement.order:
-            taken |= group
-        if self._regular is None:
-            return fold_nodes(self._nodes[node].name for node in bits.members(taken))
-        prefix, offset = self._regular
-        runs = []
-        first = 0
-        while taken:
-            gap = (taken & -taken).bit_length() - 1
-            taken >>= gap
-            length = (taken ^ (taken + 1)).bit_length() - 1
-            first += gap
-            low, high = first + offset, first + offset + length - 1
-            runs.append(str(low) if low == high else f"{low}-{high}")
-            taken >>= length
-            first += length
-        numbers = ",".join(runs)
-        return f"{prefix}{numbers}" if numbers.isdigit() else f"{prefix}[{numbers}]"
-
-    def cores(self, placement: AnyPlacement) -> str:
-        """The cores of a placement by node, in the order of the ranks.
-
-        `n0:0/0-3+1/0-3;n1:0/5` is cores 0 to 3 of both sockets of n0, then core 5 of socket 0
-        of n1 (logical numbers within the socket).
-        """
-        nodes = self._nodes
-        if isinstance(placement, CorePlacement):
-            return self._by_core(placement)
-        share, width = placement.share, placement.width
-        parts = []
-        for index, ranks in placement.ranks_by_node(nodes):
-            node = nodes[index]
-            cores = _cores_on_node(node.sockets, share, placement.lane(index), width, ranks)
-            parts.append(f"{node.name}:{cores}")
-        return ";".join(parts)
-
-
-    def _by_core(self, placement: CorePlacement) -> str:
-        places: Dict[int, List[str]] = {}
-        for node, socket, first, stop in placement.spans:
-            places.setdefault(node, []).append(_core_range(socket, first, stop - first))
-        return ";".join(f"{self._nodes[node].name}:{'+'.join(texts)}"
-                        for node, texts in places.items())
-
-
-def _core_range(socket: int, first: int, cores: int) -> str:
-    return f"{socket}/{first}" if cores == 1 else f"{socket}/{first}-{first + cores - 1}"
-
-
-def _numbered_in_order(names: Sequence[str]) -> Optional[Tuple[str, int]]:
-    """Prefix and first number of names such as n4, n5, n6; None when they are not like that."""
-    prefix = names[0].rstrip("0123456789")
-    if any(char.isdigit() for char in prefix) or not names[0][len(prefix):]:
-        return None
-    first = int(names[0][len(prefix):])
-    if any(name != f"{prefix}{number}" for number, name in enumerate(names, first)):
-        return None
-    return prefix, first
-
-
-@lru_cache(maxsize=4096)
-def _cores_on_node(sockets: Tuple[int, ...], share: str, lane: int, width: int,
-                   ranks: int) -> str:
-    texts = []
-    for socket, cores in enumerate(sockets):
-        first, length = lane_of_socket(cores, share, lane)
-        here = min(ranks, length // width)
-        if here:
-            texts.append(_core_range(socket, first, here * width))
-        ranks -= here
-    return "+".join(texts)
-
-
-class CoreRange(NamedTuple):
-    """Cores `first` to `last` (inclusive, logical within the socket) of a socket."""
-
-    socket: int
-    first: int
-    last: int
-
-
-def parse_cores(text: str) -> List[Tuple[str, List[CoreRange]]]:
-    """Nodes and their cores, in the order of the ranks, from the column `cores`.
-
-    Raises JobFileError when the text has not the form of `PlacementText.cores`.
-    """
-    placed = []
-    for part in text.split(";") if text else ():
-        name, colon, places = part.partition(":")
-        ranges = []
-        for place in places.split("+"):
-            found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})(?:-([0-9]{1,6}))?", place)
-            socket, first, last = map(int, found.groups(found[2])) if found else (0, 1, 0)
-            if first > last or not colon:
-                raise JobFileError(f"cores `{printable(part, 60)}` are not of the form "
-                                   "node:socket/first-last")
-            ranges.append(CoreRange(socket, first, last))
-        placed.append((name, ranges))
-    return placed
 
 
 # ------------------------------------------------------------------------------------- writing

@@ -14,17 +14,18 @@ import signal
 import struct
 import threading
 from contextlib import suppress
-from typing import (Any, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, TextIO,
+from typing import (Any, Dict, Iterable, Iterator, NoReturn, Optional, Sequence, TextIO,
                     Tuple, Union)
 
 from vrm.model import bits
 from vrm.model.cluster import AnyPlacement, Booking, Cluster
 from vrm.model.job import Job
 from vrm.model.node import Node, lane_of_socket
-from vrm.model.placement import CoreLayout, CorePlacement, Placement
+from vrm.model.placement import CoreLayout, CorePlacement
 from vrm.model.placement_forms import Values, of_values, to_values, width_of
 from vrm.model.policies import PlacementPolicy
-from vrm.results.jobs import HEADER, SIMULATED, PlacementText, fold_nodes, job_line, seconds_text
+from vrm.results.jobs import HEADER, SIMULATED, job_line, seconds_text
+from vrm.results.places import PlaceText
 
 JobTuple = Tuple[Any, ...]
 """A job that ran: id, application, ranks, submission, start, end, estimate, status, whether it
@@ -37,7 +38,6 @@ _SET_PIPE_SIZE = 1031  # Linux; `fcntl` has its name from Python 3.10 on
 
 PLACES = ("full", "nodes", "none")
 
-_SMALL = 8  # nodes or cores
 _all_whole = {int}.issuperset
 
 
@@ -215,143 +215,6 @@ class Aside:
         if os.waitpid(child, 0)[1]:
             raise OSError(*marshal.loads(said)) if said else OSError(
                 "the process that writes jobs.csv ended")
-
-
-class PlaceText:
-    """Writes placements in the forms of `PlacementText`, whose work it does for ranges of nodes
-    at once, and those made core by core."""
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self._nodes = nodes
-        self._names = [node.name for node in nodes]
-        prefix = self._names[0][:-1]
-        self._prefix = prefix if all(name == f"{prefix}{index}" for index, name in
-                                     enumerate(self._names)) else None
-        self._plain = PlacementText(nodes)
-        self._filled: Dict[Tuple[str, int, int], Tuple[List[int], List[str]]] = {}
-        self._ranges: Dict[Tuple[int, int], Tuple[int, int, str]] = {}
-        self._known: Dict[Any, Tuple[str, str]] = {}
-
-    def nodes(self, placement: AnyPlacement) -> str:
-        """The column `nodes`."""
-        return self._folded([(first, stop - 1) for first, stop in bits.runs(placement.node_set)])
-
-    def columns(self, placement: AnyPlacement) -> Tuple[str, str]:
-        """The columns `nodes` and `cores`."""
-        if placement.size > _SMALL:
-            return self._columns(placement)
-        # Small jobs come again and again to the same places.
-        by_core = type(placement) is CorePlacement
-        key = (placement.taken if by_core
-               else (placement.claims, placement.order, placement.procs, placement.width))
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= 50_000:
-                self._known.clear()
-            known = self._columns(placement)
-            if by_core or placement.most is None:
-                self._known[key] = known
-        return known
-
-    def _columns(self, placement: AnyPlacement) -> Tuple[str, str]:
-        if isinstance(placement, CorePlacement):
-            return self._by_core(placement)
-        if len(placement.order) == 1:  # as everywhere but under strip
-            runs = bits.runs(placement.order[0])
-            nodes = self._folded([(first, stop - 1) for first, stop in runs])
-            return nodes, self._by_lane(placement, [runs])
-        return self.nodes(placement), self._by_lane(placement, map(bits.runs, placement.order))
-
-    def _folded(self, ranges: Sequence[Tuple[int, int]]) -> str:
-        """Nodes from first to last of each range, folded."""
-        if self._prefix is None:
-            return fold_nodes(self._names[node] for first, last in ranges
-                              for node in range(first, last + 1))
-        if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-            return self._names[ranges[0][0]]
-        numbers = ",".join([str(first) if first == last else f"{first}-{last}"
-                            for first, last in ranges])
-        return f"{self._prefix}[{numbers}]"
-
-    def _by_lane(self, placement: Placement,
-                 runs_of: Iterable[Sequence[Tuple[int, int]]]) -> str:
-        if placement.most is not None:  # other resources limit the ranks of a node
-            return self._plain.cores(placement)
-        parts: List[str] = []
-        left = placement.procs
-        lane0 = placement.claims[0]
-        for group, runs in zip(placement.order, runs_of):
-            if group & lane0 and group & ~lane0:  # its nodes differ in the lane they give
-                return self._plain.cores(placement)
-            ranks, texts = self._full(placement.share, 0 if group & lane0 else 1, placement.width)
-            for first, stop in runs:
-                here = ranks[stop] - ranks[first]
-                if here > left:  # the last node may stay partly filled
-                    return self._partly(placement, parts, first, left)
-                parts += texts[first:stop]
-                left -= here
-        return ";".join(parts)
-
-    def _full(self, share: str, lane: int, width: int) -> Tuple[List[int], List[str]]:
-        """Of all nodes: the sum of the ranks before each, and the text of each when filled."""
-        known = self._filled.get((share, lane, width))
-        if known is None:
-            ranks, texts = [0], []
-            for node in self._nodes:
-                here = node.capacity(share, lane, width)
-                ranks.append(ranks[-1] + here)
-                texts.append(self._on_node(node, share, lane, width, here))
-            known = self._filled[share, lane, width] = ranks, texts
-        return known
-
-    @staticmethod
-    def _on_node(node: Node, share: str, lane: int, width: int, ranks: int) -> str:
-        claims = (1, 0) if lane == 0 else (0, 1)
-        alone = Placement(share, claims, (1,), ranks, width)
-        return PlacementText([node]).cores(alone) if ranks else ""
-
-    def _partly(self, placement: Placement, parts: List[str], first: int, left: int) -> str:
-        """The column `cores`, where node `first` and those after it in its run hold the rest."""
-        for index in range(first, len(self._nodes)):
-            lane = placement.lane(index)
-            here = min(left, self._nodes[index].capacity(placement.share, lane, placement.width))
-            parts.append(self._on_node(self._nodes[index], placement.share, lane, placement.width,
-                                       here))
-            left -= here
-            if left <= 0:
-                break
-        return ";".join(parts)
-
-    def _by_core(self, placement: CorePlacement) -> Tuple[str, str]:
-        known = self._ranges
-        parts: List[str] = []
-        nodes: List[Tuple[int, int]] = []
-        for cores in bits.runs(placement.taken):
-            if cores not in known:
-                if len(known) >= 100_000:
-                    known.clear()
-                known[cores] = self._range(placement.layout, *cores)
-            first, last, text = known[cores]
-            if nodes and first <= nodes[-1][1] + 1:
-                if first == nodes[-1][1]:  # more of the same node
-                    parts[-1] += "+" + text.partition(":")[2]
-                else:
-                    parts.append(text)
-                nodes[-1] = nodes[-1][0], last
-            else:
-                parts.append(text)
-                nodes.append((first, last))
-        return self._folded(nodes), ";".join(parts)
-
-    def _range(self, layout: CoreLayout, start: int, stop: int) -> Tuple[int, int, str]:
-        """First and last node of a range of cores, and its text."""
-        by_node: Dict[int, List[str]] = {}
-        for node, socket, first, end in layout.span(start, stop):
-            by_node.setdefault(node, []).append(
-                f"{socket}/{first}" if end - first == 1 else f"{socket}/{first}-{end - 1}")
-        text = ";".join(f"{self._names[node]}:{'+'.join(places)}"
-                        for node, places in by_node.items())
-        return min(by_node), max(by_node), text
 
 
 class EvalysWriter:

@@ -20,7 +20,8 @@ from vrm.live.launch.environment import environment, hydra_settings
 from vrm.live.launch.hydra import MPICH, Hydra, find_mpiexec
 from vrm.live.nodes.topology import Topology, parse_cpu_list, read_topology
 from vrm.model import RankSlot
-from vrm.results.jobs import JobRow, parse_cores, read_jobs
+from vrm.results.jobs import JobRow, read_jobs
+from vrm.results.places import parse_cores
 
 ASK = """#!/bin/sh
 while read -r key value; do

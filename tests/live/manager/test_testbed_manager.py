@@ -23,7 +23,8 @@ from testbed import LOGIN, Batch, Testbed
 from vrm.live.launch.hydra import find_mpiexec
 from vrm.live.launch.openmpi import find_mpirun, strip_prefix
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
-from vrm.results.jobs import JobRow, parse_cores, read_jobs
+from vrm.results.jobs import JobRow, read_jobs
+from vrm.results.places import parse_cores
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 PROGRAMS = ("bt.S.x", "cg.S.x", "ep.S.x", "mg.S.x")

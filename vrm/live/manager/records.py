@@ -18,8 +18,8 @@ from vrm.live.manager.lastwords import last_words
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.job import PLAIN, Details
-from vrm.results.jobs import (HEADER, JobFileError, JobRow, JobWriter, PlacementText, fields_of,
-                              read_jobs)
+from vrm.results.jobs import HEADER, JobFileError, JobRow, JobWriter, fields_of, read_jobs
+from vrm.results.places import PlacementText
 from vrm.run import codec, journal as journals
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start

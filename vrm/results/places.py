@@ -1,0 +1,300 @@
+"""Placements as people read them, and as `jobs.csv` has them: the columns `nodes` and `cores`.
+
+What programs keep of a placement is in `vrm.model.placement_forms`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import lru_cache
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+from vrm.model import AnyPlacement, bits
+from vrm.model.node import Node, lane_of_socket
+from vrm.model.placement import CoreLayout, CorePlacement, Placement
+from vrm.results.jobs import JobFileError
+from vrm.system.text import printable
+
+MOST_NODES = 1_000_000
+"""Nodes that a job can have run on."""
+
+_SMALL = 8  # nodes or cores
+
+
+def fold_nodes(names: Iterable[str]) -> str:
+    """Node names in ClusterShell's folded form: `n[0-3,7],login`."""
+    names = list(names)
+    if len(names) == 1:
+        return names[0]
+    from ClusterShell.NodeSet import NodeSet  # only uneven names need it: 30 ms to import
+    return str(NodeSet.fromlist(names))
+
+
+def unfold_nodes(text: str) -> List[str]:
+    """The names that `fold_nodes` has folded; JobFileError for what it cannot have written."""
+    if "[" not in text and "," not in text:
+        return [text] if text else []
+    from ClusterShell.NodeSet import NodeSet, NodeSetException
+    try:
+        ranges = [(int(first), int(last)) for first, last in re.findall(r"(\d+)-(\d+)", text)]
+        if math.prod(max(1, last - first + 1) for first, last in ranges) > MOST_NODES:
+            raise ValueError("more nodes than any machine has")
+        return list(NodeSet(text))
+    except (NodeSetException, ValueError) as error:
+        raise JobFileError(f"nodes `{printable(text, 60)}`: {printable(str(error), 100)}") from error
+
+
+class PlacementText:
+    """Writes placements on one cluster for the columns `nodes` and `cores`.
+
+    The work is per run of neighbouring nodes or per node, never per rank, for a simulation
+    writes hundreds of thousands of them.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._regular = _numbered_in_order([node.name for node in nodes])
+
+    def nodes(self, placement: AnyPlacement) -> str:
+        """The nodes of a placement, folded: `n[0-3,7]`. The order of the ranks is not kept."""
+        taken = 0
+        for group in placement.order:
+            taken |= group
+        if self._regular is None:
+            return fold_nodes(self._nodes[node].name for node in bits.members(taken))
+        prefix, offset = self._regular
+        runs = []
+        first = 0
+        while taken:
+            gap = (taken & -taken).bit_length() - 1
+            taken >>= gap
+            length = (taken ^ (taken + 1)).bit_length() - 1
+            first += gap
+            low, high = first + offset, first + offset + length - 1
+            runs.append(str(low) if low == high else f"{low}-{high}")
+            taken >>= length
+            first += length
+        numbers = ",".join(runs)
+        return f"{prefix}{numbers}" if numbers.isdigit() else f"{prefix}[{numbers}]"
+
+    def cores(self, placement: AnyPlacement) -> str:
+        """The cores of a placement by node, in the order of the ranks.
+
+        `n0:0/0-3+1/0-3;n1:0/5` is cores 0 to 3 of both sockets of n0, then core 5 of socket 0
+        of n1 (logical numbers within the socket).
+        """
+        nodes = self._nodes
+        if isinstance(placement, CorePlacement):
+            return self._by_core(placement)
+        share, width = placement.share, placement.width
+        parts = []
+        for index, ranks in placement.ranks_by_node(nodes):
+            node = nodes[index]
+            cores = _cores_on_node(node.sockets, share, placement.lane(index), width, ranks)
+            parts.append(f"{node.name}:{cores}")
+        return ";".join(parts)
+
+
+    def _by_core(self, placement: CorePlacement) -> str:
+        places: Dict[int, List[str]] = {}
+        for node, socket, first, stop in placement.spans:
+            places.setdefault(node, []).append(_core_range(socket, first, stop - first))
+        return ";".join(f"{self._nodes[node].name}:{'+'.join(texts)}"
+                        for node, texts in places.items())
+
+
+def _core_range(socket: int, first: int, cores: int) -> str:
+    return f"{socket}/{first}" if cores == 1 else f"{socket}/{first}-{first + cores - 1}"
+
+
+def _numbered_in_order(names: Sequence[str]) -> Optional[Tuple[str, int]]:
+    """Prefix and first number of names such as n4, n5, n6; None when they are not like that."""
+    prefix = names[0].rstrip("0123456789")
+    if any(char.isdigit() for char in prefix) or not names[0][len(prefix):]:
+        return None
+    first = int(names[0][len(prefix):])
+    if any(name != f"{prefix}{number}" for number, name in enumerate(names, first)):
+        return None
+    return prefix, first
+
+
+@lru_cache(maxsize=4096)
+def _cores_on_node(sockets: Tuple[int, ...], share: str, lane: int, width: int,
+                   ranks: int) -> str:
+    texts = []
+    for socket, cores in enumerate(sockets):
+        first, length = lane_of_socket(cores, share, lane)
+        here = min(ranks, length // width)
+        if here:
+            texts.append(_core_range(socket, first, here * width))
+        ranks -= here
+    return "+".join(texts)
+
+
+class CoreRange(NamedTuple):
+    """Cores `first` to `last` (inclusive, logical within the socket) of a socket."""
+
+    socket: int
+    first: int
+    last: int
+
+
+def parse_cores(text: str) -> List[Tuple[str, List[CoreRange]]]:
+    """Nodes and their cores, in the order of the ranks, from the column `cores`.
+
+    Raises JobFileError when the text has not the form of `PlacementText.cores`.
+    """
+    placed = []
+    for part in text.split(";") if text else ():
+        name, colon, places = part.partition(":")
+        ranges = []
+        for place in places.split("+"):
+            found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})(?:-([0-9]{1,6}))?", place)
+            socket, first, last = map(int, found.groups(found[2])) if found else (0, 1, 0)
+            if first > last or not colon:
+                raise JobFileError(f"cores `{printable(part, 60)}` are not of the form "
+                                   "node:socket/first-last")
+            ranges.append(CoreRange(socket, first, last))
+        placed.append((name, ranges))
+    return placed
+
+
+class PlaceText:
+    """Writes placements in the forms of `PlacementText`, whose work it does for ranges of nodes
+    at once, and those made core by core."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._names = [node.name for node in nodes]
+        prefix = self._names[0][:-1]
+        self._prefix = prefix if all(name == f"{prefix}{index}" for index, name in
+                                     enumerate(self._names)) else None
+        self._plain = PlacementText(nodes)
+        self._filled: Dict[Tuple[str, int, int], Tuple[List[int], List[str]]] = {}
+        self._ranges: Dict[Tuple[int, int], Tuple[int, int, str]] = {}
+        self._known: Dict[Any, Tuple[str, str]] = {}
+
+    def nodes(self, placement: AnyPlacement) -> str:
+        """The column `nodes`."""
+        return self._folded([(first, stop - 1) for first, stop in bits.runs(placement.node_set)])
+
+    def columns(self, placement: AnyPlacement) -> Tuple[str, str]:
+        """The columns `nodes` and `cores`."""
+        if placement.size > _SMALL:
+            return self._columns(placement)
+        # Small jobs come again and again to the same places.
+        key: Any
+        if isinstance(placement, CorePlacement):
+            key, kept = placement.taken, True
+        else:
+            key = placement.claims, placement.order, placement.procs, placement.width
+            kept = placement.most is None
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= 50_000:
+                self._known.clear()
+            known = self._columns(placement)
+            if kept:
+                self._known[key] = known
+        return known
+
+    def _columns(self, placement: AnyPlacement) -> Tuple[str, str]:
+        if isinstance(placement, CorePlacement):
+            return self._by_core(placement)
+        if len(placement.order) == 1:  # as everywhere but under strip
+            runs = bits.runs(placement.order[0])
+            nodes = self._folded([(first, stop - 1) for first, stop in runs])
+            return nodes, self._by_lane(placement, [runs])
+        return self.nodes(placement), self._by_lane(placement, map(bits.runs, placement.order))
+
+    def _folded(self, ranges: Sequence[Tuple[int, int]]) -> str:
+        """Nodes from first to last of each range, folded."""
+        if self._prefix is None:
+            return fold_nodes(self._names[node] for first, last in ranges
+                              for node in range(first, last + 1))
+        if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+            return self._names[ranges[0][0]]
+        numbers = ",".join([str(first) if first == last else f"{first}-{last}"
+                            for first, last in ranges])
+        return f"{self._prefix}[{numbers}]"
+
+    def _by_lane(self, placement: Placement,
+                 runs_of: Iterable[Sequence[Tuple[int, int]]]) -> str:
+        if placement.most is not None:  # other resources limit the ranks of a node
+            return self._plain.cores(placement)
+        parts: List[str] = []
+        left = placement.procs
+        lane0 = placement.claims[0]
+        for group, runs in zip(placement.order, runs_of):
+            if group & lane0 and group & ~lane0:  # its nodes differ in the lane they give
+                return self._plain.cores(placement)
+            ranks, texts = self._full(placement.share, 0 if group & lane0 else 1, placement.width)
+            for first, stop in runs:
+                here = ranks[stop] - ranks[first]
+                if here > left:  # the last node may stay partly filled
+                    return self._partly(placement, parts, first, left)
+                parts += texts[first:stop]
+                left -= here
+        return ";".join(parts)
+
+    def _full(self, share: str, lane: int, width: int) -> Tuple[List[int], List[str]]:
+        """Of all nodes: the sum of the ranks before each, and the text of each when filled."""
+        known = self._filled.get((share, lane, width))
+        if known is None:
+            ranks, texts = [0], []
+            for node in self._nodes:
+                here = node.capacity(share, lane, width)
+                ranks.append(ranks[-1] + here)
+                texts.append(self._on_node(node, share, lane, width, here))
+            known = self._filled[share, lane, width] = ranks, texts
+        return known
+
+    @staticmethod
+    def _on_node(node: Node, share: str, lane: int, width: int, ranks: int) -> str:
+        claims = (1, 0) if lane == 0 else (0, 1)
+        alone = Placement(share, claims, (1,), ranks, width)
+        return PlacementText([node]).cores(alone) if ranks else ""
+
+    def _partly(self, placement: Placement, parts: List[str], first: int, left: int) -> str:
+        """The column `cores`, where node `first` and those after it in its run hold the rest."""
+        for index in range(first, len(self._nodes)):
+            lane = placement.lane(index)
+            here = min(left, self._nodes[index].capacity(placement.share, lane, placement.width))
+            parts.append(self._on_node(self._nodes[index], placement.share, lane, placement.width,
+                                       here))
+            left -= here
+            if left <= 0:
+                break
+        return ";".join(parts)
+
+    def _by_core(self, placement: CorePlacement) -> Tuple[str, str]:
+        known = self._ranges
+        parts: List[str] = []
+        nodes: List[Tuple[int, int]] = []
+        for cores in bits.runs(placement.taken):
+            if cores not in known:
+                if len(known) >= 100_000:
+                    known.clear()
+                known[cores] = self._range(placement.layout, *cores)
+            first, last, text = known[cores]
+            if nodes and first <= nodes[-1][1] + 1:
+                if first == nodes[-1][1]:  # more of the same node
+                    parts[-1] += "+" + text.partition(":")[2]
+                else:
+                    parts.append(text)
+                nodes[-1] = nodes[-1][0], last
+            else:
+                parts.append(text)
+                nodes.append((first, last))
+        return self._folded(nodes), ";".join(parts)
+
+    def _range(self, layout: CoreLayout, start: int, stop: int) -> Tuple[int, int, str]:
+        """First and last node of a range of cores, and its text."""
+        by_node: Dict[int, List[str]] = {}
+        for node, socket, first, end in layout.span(start, stop):
+            by_node.setdefault(node, []).append(
+                f"{socket}/{first}" if end - first == 1 else f"{socket}/{first}-{end - 1}")
+        text = ";".join(f"{self._names[node]}:{'+'.join(places)}"
+                        for node, places in by_node.items())
+        return min(by_node), max(by_node), text
