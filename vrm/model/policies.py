@@ -6,7 +6,7 @@ would be. It holds none itself, so one policy serves a run, its forecast and its
 
 from __future__ import annotations
 
-from typing import Hashable, Optional, Protocol, Sequence, Tuple
+from typing import Hashable, Iterable, Optional, Protocol, Tuple
 
 from vrm.model.cluster import AnyPlacement, Pool
 from vrm.model.heatmap import Heatmap
@@ -64,5 +64,5 @@ class Eligibility(Protocol):
 class NodeOrder(Protocol):
     """Which nodes are taken first: the second third of a placement policy."""
 
-    def groups(self, job: Job, view: Pool, eligible: int) -> Sequence[int]:
+    def groups(self, job: Job, view: Pool, eligible: int) -> Iterable[int]:
         """The eligible nodes as disjoint sets, best set first; within a set, by number."""

@@ -19,7 +19,7 @@ What a job does not ask for costs nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Hashable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model import bits
 from vrm.model.amounts import thousandths
@@ -106,10 +106,11 @@ class ByNumber:
     def __init__(self, heatmap: Optional[Heatmap]) -> None:
         pass
 
-    def groups(self, job: Job, view: Pool, eligible: int) -> Sequence[int]:
+    def groups(self, job: Job, view: Pool, eligible: int) -> Iterator[int]:
         """The empty nodes, then the others."""
         empty = view.empty
-        return (eligible & empty, eligible & ~empty)
+        yield eligible & empty
+        yield eligible & ~empty
 
 
 @NODE_ORDERS.register("heatmap")
@@ -119,22 +120,26 @@ class ByPartner:
     def __init__(self, heatmap: Optional[Heatmap]) -> None:
         self._heatmap = heatmap
 
-    def groups(self, job: Job, view: Pool, eligible: int) -> Sequence[int]:
+    def groups(self, job: Job, view: Pool, eligible: int) -> Iterator[int]:
         """The empty nodes, then those of each rank, then those where nobody is now (a lane that is
         free in a view of the future)."""
         empty = eligible & view.empty
+        yield empty  # the others are looked at only where these do not suffice
         shared = eligible & ~empty
         if not shared or self._heatmap is None:
-            return (empty, shared)
+            yield shared
+            return
         by_rank: Dict[float, int] = {}
-        known = 0
+        kind, known = job.kind, 0
         for (app, _), (lane0, lane1) in view.tenants.items():
             beside = (lane0 | lane1) & shared
             if beside:
-                rank = self._heatmap.rank(job.kind, app)
+                rank = self._heatmap.rank(kind, app)
                 by_rank[rank] = by_rank.get(rank, 0) | beside
                 known |= beside
-        return (empty, *(by_rank[rank] for rank in sorted(by_rank)), shared & ~known)
+        for rank in sorted(by_rank):
+            yield by_rank[rank]
+        yield shared & ~known
 
 
 @dataclass(frozen=True)

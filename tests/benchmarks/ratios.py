@@ -1,0 +1,71 @@
+"""How many times as long `vrm simulate` takes as counting alone, and as before, in CPU time.
+
+    python tests/benchmarks/ratios.py [--data DIR] [--pairs N] [--only WORD]
+
+Each row runs two commands in turns, N times, and prints the median of the ratios: FCFS and EASY against
+`plain_loop.py` on HPC2N and on a drawn trace of 232,536 jobs on 1,152 nodes (with equal start hashes);
+and machines whose nodes have memory that no job asks for against such without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+from simulation import HPC2N, ROOT, synthetic, system
+
+SIMULATE = [sys.executable, "-m", "vrm.cli", "simulate"]
+PLAIN = [sys.executable, "tests/benchmarks/plain_loop.py"]
+
+
+def cost(command: List[str]) -> Tuple[float, Dict[str, Any]]:
+    """CPU seconds of a command and its children, and what it printed as JSON."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+                          stdout=subprocess.PIPE, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+            json.loads(done.stdout.splitlines()[0]))
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get(
+        "VRM_REFERENCE_DATA", ROOT.parent / "shared" / "data")))
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        wide, mixed = Path(folder) / "wide.swf", Path(folder) / "mixed.swf"
+        machines = [Path(folder) / name for name in ("plain.json", "memory.json")]
+        system(machines[0])
+        system(machines[1], mem=64)
+        synthetic(wide, 232_536, 1152, 1, load=0.9, seed=3)
+        synthetic(mixed, 20_000, 200, 20)
+        rows = [(f"{name} {backfilling}, to the plain loop", [*PLAIN, str(trace), backfilling],
+                 [*SIMULATE, str(trace), "--backfill", backfilling, "--json"])
+                for name, trace in (("HPC2N", args.data / "swf" / HPC2N), ("1,152 nodes", wide))
+                if trace.exists() for backfilling in ("none", "easy")]
+        rows += [(f"{policy}, with memory to without", *(
+            [*SIMULATE, str(mixed), "--policy", policy, "--backfill", "easy", "--json", "--system",
+             str(machine)] for machine in machines)) for policy in ("compact", "strip")]
+        for name, *commands in rows:
+            if args.only in name:
+                pairs = [[cost(command) for command in commands] for _ in range(args.pairs)]
+                hashes = {found["start_hash"] for pair in pairs for _, found in pair}
+                assert len(hashes) == 1, f"{name}: different schedules"
+                ratio = statistics.median(second[0] / first[0] for first, second in pairs)
+                print(f"{name:<40}{ratio:>6.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
