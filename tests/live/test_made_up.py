@@ -6,13 +6,16 @@ The file registers both when it is imported, and carries out vrm's command line 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import pytest
 
+import vrm as package
 from vrm.live.batch.allocation import Allocation, batch_job, find_allocation, kill_delay
 from vrm.live.batch.base import SYSTEMS, Answer, BatchSystem, Environment, Question, Wrapper, register
 from vrm.live.batch.wrapper import script, submit_commands
@@ -176,6 +179,26 @@ def test_the_commands_know_it(site: Any, words: Tuple[str, ...], wanted: Tuple[s
     else:
         done = vrm(site, *words)
     assert all(text in " ".join(done.stdout.split()) for text in wanted), done.stdout + done.stderr
+
+
+FILE = '''
+from vrm.live.batch.base import BatchSystem, register
+
+@register
+class Moon(BatchSystem):
+    name, submit, script_help = "moon", "moonsub", "for moonsub"
+'''
+
+
+def test_a_file_is_all_that_it_takes(tmp_path: Path) -> None:
+    """A copy of vrm with one file more knows that batch system."""
+    shutil.copytree(Path(package.__file__).parent, tmp_path / "vrm",
+                    ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "vrm" / "live" / "batch" / "moon.py").write_text(FILE)
+    done = subprocess.run([sys.executable, "-m", "vrm.cli", "script", "--help"], cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": str(tmp_path)}, text=True,
+                          capture_output=True, check=False)
+    assert "(--slurm | --pbs | --moon)" in done.stdout, done.stdout + done.stderr
 
 
 if __name__ == "__main__":

@@ -1,8 +1,13 @@
 """The batch system around the run: nodes, end of the allocation, scripts to submit.
 
-A file for each batch system; they are asked in this order whether vrm runs in a job of theirs.
+A file of this folder with a batch system in it registers that. Where the environment is that of several,
+the first of FIRST counts, then the others by name.
 """
 
-from vrm.live.batch import slurm, pbs, lsf, gridengine  # each registers itself
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = ["slurm", "pbs", "lsf", "gridengine"]
+FIRST = ("slurm", "pbs", "lsf", "gridengine")
+
+for name in dict.fromkeys((*FIRST, *sorted(module.name for module in iter_modules(__path__)))):
+    import_module(f"{__name__}.{name}")

@@ -1,8 +1,13 @@
 """How a job becomes processes: a file for each launcher, and the environment of jobs.
 
-`Launcher.Kind: auto` looks for the launchers in this order.
+A file of this folder with a launcher in it registers that. `Launcher.Kind: auto` looks for those of
+FIRST before the others.
 """
 
-from vrm.live.launch import openmpi, hydra, srun, direct  # each registers itself
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = ["openmpi", "hydra", "srun", "direct"]
+FIRST = ("openmpi", "hydra", "srun", "direct")
+
+for name in dict.fromkeys((*FIRST, *sorted(module.name for module in iter_modules(__path__)))):
+    import_module(f"{__name__}.{name}")

@@ -80,6 +80,7 @@ class Launcher:
     | `rank_variables` | what shows the rank in a process's environment; none: bindings are not looked at on the nodes. Not one list for all: under Slurm the daemons of mpirun are ranks of a step, too |
     | `several_nodes` | whether a job may have more than one node |
     | `relayed` | whether vrm itself starts programs on other nodes, as the launcher has no way of its own |
+    | `complaints` | pattern of the beginnings of lines in which its program says that a rank failed |
     | `mpirun`, `version_text` | its program, and what that calls itself |
     | `run_id` | marks the processes of one run |
     """
@@ -89,6 +90,7 @@ class Launcher:
     rank_variables: Tuple[str, ...] = ()
     several_nodes = True
     relayed = False
+    complaints = ""
     mpirun = ""
     version_text = ""
     run_id = ""

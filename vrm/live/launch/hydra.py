@@ -46,6 +46,7 @@ class Hydra(Launcher):
     kind = "hydra"
     automatic = True
     rank_variables = ("PMI_RANK",)
+    complaints = r"mpiexec (detected|noticed|has)"
 
     def __init__(self, mpiexec: str, family: str, version: str, env: Mapping[str, str],
                  topologies: Mapping[str, Topology], emulated: bool = False,

@@ -64,6 +64,8 @@ class OpenMPI(Launcher):
     kind = "openmpi"
     automatic = True
     rank_variables = ("OMPI_COMM_WORLD_RANK",)
+    complaints = (r"Primary job +terminated normally|(mpirun|prterun) (detected|noticed|has)"
+                  r"|MPI_ABORT was invoked|a non-zero exit code")
 
     def __init__(self, mpirun: str, version: Version, env: Optional[Mapping[str, str]] = None,
                  topologies: Optional[Mapping[str, Topology]] = None, emulated: bool = False,

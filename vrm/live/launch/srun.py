@@ -32,6 +32,7 @@ class Srun(Launcher):
     kind = "srun"
     automatic = True
     rank_variables = ("SLURM_PROCID",)
+    complaints = r"srun: (error: .*: task|Terminating|Job step|launch)|slurmstepd"
 
     def __init__(self, srun: str, version_text: str, env: Mapping[str, str],
                  topologies: Mapping[str, Topology], options: Sequence[str] = ()) -> None:

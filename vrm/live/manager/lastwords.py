@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 from typing import List
 
-from vrm.live.launch.base import tail
+from vrm.live.launch.base import LAUNCHERS, tail
 from vrm.workload.grammar import show
 
 SIZE = 8192
@@ -17,23 +18,27 @@ LONGEST = 160
 """Characters of a line that are shown."""
 
 _RULE = re.compile(r"^-{40,}\n?", re.MULTILINE)
-_SAYS = re.compile(r"^(Primary job +terminated normally|(mpirun|prterun|mpiexec) (detected|noticed|has)"
-                   r"|MPI_ABORT was invoked|srun: (error: .*: task|Terminating|Job step|launch)"
-                   r"|a non-zero exit code|slurmstepd)")
-"""What launchers add, in frames or lines of their own, when a rank has failed."""
+
+
+@cache
+def _says() -> "re.Pattern[str]":
+    """What launchers add, in frames or lines of their own, when a rank has failed. All of them: an
+    mpirun may have started its daemons by srun."""
+    known = [LAUNCHERS.get(name).complaints for name in LAUNCHERS.names]
+    return re.compile(f"^({'|'.join(filter(None, known))})")
 
 
 def last_line(path: Path) -> str:
     """The last line of a program's output, without what its launcher has added; "" for none. When
     the launcher alone has said something, the first line of that."""
-    text = tail(path, SIZE)
+    text, says = tail(path, SIZE), _says()
     own: List[str] = []
     others: List[str] = []
     for number, part in enumerate(_RULE.split(text)):
         lines = [line.strip() for line in part.splitlines() if line.strip()]
-        framed = number % 2 == 1 or bool(lines and _SAYS.match(lines[0]))
+        framed = number % 2 == 1 or bool(lines and says.match(lines[0]))
         for line in lines:
-            (others if framed or _SAYS.match(line) else own).append(line)
+            (others if framed or says.match(line) else own).append(line)
     found = own[-1] if own else others[0] if others else ""
     return show(found, LONGEST)
 
