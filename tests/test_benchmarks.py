@@ -44,6 +44,8 @@ CASES = [
                  marks=[pytest.mark.mpi, pytest.mark.skipif(
                      not all(map(shutil.which, ("mpirun", "mpicc", "gfortran", "make"))),
                      reason="needs mpirun, mpicc, gfortran, make")]),
+    ("ratios", [r"1,152 nodes easy, to the plain loop +\d+\.\d+",
+                r"strip, with memory to without +\d+\.\d+"]),
     ("probe", [r"\| +2 \| +\d+\.\d+ \|"]),
     ("simulation", [r"(?m)^synth100k EASY +500 +\d", r"(?m)^strip, speeds +500 +\d",
                     r"with --out \d+\.\d+ times the seconds"]),
