@@ -171,10 +171,12 @@ def good_journal(path: Path) -> bytes:
     for job, more in zip(jobs, details):
         add("job", **codec.job_record(job, more), position=[5, 10 * job.id, job.id, "ab"])
     add("job", **codec.job_record(Job(4, "e.x", 1, 9.0, 3.0), Details(), (0, 2, 4)))
-    policy, packed = make_policy("strip", cluster), make_policy("pack", cluster)
+    shared = Cluster(cluster.nodes)  # of the jobs whose cores are taken one by one
+    policy, packed = make_policy("strip", cluster), make_policy("pack", shared)
     for job in (jobs[0], jobs[1], jobs[3]):
-        placement = (packed if job.id == 3 else policy).place(job, cluster)
-        cluster.book(job, placement, 4.0)
+        own, on = (packed, shared) if job.id == 3 else (policy, cluster)
+        placement = own.place(job, on)
+        on.book(job, placement, 4.0)
         add("start", id=job.id, time=4.0, backfilled=False,
             placement=to_record(placement))
     add("end", id=0, time=9.0, state="completed", reason="", exit_code=0, ran=[4.1, 8.9])
@@ -186,7 +188,7 @@ def good_journal(path: Path) -> bytes:
     add("run", format=2, run="abc123", time=11.0, pid=6, nodes=nodes, host="h", boot="b",
         allocation="")
     add("start", id=6, time=12.0, backfilled=True,
-        placement=to_record(packed.place(Job(6, "e.x", 1, 9.0), cluster)))
+        placement=to_record(packed.place(Job(6, "e.x", 1, 9.0), shared)))
     add("back", id=6)
     add("input", position=[5, 99, 9, "ab"], ended=True)
     journal.close()
