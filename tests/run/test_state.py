@@ -208,7 +208,7 @@ def job(job_id: int, tasks: int, estimate: float, submit: float = 0.0) -> Job:
 
 
 def test_a_job_that_is_killed_uses_its_retries_and_then_fails_those_behind_it() -> None:
-    ends, _ = simulated([Submission(job(0, 2, 10.0), 12.0, retries=1),
+    ends, _ = simulated([Submission(job(0, 2, 10.0), 12.0, details=Details(retries=1)),
                          Submission(job(1, 2, 5.0), 3.0, (Dependency.on(0),)),
                          Submission(job(2, 2, 5.0), 3.0, (Dependency.on(0, True),))], kill=True)
     assert ends == [(0, 10.0, 20.0, "timeout"), (1, -1, 20.0, "cancelled"),

@@ -169,12 +169,12 @@ def blocks(kind: str) -> List[str]:
     return re.findall(rf"```{kind}\n(.*?)```", text, re.S)
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 def test_the_examples_in_python_run(number: int, tmp_path: Path, monkeypatch: Any,
                                     capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     code = blocks("python")
-    assert len(code) == 4
+    assert len(code) == 5
     names = {"__name__": "__main__"}
     exec(compile(code[number], f"docs/simulation.md, example {number + 1}", "exec"), names)
     assert capsys.readouterr().out

@@ -7,7 +7,7 @@
 
 from typing import Any
 
-__all__ = ["Outcome", "Submission", "Watcher", "simulate"]
+__all__ = ["Outage", "Outcome", "Submission", "Watcher", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -124,7 +124,7 @@ class Simulator:
         nodes, never, last, progress = self._nodes, math.inf, self.end, self.progress
         end_job, pop = self._end, heapq.heappop
         number = 0
-        plain = ((), False, "", 0)
+        plain = ((), False, "")
         wake = never
         submit = following[0].submit if following is not None else never
         while True:
@@ -148,7 +148,7 @@ class Simulator:
                 busy_cores -= self._node(*pop(nodes)[1:], now)
             while submit <= now:
                 assert following is not None
-                if sparse and following[2:6] == plain:
+                if sparse and following[2:5] == plain and not following[5].retries:
                     job = following[0]
                     runs[job.id] = following[1]
                     try:
@@ -195,8 +195,10 @@ class Simulator:
             if submission.refused:
                 raise Infeasible(submission.refused)
             self.scheduler.check(job)
-            details = (Details(submission.after, submission.retries, held=submission.held)
-                       if submission.after or submission.held or submission.retries else PLAIN)
+            details = (Details(submission.after, submission.details.retries,
+                               held=submission.held)
+                       if submission.after or submission.held or submission.details.retries
+                       else PLAIN)
             self._cancel(self.state.submit([job], details))
         except (Infeasible, LifeError) as reason:
             self._refuse(job, str(reason))

@@ -39,8 +39,7 @@ class QueueWorkload:
 
     A job runs for its compact time where `speedups` know it, else for its estimate; lines that
     are wrong are counted in `dirt`. Recorded delays are divided by `load`. Of the fields, cores,
-    priority, array, after and hold count here; retries are for live runs, since whatever a job
-    does here it would do again.
+    priority, array, after, hold and retries count here; the others are kept for the record.
     """
 
     header: Dict[str, str] = {}

@@ -26,7 +26,7 @@ from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.corun import CoRunning
 from vrm.simulation.counting import CountingSimulator, possible
-from vrm.simulation.engine import Simulator
+from vrm.simulation.engine import Outage, Simulator
 from vrm.simulation.inputs import WorkloadError, open_workload, read_heatmap
 from vrm.simulation.outcome import Outcome, Watcher
 from vrm.simulation.results import Results
@@ -49,7 +49,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
              threshold: float = THRESHOLD, warm_up: float = 0.0, cool_down: float = 0.0,
              out: Union[str, Path, None] = None, places: Optional[str] = None,
              evalys: bool = False, progress: Optional[Progress] = None,
-             watchers: Iterable[Watcher] = (), **how: Any) -> Outcome:
+             watchers: Iterable[Watcher] = (), outages: Iterable[Outage] = (),
+             end: float = math.inf, **how: Any) -> Outcome:
     """Run a workload in virtual time and return its outcome.
 
     `workload`: a trace (SWF, also .gz), a queue file, the jobs.csv of a run, or submissions in
@@ -68,6 +69,10 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     the other) share no node. `rules` select jobs of the workload; `keep_estimates` leaves
     estimates of a trace below the run time as they are, and so does `kill`: else no job would
     outrun its estimate.
+
+    `outages`: nodes that are lost for a while; their jobs wait again, as live. `end`: seconds at
+    which the allocation ends; jobs that would not have ended by then do not start, and
+    `summary["held"]` counts what is left for the next one.
 
     `out`: a directory for jobs.csv (and evalys.csv with `evalys`); `places`: full, nodes or none,
     how much of a job's place is written (default: full up to 1024 nodes, else nodes).
@@ -130,10 +135,13 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         scheduler = Scheduler(ordering, dispatcher, placement, chosen.interval,
                               chosen.starts_per_interval)
         simulator: Union[Simulator, CountingSimulator]
-        if not (results.needs_bookings or cluster.watchers or speeds) and possible(source, scheduler):
+        outages = tuple(outages)
+        if not (results.needs_bookings or cluster.watchers or speeds or outages or end < math.inf
+                ) and possible(source, scheduler):
             simulator = CountingSimulator(scheduler, cluster, results, progress)
         else:
-            simulator = Simulator(scheduler, cluster, results, chosen.kill, speeds, progress)
+            simulator = Simulator(scheduler, cluster, results, chosen.kill, speeds, progress,
+                                  outages, end)
         begun = time.perf_counter()
         interrupted = False
         try:

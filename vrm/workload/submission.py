@@ -12,8 +12,8 @@ class Submission(NamedTuple):
 
     It starts only after the jobs of `after`, which have lower ids, have ended as it wants (those
     that are not in the workload count as completed), and never if it is `held`, or `refused` for
-    the reason that is given. It runs again up to `retries` times if it is ended at its walltime.
-    `details` are what else it was submitted with, for its record.
+    the reason that is given. `details` are what else it was submitted with: its retries, which it
+    uses up when it is ended at its walltime, and what is kept for its record.
     """
 
     job: Job
@@ -21,5 +21,4 @@ class Submission(NamedTuple):
     after: Tuple[Dependency, ...] = ()
     held: bool = False
     refused: str = ""
-    retries: int = 0
     details: Details = PLAIN
