@@ -14,7 +14,7 @@ import signal
 import struct
 import threading
 from contextlib import suppress
-from typing import (Any, Dict, Iterable, Iterator, NoReturn, Optional, Sequence, TextIO,
+from typing import (Any, Dict, Iterable, List, Iterator, NoReturn, Optional, Sequence, TextIO,
                     Tuple, Union)
 
 from vrm.model import bits
@@ -189,7 +189,7 @@ class Aside:
         finally:
             os._exit(code)
 
-    def write(self, rows: Iterable[Any]) -> None:
+    def write(self, rows: List[Any]) -> None:
         """Have rows written."""
         batch = marshal.dumps(rows)
         data = memoryview(len(batch).to_bytes(_SIZE, "little") + batch)
