@@ -136,7 +136,7 @@ def test_a_line_that_is_not_understood_is_no_success(site: Site) -> None:
 
 
 @pytest.mark.parametrize("option, own, told", [
-    ("--algorithm", "mine:text", "failed: ValueError: could not convert"),
+    ("--algorithm", "mine:text", "gives 'high' for job 1; an ordering gives a number"),
     ("--algorithm", "mine:bare", "failed: TypeError: bare() takes 0"),
     ("--policy", "mine:bare", "failed: TypeError: bare() takes 0"),
     ("--policy", "mine:text", "makes no placement policy"),
@@ -160,7 +160,7 @@ class Own:
     def nodes(self, job):
         return 1
     def place(self, job, cluster):
-        return None  # and so it backfills, for which it wants `fits`
+        return None  # although it says that every job needs one node
 
 class Hasty(Own):
     def place(self, job, cluster):
@@ -180,13 +180,13 @@ class Late:
 @pytest.mark.parametrize("option, own, told", [
     ("--policy", "own:Hasty", "`own:Hasty` failed at {}:12: AttributeError: 'Cluster' object"),
     ("--policy", "own:Careless", "`own:Careless` failed at {}:16: KeyError: 1"),
-    ("--policy", "own:Own", "`own:Own`: 'Own' object has no attribute 'fits'"),
+    ("--policy", "own:Own", "wait for ever on an empty machine; the placement policy promised"),
     ("--backfill", "own:Late", "`own:Late` failed at {}:21: ZeroDivisionError: division by zero"),
 ])
 def test_what_a_policy_raises_is_told_with_its_place(
         empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, option: str, own: str,
         told: str) -> None:
-    """Also in the middle of a generator; and a method that it lacks, when that is wanted."""
+    """Also in the middle of a generator; and a promise that it does not keep."""
     (empty / "own.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(empty))
     monkeypatch.delitem(sys.modules, "own", raising=False)

@@ -302,6 +302,6 @@ def test_an_interrupted_run_writes_what_has_ended(trace: Path, tmp_path: Path, c
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Results, "ended", ended)
-    assert run(trace, "--out", tmp_path, "--json") == 130
+    assert run(trace, "--algorithm", "wfp3", "--out", tmp_path, "--json") == 130
     assert json_of(capsys)["interrupted"]
     assert len(list(read_jobs(tmp_path / "jobs.csv"))) == 1

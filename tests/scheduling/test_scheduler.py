@@ -183,7 +183,7 @@ class Never:
 @pytest.mark.parametrize("interval", [0, 10])
 def test_a_policy_that_never_places_ends_the_simulation(interval: float) -> None:
     jobs = [Submission(Job(number, "a", 1, 5, 4 * number), 5) for number in range(3)]
-    with pytest.raises(RuntimeError, match="3 job.* wait for ever"):
+    with pytest.raises(PolicyError, match="3 job.* wait for ever"):
         simulate(jobs, nodes=2, policy=lambda cluster, heatmap: Never(), interval=interval)
 
 

@@ -19,6 +19,7 @@ from vrm.run.book import Dropped, LifeError
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling.queue import JobQueue
+from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler, Start
 from vrm.simulation.executor import END, Event, Rate, VirtualExecutor
 from vrm.workload.submission import Submission
@@ -179,8 +180,8 @@ class Simulator:
             self.events = number
             yield now
         if len(queue) and self.end == math.inf and not self._down():
-            raise RuntimeError(f"{len(queue)} job(s) wait for ever on an empty machine; the "
-                               "placement policy promised that they fit")
+            raise PolicyError(f"{len(queue)} job(s) wait for ever on an empty machine; the "
+                              "placement policy promised that they fit")
         self.left = state.waiting
 
     def _down(self) -> bool:
