@@ -53,6 +53,7 @@ CASES = [
                           r"processes left on the nodes +0"],
                  marks=[pytest.mark.testbed, pytest.mark.skipif(
                      bool(missing()), reason=missing() or "")]),
+    ("state", [r"conservative +\d+\.\d+ +\d+\.\d+ +\d+\.\d+"]),
     ("spawn", [r"spawner, all at once \| +\d+\.\d+ \|", r"private memory of a supervisor"]),
 ]
 
