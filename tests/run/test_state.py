@@ -103,18 +103,23 @@ def drive(run: Run, data: st.DataObject) -> List[Dict[str, Any]]:
     return records
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_the_events_of_a_run_make_the_same_state_again(data: st.DataObject) -> None:
-    run = machine()
-    records = drive(run, data)
-    fresh = machine()
+def taken_up(records: List[Dict[str, Any]], fresh: Run) -> Run:
+    """The run that the events make, on the machine of a fresh one."""
     state = State(fresh.state.queue, fresh.state.cluster, frozen=True)
     past = journal.replay(records, state=state)
     for job, start in past.running:
         placement = codec.placement_of(start["placement"], state.cluster)
         state.adopt(Start(state.cluster.book(job, placement, start["time"]), start["backfilled"]))
     state.thaw()
+    return Run(state, fresh.scheduler)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_the_events_of_a_run_make_the_same_state_again(data: st.DataObject) -> None:
+    run = machine()
+    records = drive(run, data)
+    state = taken_up(records, machine()).state
     assert facts(state) == facts(run.state)
 
 
@@ -146,16 +151,10 @@ def test_no_reservation_that_is_kept_is_later_after_a_restart(data: st.DataObjec
     promised = {job_id: time for job_id, time in run.scheduler.reservations(
         now, run.state.queue, run.state.cluster).items() if time < math.inf}
     assert run.state.promises == promised
-    fresh = machine(backfilling)
-    state = State(fresh.state.queue, fresh.state.cluster, frozen=True)
-    past = journal.replay(records, state=state)
-    for job, start in past.running:
-        placement = codec.placement_of(start["placement"], state.cluster)
-        state.adopt(Start(state.cluster.book(job, placement, start["time"]), start["backfilled"]))
-    state.thaw()
+    again = taken_up(records, machine(backfilling))
+    state = again.state
     assert state.promises == promised
-    fresh.scheduler.dispatcher.restore(state.promises)
-    again = Run(state, fresh.scheduler)
+    again.scheduler.dispatcher.restore(state.promises)
     started = {start.job.id for start in again.step(now)}
     later = again.scheduler.reservations(now, state.queue, state.cluster)
     overdue = any(booking.expected_end <= now for booking in run.state.cluster.running())
