@@ -236,7 +236,7 @@ def test_sbatch_runs_a_recorded_queue_of_fifty_jobs_under_strip(cluster: Cluster
             "two jobs run")
         queue, state = cluster.vrm("-i", "queue"), cluster.vrm("-i", "state")
         assert "WFP3, backfilling easy, strip" in queue.stdout and " R " in queue.stdout
-        assert all(f"| {node} " in state.stdout for node in cluster.testbed.nodes)
+        assert all(f"| {node} " in state.stdout for node in cluster.testbed.nodes), state
         cluster.wait_for_batch(job, limit=150)
     finally:
         cluster.testbed.exec(LOGIN, ["scancel", job])
