@@ -222,12 +222,13 @@ def cluster(testbed: Testbed, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_sbatch_runs_a_recorded_queue_of_fifty_jobs_under_strip(cluster: Cluster) -> None:
-    draw = random.Random(7)
+    draw, asked = random.Random(7), cluster.root / "asked"  # two jobs run until the questions are
     cluster.config(Replay={"Speed": 1})
     (cluster.root / "queue").write_text("".join(
         f"{draw.choice(PROGRAMS)} {draw.choice([1, 2, 4, 4, 8, 8, 16])} {draw.randint(2, 20)} "
         f"{int(draw.random() < 0.05)} {draw.choice(['0', '0.1', '0.2'])} "
-        f"args='{cluster.marks} j{number} never {draw.choice([0.2, 0.5, 0.8])}'\n"
+        f"args='{cluster.marks} j{number} "
+        f"{asked if number < 2 else 'never'} {90 if number < 2 else draw.choice([0.2, 0.5, 0.8])}'\n"
         for number in range(50)) + "end\n")
     job = cluster.submit(8)
     try:
@@ -237,6 +238,7 @@ def test_sbatch_runs_a_recorded_queue_of_fifty_jobs_under_strip(cluster: Cluster
         queue, state = cluster.vrm("-i", "queue"), cluster.vrm("-i", "state")
         assert "WFP3, backfilling easy, strip" in queue.stdout and " R " in queue.stdout
         assert all(f"| {node} " in state.stdout for node in cluster.testbed.nodes), state
+        asked.touch()
         cluster.wait_for_batch(job, limit=150)
     finally:
         cluster.testbed.exec(LOGIN, ["scancel", job])
