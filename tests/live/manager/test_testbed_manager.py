@@ -222,13 +222,13 @@ def cluster(testbed: Testbed, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_sbatch_runs_a_recorded_queue_of_fifty_jobs_under_strip(cluster: Cluster) -> None:
-    draw, asked = random.Random(7), cluster.root / "asked"  # two jobs run until the questions are
+    draw, asked = random.Random(7), cluster.marks / "asked"  # two jobs run until then
     cluster.config(Replay={"Speed": 1})
     (cluster.root / "queue").write_text("".join(
         f"{draw.choice(PROGRAMS)} {draw.choice([1, 2, 4, 4, 8, 8, 16])} {draw.randint(2, 20)} "
         f"{int(draw.random() < 0.05)} {draw.choice(['0', '0.1', '0.2'])} "
         f"args='{cluster.marks} j{number} "
-        f"{asked if number < 2 else 'never'} {90 if number < 2 else draw.choice([0.2, 0.5, 0.8])}'\n"
+        f"{asked.name if number < 2 else 'never'} {90 if number < 2 else draw.choice([0.2, 0.5, 0.8])}'\n"
         for number in range(50)) + "end\n")
     job = cluster.submit(8)
     try:
