@@ -199,11 +199,13 @@ class Shape(NamedTuple):
 
 class Fit(NamedTuple):
     """How jobs of one wish fit on the nodes: `most` is the largest number of ranks on a node (1
-    where there is none), `exact` whether counts of nodes say all."""
+    where there is none), `exact` whether counts of nodes say all. `each` is the number of ranks
+    that every node holds on whichever lane, 0 where that differs or depends on what is left."""
 
     shapes: Tuple[Shape, ...]
     most: int
     exact: bool
+    each: int
 
 
 class LanePolicy:
@@ -281,7 +283,9 @@ class LanePolicy:
         # All nodes hold equally many ranks, and a job has its nodes for itself.
         exact = self._sole and len(shapes) == 1 and shapes[0].nodes == self._machine.up
         most = max((shape.first for shape in shapes), default=1)
-        fit = self._fits[wish] = Fit(shapes, most, exact)
+        alike_all = (len(shapes) == 1 and shapes[0].nodes == self._machine.up
+                     and shapes[0].first == shapes[0].second and not job.request.per_task)
+        fit = self._fits[wish] = Fit(shapes, most, exact, most if alike_all else 0)
         return fit
 
     # Whether and where it fits.
@@ -289,6 +293,9 @@ class LanePolicy:
     def fits(self, job: Job, view: Pool) -> bool:
         """Whether the job could start on the view as it is."""
         eligible = self.eligibility.nodes(job, view)
+        each = self._fit(job).each
+        if each:
+            return each * bits.count(self._with_room(job, view, eligible)) >= job.procs
         left = job.procs
         for here, ranks in self._rooms(job, view, eligible):
             left -= ranks * bits.count(here)
@@ -341,16 +348,22 @@ class LanePolicy:
                     return tuple(picked)
         return None
 
+    def _with_room(self, job: Job, view: Pool, eligible: int) -> int:
+        """The eligible nodes on which the share of the job is free."""
+        if self.share == WHOLE or self.eligibility.alone(job):
+            return eligible & view.empty
+        return eligible & (view.free0 | view.free1)
+
     def _rooms(self, job: Job, view: Pool, eligible: int) -> List[Tuple[int, int]]:
         """The eligible nodes that hold ranks of the job, as sets with how many each node holds."""
+        eligible = self._with_room(job, view, eligible)
+        fit = self._fit(job)
+        if fit.each:
+            return [(eligible, fit.each)]
         empty, free0 = view.empty, view.free0
-        if self.share == WHOLE or self.eligibility.alone(job):
-            eligible &= empty
-        else:
-            eligible &= free0 | view.free1
         rooms = []
         shared = eligible & ~empty if job.request.per_task else 0
-        for nodes, first, second in self._fit(job).shapes:
+        for nodes, first, second in fit.shapes:
             here = eligible & nodes & ~shared
             if first == second:
                 rooms.append((here, first))
