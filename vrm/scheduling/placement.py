@@ -75,12 +75,13 @@ class Shared:
         """
         if job.exclusive:
             return view.empty
+        if self._heatmap is None:
+            return view.up & ~(view.busy0 & view.busy1)
         refused = 0
-        if self._heatmap is not None:
-            for (app, procs), (lane0, lane1) in view.tenants.items():
-                if self._heatmap.refuses(job.app, job.procs, app, procs):
-                    refused |= (lane0 & view.busy0) | (lane1 & view.busy1)
-        return (view.free0 | view.free1) & ~refused
+        for (app, procs), (lane0, lane1) in view.tenants.items():
+            if self._heatmap.refuses(job.app, job.procs, app, procs):
+                refused |= (lane0 & view.busy0) | (lane1 & view.busy1)
+        return view.up & ~(view.busy0 & view.busy1) & ~refused
 
 
 @ELIGIBILITIES.register("open")
@@ -352,7 +353,7 @@ class LanePolicy:
         """The eligible nodes on which the share of the job is free."""
         if self.share == WHOLE or self.eligibility.alone(job):
             return eligible & view.empty
-        return eligible & (view.free0 | view.free1)
+        return eligible & view.up & ~(view.busy0 & view.busy1)
 
     def _rooms(self, job: Job, view: Pool, eligible: int) -> List[Tuple[int, int]]:
         """The eligible nodes that hold ranks of the job, as sets with how many each node holds."""
