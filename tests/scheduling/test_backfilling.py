@@ -1,6 +1,7 @@
 """Scheduling steps against the plain reference, and what EASY promises."""
 
 import math
+from typing import Any, List
 
 import pytest
 from hypothesis import given, settings
@@ -271,3 +272,24 @@ def test_a_backfilling_of_ones_own(tmp_path, monkeypatch):
         queue.add(job)
     starts = scheduler.step(0, queue, cluster)
     assert [(start.job.id, start.backfilled) for start in starts] == [(1, False), (3, True)]
+
+
+def test_a_step_orders_no_more_of_a_long_queue_than_it_looks_at(monkeypatch: Any) -> None:
+    """Under an order that changes with time all keys would cost more than the decision."""
+    ordering = make_ordering("WFP3")
+    cluster = Cluster.regular(8, 1, 4)
+    scheduler = Scheduler(ordering, make_backfilling("easy"), make_policy("compact", cluster, None))
+    queue = scheduler.new_queue()
+    # One job runs on half of the machine; the head wants all of it, one behind it fits beside.
+    queue.add(Job(0, "a.x", 16, 1000.0, 0.0))
+    assert [start.job.id for start in scheduler.step(0.0, queue, cluster)] == [0]
+    queue.add(Job(1, "a.x", 32, 10.0, 0.0))
+    for number in range(2, 2000):
+        queue.add(Job(number, "a.x", 32, 10_000.0, 0.0))
+    queue.add(Job(2000, "a.x", 4, 10.0, 1.0))
+    asked: List[int] = []
+    key = queue.key
+    monkeypatch.setattr(queue, "key", lambda job, now: asked.append(job.id) or key(job, now))
+    starts = scheduler.step(5.0, queue, cluster)
+    assert [(start.job.id, start.backfilled) for start in starts] == [(2000, True)]
+    assert len(asked) < 100

@@ -142,8 +142,8 @@ def _starts(bookings: List[Booking], waiting: Waiting) -> List[Start]:
         return [_new(Start, (booking, False)) for booking in bookings]
     started = {booking.job.id for booking in bookings}
     first: Set[int] = set()
-    for job in waiting:
-        if job.id not in started:
-            break
-        first.add(job.id)
+    at, number = 0, len(waiting)
+    while at < number and waiting[at].id in started:  # by place: the rest need not be in order
+        first.add(waiting[at].id)
+        at += 1
     return [Start(booking, booking.job.id not in first) for booking in bookings]
