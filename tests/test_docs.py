@@ -66,8 +66,8 @@ BEFORE: Dict[str, str] = {
     "docs/heatmap.md": "cp docs/heatmap.csv .",
     "docs/simulation.md": "gzip -dc trace.swf.gz > trace.swf; cp docs/heatmap.csv .\n"
                           "cp queues/mix-poisson queue\n"
-                          "echo '{\"nodes\": [{\"count\": 99, \"sockets\": 2, \"cores\": 8}]}'"
-                          " > machine.json",
+                          "echo 'Classes: [{Count: 64, Cores: 8, Resources: {gpu: 4}}]' "
+                          "> cluster.yaml",
     "docs/nodes.md": "mkdir tasks && cp npb/bin/is.S.x tasks/solve && seq() { command seq 3; }\n"
                      "printf '%s\\n' 'Applications: {Path: tasks, Queue: queue}' "
                      "'Allocation: {Policy: pack}' 'Launcher: {Kind: direct}' > ensemble.yaml",

@@ -168,17 +168,21 @@ def test_the_load_of_a_synthetic_workload() -> None:
 
 @pytest.mark.parametrize("text, cores", [
     ('{"nodes": [{"count": 2, "sockets": 2, "cores": 2}, {"cores": 3, "prefix": "fat"}]}', 11),
-    ('{"groups": {"g0": {"core": 2, "mem": 9}}, "resources": {"g0": 3}}', 6)])
-def test_a_system_description(trace: Path, tmp_path: Path, capsys: Any, text: str,
-                              cores: int) -> None:
-    system = tmp_path / "system.json"
-    system.write_text(text)
-    assert run(trace, "--system", system, "--json", "--policy", "compact") == 0
+    ('{"groups": {"g0": {"core": 2, "mem": 9000}}, "resources": {"g0": 3}}', 6),
+    ("Classes:\n- {Count: 2, Cores: 3}\n- {Name: fat, Sockets: 2, Cores: 2, Memory: 8G}", 10)])
+@pytest.mark.parametrize("option", ["--machine", "--system"])
+def test_a_machine_file(trace: Path, tmp_path: Path, capsys: Any, text: str, cores: int,
+                        option: str) -> None:
+    machine = tmp_path / "machine"
+    machine.write_text(text)
+    assert run(trace, option, machine, "--json", "--policy", "compact") == 0
     found = json_of(capsys)
     assert found["machine"]["all_cores"] == cores and found["completed"] >= 3
-    system.write_text("[]")
-    assert run(trace, "--system", system) == 2
-    assert "not a system description" in capsys.readouterr().err
+    machine.write_text("[]")
+    assert run(trace, option, machine) == 2
+    assert "machine:1: found a list, wanted keys" in capsys.readouterr().err
+    assert run(trace, option, machine, "--nodes", "3") == 2
+    assert "leave out --nodes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words, message", [

@@ -33,6 +33,8 @@ DEFAULTS = {
     "Sockets": "auto",
     "Cores": "auto",
     "Emulate": False,
+    "NodeClasses": [],
+    "Licences": {},
     "Allocation": {"Policy": "compact", "MinThroughput": 1.0},
     "Walltime": "warn",
     "Grace": 10.0,
@@ -658,7 +660,7 @@ def test_what_is_not_yaml_is_told_with_line_and_column(write, text, line, column
 
 @pytest.mark.slow
 def test_deep_nesting_is_refused(write):
-    expected = ["x.yaml: nested too deeply; no setting needs more than three levels"]
+    expected = ["x.yaml: nested too deeply; no setting needs more than four levels"]
     assert complaints(write("Log: " + 5000 * "[")) == expected
 
 

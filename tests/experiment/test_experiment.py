@@ -98,7 +98,7 @@ def test_repetitions_are_blocks_in_an_order_of_the_seed(tmp_path: Path, queue: P
     ({"Grid": {"Scheduling.Algorithm": "FCFS"}}, 7, "wanted a list"),
     ({"Grid": {"Scheduling.Algorithm": ["FCFS", "(q"]}}, 9, "Scheduling.Algorithm"),
     ({"Grid": {"Nodes.Some": [3]}}, 8, "is no key of a configuration"),
-    ({"Queues": []}, 14, "Queues: found a list, wanted a list of queues"),
+    ({"Queues": []}, 14, "Queues: found an empty list, wanted a list"),
     ({"Queues": ["none"]}, 15, "none is not a file"),
     ({"Queues": [{"Name": "n"}]}, 15, "queue 1 is either a file or drawn"),
     ({"Queues": [{"Generate": {"Job": 3}}]}, 16, "Queues.Generate.Job: unknown key; did you mean "

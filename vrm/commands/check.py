@@ -27,6 +27,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
                        ("cores", "cores per socket")):
         add(f"--{name}", metavar="N", type=count,
             help=f"check for N {what}, instead of what is found here")
+    add("--machine", metavar="FILE", help="check for the nodes of a machine file (see "
+        "`vrm simulate --machine`)")
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -42,8 +44,10 @@ def check(arguments: argparse.Namespace) -> int:
             raise CannotRun(reason)
     sizes = {name: getattr(arguments, name) for name in ("nodes", "sockets", "cores")
              if getattr(arguments, name) is not None}
+    if sizes and arguments.machine:
+        raise CannotRun("--machine says which nodes there are; leave out --nodes, --sockets and --cores")
     try:
-        report = examine(config, os.environ, arguments.estimates, sizes)
+        report = examine(config, os.environ, arguments.estimates, sizes, arguments.machine)
     except PolicyError as error:  # the user's own policy, asked about a job
         raise CannotRun(str(error)) from error
     for finding in report.findings:

@@ -11,7 +11,7 @@ import time
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import BOUND, count, factor
@@ -60,8 +60,9 @@ def _add_arguments(parser: Parser) -> None:
     for name, text in (("nodes", "nodes"), ("sockets", "sockets per node"),
                        ("cores", "cores per socket")):
         machine.add_argument(f"--{name}", metavar="N", type=count, help=text)
-    machine.add_argument("--system", metavar="FILE",
-                         help="a system description (JSON), for nodes that differ")
+    machine.add_argument("--machine", metavar="FILE",
+                         help="a machine file, for nodes that differ (YAML; or AccaSim's JSON)")
+    machine.add_argument("--system", dest="machine", help=argparse.SUPPRESS)  # as of vrm 0.1.0
     workload = parser.add_argument_group("workload")
     add = workload.add_argument
     add("--first", metavar="ID", type=int, help="take jobs from this number on")
@@ -172,10 +173,13 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
     for name in (*KEYS, "heatmap", "nodes", "sockets", "cores"):
         if getattr(args, name) is not None:
             chosen[name] = getattr(args, name)
-    if args.system is not None:
-        from vrm.simulation.inputs import read_system
-        chosen = {key: value for key, value in chosen.items() if key not in ("sockets", "cores")}
-        chosen["nodes"] = read_system(args.system)
+    if args.machine is not None:
+        if args.nodes or args.sockets or args.cores:
+            raise ValueError("--machine says which nodes there are; leave out --nodes, --sockets and "
+                             "--cores")
+        chosen = {key: value for key, value in chosen.items()
+                  if key not in ("nodes", "sockets", "cores")}
+        chosen["machine"] = args.machine
     if "nodes" not in chosen and ("sockets" in chosen or "cores" in chosen):
         raise ValueError("sockets and cores are those of a node; give the number of nodes, too "
                          "(--nodes N)")
@@ -244,6 +248,14 @@ def _unmatched(found: Dict[str, Dict[str, int]]) -> List[Tuple[str, str]]:
     return lines
 
 
+def _classes(classes: Sequence[Dict[str, Any]]) -> str:
+    """What the node classes have besides their cores, in a few words."""
+    from vrm.model.machine import holdings
+    named = (f"{one['nodes']} with {what}" for one in classes
+             if (what := holdings(one["resources"], one["features"])))
+    return "".join(f"; {each}" for each in named)
+
+
 def _table(report: Dict[str, Any]) -> str:
     from vrm.results.names import policy_name, time_text, unit_of
     machine = report["machine"]
@@ -253,7 +265,8 @@ def _table(report: Dict[str, Any]) -> str:
         every = f", deciding every {report['interval']:g} s" + (
             f" ({limit} start{'s' * (limit > 1)} of the queue's head)" if limit else "")
     lines: List[Tuple[str, str]] = [
-        ("machine", f"{machine['nodes']} nodes, {machine['all_cores']} cores"),
+        ("machine", f"{machine['nodes']} nodes, {machine['all_cores']} cores"
+                    + _classes(machine.get("classes", ()))),
         ("policy", f"{policy_name(report['algorithm'], report['backfilling'])}, "
                    f"{report['policy']}{every}"),
         ("jobs", f"{report['jobs']} ({report['backfilled']} backfilled, {report['timeout']} "

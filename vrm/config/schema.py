@@ -8,67 +8,25 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import (TYPE_CHECKING, Annotated, Any, Callable, Dict, List, Literal, NoReturn, Optional,
-                    Tuple, Union)
+from typing import (TYPE_CHECKING, Annotated, Any, Callable, Dict, List, Literal, Optional, Tuple,
+                    Union)
 
-from pydantic import (BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator,
-                      PrivateAttr, ValidationError, ValidationInfo, WrapValidator, create_model)
-from pydantic.alias_generators import to_pascal
+from pydantic import (BaseModel, BeforeValidator, Field, PlainSerializer, PlainValidator,
+                      PrivateAttr, ValidationInfo, create_model)
 from pydantic_core import PydanticCustomError
 
+from vrm.config.holdings import Licences, NodeClasses
+from vrm.config.kinds import (OURS as _OURS, STRICT as _STRICT, defaults as _defaults,
+                              group as _group, kind as _kind, lower as _lower,
+                              refuse as _refuse, strip as _strip)
 from vrm.config.problems import Problem
-from vrm.config.yaml_reader import Document, Source, found, reason, shown, validated
+from vrm.config.yaml_reader import Document, Source, reason, shown, validated
 from vrm.model.rules import Rules, section
 from vrm.model.times import seconds_of
 from vrm.system.ways import WAYS
 
 # ----------------------------------------------------------------------- the kinds of settings
 # Validators run from the last one in Annotated[...] to the first.
-
-_OURS = "setting"  # pydantic's type for the complaints that are in our words already
-
-
-def _refuse(value: Any, wanted: str, example: str) -> NoReturn:
-    context = {"message": f"found {found(value)}, wanted {wanted}", "example": example}
-    raise PydanticCustomError(_OURS, "{message}", context)
-
-
-def _kind(wanted: str, example: str, empty: Any = None) -> WrapValidator:
-    """Say in our words, with an example, what a setting takes, whatever way it is missed.
-
-    `empty` is taken where a key stands without a value.
-    """
-
-    def check(value: Any, handler: Callable[[Any], Any]) -> Any:
-        try:
-            return handler(empty if value is None else value)
-        except ValidationError as error:
-            if any(part["type"] in (_OURS, "extra_forbidden") for part in error.errors()):
-                raise  # a part inside has said what is wrong
-            _refuse(value, wanted, example)
-
-    return WrapValidator(check)
-
-
-kind = _kind  # for settings in other files
-
-
-def _group(example: str) -> WrapValidator:
-    return _kind("a group of keys", example, empty={})
-
-
-def _defaults() -> Any:
-    """A group of which nothing is said; validation makes it what its type is."""
-    return {}
-
-
-def _strip(value: Any) -> Any:
-    return value.strip() if isinstance(value, str) else value
-
-
-def _lower(value: Any) -> Any:
-    return value.strip().lower() if isinstance(value, str) else value
-
 
 def _backfilling(value: Any) -> Any:
     """A registered name, a number of reservations from 2 on (`3`, `3-kept`), or `module:function`,
@@ -137,14 +95,14 @@ def _path(value: Any, info: ValidationInfo) -> Path:
     if isinstance(value, Path):  # a default, or given by a program: nothing to expand
         return Path(_absolute(value, info))
     if not isinstance(value, str) or not value.strip():
-        _refuse(value, "a path", "../demo/name")
+        raise _refuse(value, "a path", "../demo/name")
     return Path(_absolute(_expanded(value), info))
 
 
 def _program(value: Any, info: ValidationInfo) -> str:
     """A bare name is left to PATH, anything with a slash in it is a path."""
     if not isinstance(value, str) or not value.strip():
-        _refuse(value, "auto or the path of a program", "/opt/openmpi/bin/mpirun")
+        raise _refuse(value, "auto or the path of a program", "/opt/openmpi/bin/mpirun")
     if value.strip().lower() == "auto":
         return "auto"
     expanded = _expanded(value)
@@ -157,7 +115,7 @@ def _reach(value: Any) -> Union[str, Tuple[str, ...]]:
     if isinstance(value, str) and _lower(value) in ("auto", *WAYS):
         return str(_lower(value))
     wanted = f"auto, {', '.join(WAYS)}, or a list: the words of a program instead of ssh"
-    _refuse(value, wanted, '[ssh, -p, "2222"]')
+    raise _refuse(value, wanted, '[ssh, -p, "2222"]')
 
 
 # What is written must read back as the same path.
@@ -258,8 +216,6 @@ Programs = Annotated[
 
 # ------------------------------------------------------------------------------- the settings
 
-_STRICT = ConfigDict(frozen=True, extra="forbid", alias_generator=to_pascal, validate_default=True)
-
 
 class Applications(BaseModel):
     """The programs and the jobs that name them."""
@@ -355,6 +311,8 @@ class Settings(BaseModel):
     sockets: Size = "auto"  # per node
     cores: Size = "auto"  # per socket
     emulate: Switch = False  # a geometry larger than the machine, unbound
+    node_classes: NodeClasses = Field(default_factory=list)  # what nodes have besides cores
+    licences: Licences = Field(default_factory=dict)  # of the whole run
     allocation: Annotated[Allocation, _group("{Policy: compact}")] = Field(default_factory=_defaults)
     walltime: Walltime = "warn"  # for jobs that outrun their estimate
     grace: Seconds = 10.0  # between SIGTERM and SIGKILL
@@ -386,9 +344,11 @@ class Settings(BaseModel):
         return self.applications.run_in or self.applications.queue.parent
 
     def where(self, key: str) -> str:
-        """Where a key such as `Scheduling.Algorithm` was written: `file:line`, or the file alone
-        (without a file: `built-in defaults`) if the value is the default."""
-        return self._source.place(tuple(key.split(".")))
+        """Where a key such as `Scheduling.Algorithm`, or an entry of a list such as `NodeClasses.0`,
+        was written: `file:line`, or the file alone (without a file: `built-in defaults`) if the
+        value is the default."""
+        return self._source.place(tuple(int(word) if word.isdigit() else word
+                                        for word in key.split(".")))
 
     def problem(self, key: str, message: str, hint: str = "") -> Problem:
         """A problem with the value of `key`, for checks that are made elsewhere."""

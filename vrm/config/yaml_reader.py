@@ -23,8 +23,8 @@ from vrm.config.problems import ConfigError, Problem
 # The keys that lead to a value: ("Scheduling", "Algorithm"); entries of a list count from 0.
 Location = Tuple[Union[str, int], ...]
 
-# No setting lies deeper than Launcher.Environment.NAME.
-_DEPTH = 3
+# No setting lies deeper than NodeClasses, its number, Resources, NAME.
+_DEPTH = 4
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -56,7 +56,7 @@ def found(value: Any) -> str:
     if isinstance(value, dict):
         return "a group of keys"
     if isinstance(value, (list, tuple)):
-        return "a list"
+        return "a list" if value else "an empty list"
     return f'"{shown(str(value))}"'
 
 
@@ -161,7 +161,8 @@ class _Reader(yaml.SafeLoader):
             while self.peek(length) in " \t":
                 length += 1
             line_so_far = self.buffer[self.pointer - self.column : self.pointer]
-            if not line_so_far.strip() and self.peek(length) not in "#\r\n\0":
+            indents = not self.flow_level and not line_so_far.strip()
+            if indents and self.peek(length) not in "#\r\n\0":
                 return  # an indenting tab: PyYAML's complaint is right
             self.forward(length)
             super().scan_to_next_token()
@@ -256,7 +257,7 @@ def _composed(text: str, file: str) -> Optional[yaml.Node]:
                 break
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
     except RecursionError:
-        hint = "no setting needs more than three levels"
+        hint = "no setting needs more than four levels"
         raise _unreadable(file, "nested too deeply", hint) from None
     raise _unreadable(file, f"not valid YAML at column {column}: {message}", hint, line)
 
@@ -347,6 +348,8 @@ def _problem(error: Any, source: Source, model: Type[BaseModel]) -> Problem:
     context = error.get("ctx", {})
     line, key = source.lines.get(location), dotted(location)
     if error["type"] == "missing":
+        line = next((source.lines[location[:length]] for length in range(len(location), 0, -1)
+                     if location[:length] in source.lines), None)
         return Problem(source.file, line, key, "this key has no default", "write it")
     if error["type"] == "extra_forbidden":
         return Problem(source.file, line, key, "unknown key", _meant(location, model))

@@ -43,6 +43,9 @@ from vrm.workload.submission import Submission
 
 Tell = Callable[[str], None]
 COMPLETE, CUT_SHORT, MISSING = "complete", "cut short", "to do"
+MACHINE = "machine.yaml"
+"""What the machine file of simulated runs is called under `inputs/`."""
+
 _TOO_LONG = -1  # instead of an exit status: the run was ended at the experiment's Limit
 
 
@@ -93,6 +96,8 @@ class Experiment:
         if heatmap is not None:
             contents.append(heatmap.read_bytes())
             applications["Heatmap"] = f"../inputs/{self._heatmap(heatmap)}"
+        if self.plan.machine is not None:
+            contents.append(self.plan.machine.read_bytes())
         applications["Queue"] = f"../{workload}".replace("$", "$$") \
             if not workload.startswith(SYNTHETIC) else "queue"
         keys.update(Log=".", State="state", Directory=".")
@@ -103,6 +108,8 @@ class Experiment:
                             if key != "Stamp" or value}
         if not applications["Programs"]:
             del told["Applications"]["Programs"]
+        told = {key: value for key, value in told.items()
+                if value or key not in ("NodeClasses", "Licences")}
         applications["RunIn"] = "."  # what the jobs of a run write stays with it
         text = json.dumps([told, self.plan.mode, workload, run.queue.jobs, run.queue.load],
                           sort_keys=True)
@@ -181,6 +188,8 @@ class Experiment:
         inputs = self.out / "inputs"
         inputs.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(self.plan.file, self.out / "experiment.yaml")
+        if self.plan.machine is not None:
+            shutil.copyfile(self.plan.machine, inputs / MACHINE)
         described = json.dumps(self.plan.described(), indent=2) + "\n"
         (self.out / "experiment.json").write_text(described, encoding="utf-8")
         done: Set[Any] = set()
@@ -388,6 +397,7 @@ def _command(task: Task, plan: Plan) -> str:
     workload = task.workload if task.workload.startswith(SYNTHETIC) else f"../{task.workload}"
     options = [f"--jobs {task.run.queue.jobs}"] if task.run.queue.jobs else []
     options += [f"--load {task.run.queue.load:g}"] if task.run.queue.load != 1 else []
+    options += [f"--machine ../inputs/{MACHINE}"] if plan.machine is not None else []
     return " ".join(["vrm simulate", workload, "-c config.yaml", *options, "--out ."])
 
 
@@ -412,7 +422,12 @@ def simulate_run(task: Task, plan: Plan) -> None:
     path = task.workload if task.workload.startswith(SYNTHETIC) else \
         str(task.directory.parent / task.workload)
     rules = Rules(load=task.run.queue.load, jobs=task.run.queue.jobs)
-    outcome = simulate(path, rules=rules, out=task.directory, **choices_of(settings))
+    choices = choices_of(settings)
+    if plan.machine is not None:
+        choices = {**{key: value for key, value in choices.items()
+                      if key not in ("nodes", "sockets", "cores")},
+                   "machine": task.directory.parent / "inputs" / MACHINE}
+    outcome = simulate(path, rules=rules, out=task.directory, **choices)
     if outcome.interrupted:
         raise KeyboardInterrupt
     write_summary(task.directory, task.workload, outcome)

@@ -17,8 +17,10 @@ from typing import (Annotated, Any, Dict, Iterator, List, Literal, Mapping, Opti
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_pascal
 
+from vrm.config.kinds import kind
+from vrm.config.machine import read_machine
 from vrm.config.problems import ConfigError, Problem
-from vrm.config.schema import Amount, Factor, FilePath, Seconds, Settings, Text, dump, kind, load
+from vrm.config.schema import Amount, Factor, FilePath, Seconds, Settings, Text, dump, load
 from vrm.config.yaml_reader import Document, Location
 from vrm.live.site.setup import application_fault, make_scheduler
 from vrm.model import Cluster
@@ -106,6 +108,7 @@ class ExperimentFile(BaseModel):
     seed: Seed = 0
     out: Optional[FilePath] = None
     limit: Amount = 0.0  # seconds after which a live run is ended and counts as failed; 0 = never
+    machine: Optional[FilePath] = None  # of simulated runs, in the place of Nodes, Sockets and Cores
 
 
 # ------------------------------------------------------------------------------------- the plan
@@ -171,6 +174,7 @@ class Plan:
     out: Path
     limit: float
     runs: Tuple[Run, ...]
+    machine: Optional[Path] = None
 
     def described(self) -> Dict[str, Any]:
         """The plan as data for JSON."""
@@ -188,7 +192,7 @@ def read_plan(path: Union[str, Path]) -> Plan:
     document = Document.read(path, _DEPTH, "Queues: [mix]")
     file = document.checked(ExperimentFile)
     base = _base(file, document)
-    problems: List[Problem] = []
+    problems = list(_machine_problems(file, document))
     scenarios = list(_scenarios(file, base, document, problems))
     queues = list(_queues(file, document, problems))
     if not problems:
@@ -199,7 +203,22 @@ def read_plan(path: Union[str, Path]) -> Plan:
     name = _safe(file.name or path.stem)
     return Plan(path, name, file.mode, tuple(scenarios), tuple(queues), file.repetitions,
                 file.order, file.seed, file.out or Path("runs") / name, file.limit,
-                tuple(_ordered(file, scenarios, queues)))
+                tuple(_ordered(file, scenarios, queues)), file.machine)
+
+
+def _machine_problems(file: ExperimentFile, document: Document) -> Iterator[Problem]:
+    """What is wrong with the machine file, or with naming one."""
+    if file.machine is None:
+        return
+    if file.mode == LIVE:
+        yield document.problem(("Machine",), "live runs have the machine that they run on",
+                               "remove it, or write Mode: simulated")
+        return
+    try:
+        read_machine(file.machine)
+    except ConfigError as error:
+        yield document.problem(("Machine",), f"{file.machine} cannot be used", "see below")
+        yield from error.problems
 
 
 def _base(file: ExperimentFile, document: Document) -> Dict[str, Any]:
@@ -388,11 +407,11 @@ def _unfit(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequence
                                               settings.applications.programs)
                     if fault:
                         yield document.problem(queue.place, fault)
-        elif settings.nodes == "auto" and (
+        elif file.machine is None and settings.nodes == "auto" and (
                 "auto" not in (settings.sockets, settings.cores) or
                 any(queue.generate or not _tells_size(queue) for queue in queues)):
             yield document.problem(("Mode",), "a simulated machine has to have a size",
-                                   "write Nodes, Sockets and Cores under Keys")
+                                   "write Nodes, Sockets and Cores under Keys, or Machine: FILE")
 
 
 def _tells_size(queue: Queue) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import json
 import os
 import re
 import shutil
@@ -18,7 +17,6 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 from vrm.model.fields import made
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import PLAIN, Job, resolved
-from vrm.model.node import Node
 from vrm.model.speedups import SpeedError, Speedups
 from vrm.results.jobs import SIMULATED, JobFileError, JobRow, read_jobs, submitted
 from vrm.workload import heatmap_files
@@ -337,42 +335,6 @@ def read_heatmap(path: Union[str, Path], rows_are: str = "own",
     SpeedError."""
     found = heatmap_files.read(path, rows_are, least)
     return found.heatmap, found.speedups
-
-
-def read_system(path: Union[str, Path]) -> List[Node]:
-    """The nodes of a system description, a JSON object in one of two forms.
-
-    `{"nodes": [{"count": 4, "sockets": 2, "cores": 8, "prefix": "n", "gpu": 2}, ...]}`, or that of
-    AccaSim, `{"groups": {"g0": {"core": 16, "mem": 64}}, "resources": {"g0": 4}}`, whose nodes
-    have one socket. What is not a core is a countable resource. Raises WorkloadError.
-    """
-    path = Path(path)
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        kinds = []
-        if "groups" in found:
-            for group, number in found["resources"].items():
-                amounts = dict(found["groups"][group])
-                kinds.append((group, number, 1, amounts.pop("core"), amounts))
-        else:
-            for amounts in found["nodes"]:
-                amounts = dict(amounts)
-                kinds.append((amounts.pop("prefix", "n"), amounts.pop("count", 1),
-                              amounts.pop("sockets", 1), amounts.pop("cores"), amounts))
-        nodes: List[Node] = []
-        for prefix, number, sockets, cores, amounts in kinds:
-            nodes += [Node(f"{prefix}{index}" if prefix == "n" else f"{prefix}n{index}",
-                           (cores,) * sockets, amounts)
-                      for index in range(len(nodes), len(nodes) + number)]
-        if not nodes:
-            raise ValueError("it has no nodes")
-    except OSError as error:
-        raise WorkloadError(f"{path}: {(error.strerror or str(error)).lower()}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else repr(error)
-        raise WorkloadError(f"{path}: not a system description ({reason}); for example "
-                            '{"nodes": [{"count": 4, "sockets": 2, "cores": 8}]}') from error
-    return nodes
 
 
 ERRORS = (WorkloadError, TraceError, JobFileError, SpeedError)

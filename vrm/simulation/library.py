@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Union
 
+from vrm.model import bits
 from vrm.model.cluster import Cluster
 from vrm.model.heatmap import Heatmap
+from vrm.model.machine import Machine
 from vrm.model.node import Node
 from vrm.model.rules import DEFAULTS, KEYS, Rules
 from vrm.model.speedups import Speedups
@@ -43,6 +45,7 @@ MOST_SOCKETS = 1_000_000
 
 def simulate(workload: Union[str, Path, Iterable[Submission]], *,
              nodes: Union[int, Iterable[Node], None] = None, sockets: int = 1, cores: int = 1,
+             machine: Union[str, Path, Machine, None] = None,
              heatmap: Union[str, Path, Heatmap, None] = None,
              speedups: Optional[Speedups] = None, rows_are: str = "own",
              rules: Selection = Selection(), keep_estimates: bool = False,
@@ -55,7 +58,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
 
     `workload`: a trace (SWF, also .gz), a queue file, the jobs.csv of a run, or submissions in
     order of time. `nodes`: how many, each of `sockets` with `cores`, or the nodes themselves; None
-    takes the processors of the trace's header as one-core nodes.
+    takes the processors of the trace's header as one-core nodes. `machine`: in their place a machine
+    file, for nodes that differ (see `vrm.config.machine`), or a `vrm.model.machine.Machine`.
 
     How it schedules is said by the fields of `vrm.model.rules.Rules`. `algorithm`: a name, an
     expression, or a function `utility(job, now, nodes)`, highest first. `backfill`: a name, a
@@ -81,7 +85,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     `watch(workload)`, if it has one, at the beginning. KeyboardInterrupt ends the run early: the
     outcome has `interrupted` and what has ended so far.
 
-    Raises WorkloadError, PolicyError, SpeedError and others of `vrm.simulation.inputs.ERRORS`.
+    Raises WorkloadError, PolicyError, SpeedError and others of `vrm.simulation.inputs.ERRORS`, and
+    `vrm.config.problems.ConfigError` for a machine file.
     """
     for name in how:
         if name not in KEYS:
@@ -99,7 +104,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     watch = getattr(progress, "watch", None)
     if watch is not None:
         watch(source)
-    cluster = _cluster(source, nodes, sockets, cores)
+    cluster = (_cluster(source, nodes, sockets, cores) if machine is None else
+               _described(machine, nodes))
     cluster.watchers += watchers
     algorithm, backfill, policy = chosen.algorithm, chosen.backfill, chosen.policy
     ordering = _ordering(algorithm)
@@ -198,9 +204,16 @@ def choices_of(settings: Any) -> Dict[str, Any]:
 def described(workload: Union[str, Path], outcome: Outcome) -> Dict[str, Any]:
     """An outcome as data for JSON: the workload, the machine, the summary and what went wrong."""
     nodes = outcome.cluster.nodes
+    machine: Dict[str, Any] = {"nodes": len(nodes), "sockets": len(nodes[0].sockets),
+                               "cores": nodes[0].sockets[0], "all_cores": outcome.cluster.cores}
+    classes = outcome.cluster.classes
+    if len(classes) > 1 or classes[0].node.resources or classes[0].node.features:
+        machine["classes"] = [
+            {"first": one.node.name, "nodes": bits.count(one.members), "sockets": one.node.sockets,
+             "resources": dict(one.node.resources), "features": sorted(one.node.features)}
+            for one in classes]
     return {"workload": str(workload),
-            "machine": {"nodes": len(nodes), "sockets": len(nodes[0].sockets),
-                        "cores": nodes[0].sockets[0], "all_cores": outcome.cluster.cores},
+            "machine": machine,
             **outcome.summary, "dirt": outcome.dirt, "interrupted": outcome.interrupted}
 
 
@@ -229,6 +242,17 @@ def _cluster(source: Any, nodes: Union[int, Iterable[Node], None], sockets: int,
         raise WorkloadError(f"{nodes} nodes of {sockets} socket(s) are too many; a machine has at "
                             f"most {MOST_SOCKETS} sockets")
     return Cluster.regular(nodes, sockets, cores)
+
+
+def _described(machine: Union[str, Path, Machine], nodes: Any) -> Cluster:
+    """The cluster of a machine, or of the file of one. Raises ConfigError, or WorkloadError where
+    `nodes` say another thing."""
+    if nodes is not None:
+        raise WorkloadError("a machine file says which nodes there are; give either that or nodes")
+    if not isinstance(machine, Machine):
+        from vrm.config.machine import read_machine  # its libraries take a quarter of a second
+        machine = read_machine(machine)
+    return Cluster(machine.nodes)
 
 
 def _ordering(algorithm: Union[str, Ordering, Utility]) -> Ordering:

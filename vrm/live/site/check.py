@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, Union
 
+from vrm.config.machine import read_machine
 from vrm.config.problems import ConfigError
 from vrm.config.schema import Settings, load
 from vrm.live.batch.allocation import find_allocation
 from vrm.live.batch.base import AllocationError, with_scripts
 from vrm.live.launch.base import Launcher, LaunchError, make_launcher
 from vrm.live.nodes.topology import TopologyError, cluster_geometry
+from vrm.live.site.classes import declared
 from vrm.live.site.doctor import Finding, ask_nodes
 from vrm.live.site.setup import application_fault, describe, distrusted, make_scheduler
 from vrm.model import Cluster, Infeasible, Job
@@ -50,11 +52,11 @@ class Report:
 
 
 def check(config: Optional[str], env: Mapping[str, str], estimates: Optional[str] = None,
-          sizes: Optional[Dict[str, Size]] = None) -> Report:
+          sizes: Optional[Dict[str, Size]] = None, machine: Optional[str] = None) -> Report:
     """Check a configuration (None: every key's default) and its queue.
 
     `estimates` is a table of `vrm calibrate` to compare the queue with. `sizes` (nodes, sockets,
-    cores) describe a machine other than this one.
+    cores) describe a machine other than this one; so does a `machine` file.
     """
     report = Report([])
     try:
@@ -73,7 +75,11 @@ def check(config: Optional[str], env: Mapping[str, str], estimates: Optional[str
             report.usable = False
             report.add("wrong", "estimates", str(error))
             return report
-    cluster = _cluster(settings, env, sizes or {}, report)
+    try:
+        cluster = (_cluster(settings, env, sizes or {}, report) if machine is None else
+                   _described(settings, machine, report))
+    except ConfigError as error:
+        return _unusable(report, error)
     launcher = _launcher(settings, report)
     if cluster is None:
         return report
@@ -110,8 +116,9 @@ def _cluster(settings: Settings, env: Mapping[str, str], sizes: Dict[str, Size],
         report.add("wrong", "nodes", str(error))
         return None
     emulated = shape.emulated and settings.emulate
-    report.add("ok", "nodes", describe(settings, shape.nodes, emulated))
-    for warning in shape.warnings:
+    nodes, told = declared(settings, shape.nodes)
+    report.add("ok", "nodes", describe(settings, nodes, emulated))
+    for warning in (*shape.warnings, *told):
         report.add("note", "nodes", warning)
     if shape.emulated and not settings.emulate and not sizes:
         report.add("note", "nodes", "this machine is smaller than the configuration says: checked "
@@ -120,7 +127,14 @@ def _cluster(settings: Settings, env: Mapping[str, str], sizes: Dict[str, Size],
             shutil.which(system.submit) for system in with_scripts()):
         report.add("note", "nodes", "checked for this machine alone, outside of a batch job",
                    "for 4 nodes: vrm check --nodes 4 (--sockets and --cores, if they differ)")
-    return Cluster(shape.nodes)
+    return Cluster(nodes)
+
+
+def _described(settings: Settings, machine: str, report: Report) -> Cluster:
+    """The cluster of a machine file; ConfigError."""
+    found = read_machine(machine)
+    report.add("ok", "nodes", f"{describe(settings, found.nodes, False)} ({machine})")
+    return Cluster(found.nodes)
 
 
 def _launcher(settings: Settings, report: Report) -> Optional[Launcher]:

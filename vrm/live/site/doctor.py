@@ -27,6 +27,7 @@ from vrm.live.nodes import agent
 from vrm.live.nodes.agents import probe
 from vrm.live.nodes.topology import (NodeFacts, Topology, TopologyError, cluster_geometry, cpu_quota,
                                      node_facts, read_topology)
+from vrm.live.site.classes import declared
 from vrm.live.site.setup import application_fault, describe, make_scheduler, run_directory
 from vrm.model import Cluster, Node
 from vrm.scheduling import make_policy
@@ -97,14 +98,15 @@ def _machine(settings: Settings) -> List[Finding]:
     except TopologyError as error:
         return [*findings, Finding("wrong", "cluster", str(error))]
     said = {f"{host} is left out: {reason}" for host, reason in failed.items()}
-    findings += [Finding("note", "cluster", warning) for warning in wished.warnings
+    nodes, told = declared(settings, wished.nodes)
+    findings += [Finding("note", "cluster", warning) for warning in (*wished.warnings, *told)
                  if warning not in said]
     try:
-        make_scheduler(settings, Cluster(wished.nodes))
+        make_scheduler(settings, Cluster(nodes))
     except ConfigError as error:
         return [*findings, *(Finding("wrong", "scheduling", str(p)) for p in error.problems)]
     return [*findings, Finding("note" if wished.emulated else "ok", "cluster",
-                               describe(settings, wished.nodes, wished.emulated))]
+                               describe(settings, nodes, wished.emulated))]
 
 
 def _owned(allocation: Allocation) -> str:

@@ -21,6 +21,7 @@ from vrm.live.launch.base import Launcher, LaunchError, make_launcher
 from vrm.live.nodes.agents import Agents, is_local
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.nodes.topology import NodeFacts, TopologyError, claim, cluster_geometry, read_topology
+from vrm.live.site.classes import declared, described
 from vrm.live.site.room import NodesOf, Room
 from vrm.live.spawn import runner
 from vrm.live.spawn.remote import Relay
@@ -64,7 +65,7 @@ def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
     rules = settings.rules
     every = f", deciding every {rules.interval:g} s" if rules.interval else ""
     return (f"{rules.algorithm}, backfilling {rules.backfill}{every}, "
-            f"{rules.policy} on {shape}{warning * emulated}")
+            f"{rules.policy} on {shape}{described(nodes)}{warning * emulated}")
 
 
 def run_directory(settings: Settings) -> RunDirectory:
@@ -171,7 +172,8 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
         wished = cluster_geometry(allocation.hosts, found, settings.nodes, settings.sockets,
                                   settings.cores, settings.emulate, allocation.cores, failed)
         agents.drop(set(allocation.hosts) - {node.name for node in wished.nodes})
-        cluster = Cluster(wished.nodes)
+        nodes, told = declared(settings, wished.nodes)
+        cluster = Cluster(nodes)
         scheduler = make_scheduler(settings, cluster)
         launcher = make_launcher(settings.launcher, emulated=wished.emulated,
                                  topologies=wished.topologies or None, base=env)
@@ -188,11 +190,11 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
         agents.close()
     watcher = NodeWatch(agents if watched else None, cluster, wished.topologies,
                         launcher.rank_variables, here)
-    room = make_room(settings, cluster, scheduler, wished.granted)
+    room = make_room(settings, cluster, scheduler, declared(settings, wished.granted)[0])
     return Site(cluster, wished.emulated, scheduler, launcher, room,
                 batch_job(env, allocation.runs),
                 (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
-                relay, wished.warnings, Adoption(attach, env))
+                relay, (*wished.warnings, *told), Adoption(attach, env))
 
 
 def leads_outside(directory: Path, app: str, programs: Mapping[str, Path] = MappingProxyType({})

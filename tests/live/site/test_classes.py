@@ -1,0 +1,60 @@
+"""What a configuration declares of nodes, put together with what was found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vrm.config.schema import Settings, load
+from vrm.live.site.check import check
+from vrm.live.site.classes import declared, described
+from vrm.model import Node
+
+CLASSES = """Nodes: 2
+NodeClasses:
+  - {Hosts: "n[1-2]", Memory: 64G, Resources: {gpu: 2, ssd: 1}, Features: [ib]}
+  - {Hosts: "far[1-9]", Memory: 4G}
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "vrm.yaml").write_text(CLASSES)
+    return load(tmp_path / "vrm.yaml")
+
+
+def test_the_smaller_amount_counts_and_unknown_hosts_are_told(settings: Settings, tmp_path: Path) -> None:
+    found = [Node("n1.site", (4,), {"memory": 32.0, "gpu": 4, "mic": 1}), Node("n2", (4,)),
+             Node("n3", (4,), {"memory": 8.0})]
+    nodes, told = declared(settings, found)
+    assert [dict(node.resources) for node in nodes] == [
+        {"memory": 32, "gpu": 2, "mic": 1, "ssd": 1}, {"memory": 64, "gpu": 2, "ssd": 1}, {"memory": 8}]
+    assert [set(node.features) for node in nodes] == [{"ib"}, {"ib"}, set()]
+    assert told == ("n1.site: 64 memory by NodeClasses, 32 found: 32 are used",
+                    f"{tmp_path / 'vrm.yaml'}:4: NodeClasses: entry 2: none of far[1-9] is a node of "
+                    "this run")
+    assert described(nodes) == (", 1 with 32 GiB, 2 gpu, 1 mic, 1 ssd, ib, 1 with 64 GiB, 2 gpu, 1 ssd, ib"
+                                ", 1 with 8 GiB")
+
+
+def test_nothing_declared_changes_nothing(tmp_path: Path) -> None:
+    nodes = (Node("a", (2,)), Node("b", (2,), {"gpu": 1}))
+    assert declared(load(None), nodes) == (nodes, ())
+
+
+def test_check_takes_the_nodes_of_a_machine_file(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "true").symlink_to("/bin/true")
+    (tmp_path / "vrm.yaml").write_text("Applications: {Programs: {true: /bin/true}}\n"
+                                       "Allocation: {Policy: pack}\nLauncher: {Kind: direct}\n")
+    (tmp_path / "queue").write_text("true 8 10 0\ntrue 40 10 0\n")
+    (tmp_path / "m.yaml").write_text("Classes:\n- {Count: 2, Cores: 4}\n- {Name: g, Cores: 8, "
+                                     "Resources: {gpu: 2}}\n")
+    report = check("vrm.yaml", {}, machine="m.yaml")
+    told = "\n".join(map(str, report.findings))
+    assert "3 nodes of 4 or 8 cores, 1 with 2 gpu (m.yaml)" in told
+    assert report.never == 2 and "queue:2" in told  # 8 ranks want two nodes of `direct`
+    (tmp_path / "m.yaml").write_text("Classes: [{}]")
+    assert not check("vrm.yaml", {}, machine="m.yaml").usable

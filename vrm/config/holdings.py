@@ -1,0 +1,121 @@
+"""What each node of a class has besides its cores, and licences: said alike in machine files and in
+configurations."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Dict, List, Tuple, Union
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer
+from pydantic_core import PydanticCustomError
+
+from vrm.config.kinds import OURS, STRICT, kind
+from vrm.system.hosts import expand
+
+_GIB = 1 << 30
+_BYTES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_MEMORY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(?:([kmgt])(?:i?b)?|b)", re.IGNORECASE)
+
+
+def _memory(value: Any) -> Any:
+    """GiB of a text such as 64GiB, 64G or 64000M; a unit is needed, a power of 1024."""
+    if isinstance(value, float):  # checked before
+        return value
+    found = _MEMORY.fullmatch(str(value).strip())
+    if not found:
+        raise ValueError(value)
+    return float(found[1]) * _BYTES.get((found[2] or "").lower(), 1) / _GIB
+
+
+def _no_keys(resources: Any) -> Any:
+    """Memory and cores are no names of resources: they have keys."""
+    for name in resources if isinstance(resources, dict) else ():
+        if name.lower() in ("memory", "mem", "core", "cores"):
+            key = "Cores: 8" if name.lower().startswith("core") else "Memory: 64GiB"
+            raise PydanticCustomError(OURS, "{message}", {
+                "message": f"{name} has a key of its own", "hint": f"write {key} beside Resources"})
+    return resources
+
+
+def _whole_gpus(resources: Dict[str, float]) -> Dict[str, float]:
+    if resources.get("gpu", 0) % 1:
+        raise PydanticCustomError(OURS, "{message}", {
+            "message": f"gpu: {resources['gpu']:g} is no whole number", "hint": "write gpu: 2"})
+    return resources
+
+
+Memory = Annotated[float, Field(gt=0), BeforeValidator(_memory),
+                   kind("memory with its unit, as 64GiB, 64G or 64000M", "64GiB"),
+                   PlainSerializer(lambda size: f"{round(size * _GIB) >> 10}K", return_type=str)]
+_FEATURES = "[ib, ssd]"
+_WORD = r"^[A-Za-z][A-Za-z0-9_.+-]{0,63}$"
+Features = Annotated[
+    Tuple[Annotated[str, Field(pattern=_WORD), kind("a word", _FEATURES)], ...],
+    kind("a list of words", _FEATURES, empty=())]
+_SSD = "{gpu: 2, ssd: 1}"
+Resources = Annotated[
+    Dict[Annotated[str, Field(pattern=_WORD),
+                   kind("the name of a resource", _SSD)],
+         Annotated[float, Field(ge=0, allow_inf_nan=False), kind("a number, 0 or more", "2")]],
+    BeforeValidator(_no_keys), AfterValidator(_whole_gpus),
+    kind("names with amounts", _SSD, empty={})]
+_ANSYS = "{ansys: 4}"
+Licences = Annotated[
+    Dict[Annotated[str, Field(pattern=_WORD), kind("the name of a licence", _ANSYS)],
+         Annotated[int, Field(ge=0), kind("a whole number, 0 or more", "4")]],
+    kind("names with numbers", _ANSYS, empty={})]
+
+
+class Holdings(BaseModel):
+    """What each node of a class has besides its cores."""
+
+    model_config = STRICT
+    memory: Annotated[Union[Memory, None], kind("memory with its unit", "64GiB")] = None
+    resources: Resources = Field(default_factory=dict)
+    features: Features = ()
+
+    def amounts(self) -> Dict[str, float]:
+        """The resources of a node, as `Node` has them: memory in GiB."""
+        found = {"memory": self.memory or 0.0, **self.resources}
+        return {name: amount for name, amount in found.items() if amount}
+
+
+def _hosts(value: Any) -> str:
+    """The text of a range of hosts, which `expand` understands."""
+    try:
+        expand(str(value).strip())
+    except ValueError as error:
+        raise PydanticCustomError(OURS, "{message}", {
+            "message": str(error), "hint": "for example Hosts: node[01-16],node20"}) from None
+    return str(value).strip()
+
+
+class NodeClass(Holdings):
+    """Nodes of a live run, and what each of them has."""
+
+    hosts: Annotated[str, BeforeValidator(_hosts), kind("hosts, as node[01-16],node20", "node[01-16]")]
+
+    @property
+    def names(self) -> List[str]:
+        """The names of the hosts."""
+        return expand(self.hosts)
+
+
+def _once(classes: List[NodeClass]) -> List[NodeClass]:
+    """A host belongs to one class."""
+    seen: Dict[str, int] = {}
+    for number, each in enumerate(classes, 1):
+        for host in each.names:
+            if host in seen:
+                raise PydanticCustomError(OURS, "{message}", {
+                    "message": f"{host} is in entry {seen[host]} and in entry {number}" if
+                    seen[host] != number else f"{host} is twice in entry {number}",
+                    "hint": "name a host in one of them"})
+            seen[host] = number
+    return classes
+
+
+_CLASSES = "[{Hosts: 'node[01-16]', Resources: {ssd: 2}, Features: [ib]}]"
+NodeClasses = Annotated[
+    List[Annotated[NodeClass, kind("a group of keys", "{Hosts: node01, Resources: {ssd: 2}}")]],
+    AfterValidator(_once), kind("a list of node classes", _CLASSES, empty=[])]

@@ -1,0 +1,175 @@
+"""Machine files: the node classes of a simulated machine. What is wrong with one is reported with
+file, line, key and the fix.
+
+Three forms are read. That of vrm is YAML:
+
+    Classes:
+      - {Name: cpu, Count: 4, Sockets: 2, Cores: 8, Memory: 64GiB}
+      - {Name: gpu, Count: 2, Sockets: 2, Cores: 8, Memory: 64GiB, Resources: {gpu: 2}, Features: [ib]}
+    Licences: {ansys: 4}
+
+That of vrm 0.1.0 is JSON, `{"nodes": [{"count": 4, "sockets": 2, "cores": 8, "gpu": 2}]}`; so is
+that of AccaSim, `{"groups": {"g0": {"core": 16, "mem": 4194304}}, "resources": {"g0": 4}}`, whose
+nodes have one socket.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Any, Dict, List, Tuple, Union
+
+from pydantic import BaseModel, Field
+
+from vrm.config.holdings import Holdings, Licences
+from vrm.config.kinds import STRICT, kind
+from vrm.config.problems import ConfigError
+from vrm.config.yaml_reader import Document, Location
+from vrm.model.machine import Machine
+from vrm.model.node import Node
+
+MOST_SOCKETS = 1_000_000
+"""Of a machine; each costs memory, and a wrong number would take all of it."""
+
+_DEPTH = 4  # Classes, its number, Resources, NAME
+_EXAMPLE = "Classes: [{Count: 4, Sockets: 2, Cores: 8, Memory: 64GiB}]"
+Count = Annotated[int, Field(ge=1, le=MOST_SOCKETS), kind("a whole number from 1 up", "8")]
+
+
+class NodeKind(Holdings):
+    """Nodes that are alike."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$"),
+                    kind("a beginning for the names of the nodes", "gpu")] = "n"
+    count: Count = 1
+    sockets: Count = 1
+    cores: Count  # of each socket
+
+
+class MachineFile(BaseModel):
+    """The keys of a machine file."""
+
+    model_config = STRICT
+    name: Annotated[str, kind("text", "my cluster")] = "machine"
+    classes: Annotated[List[Annotated[NodeKind, kind("a group of keys", "{Count: 4, Cores: 8}")]],
+                       Field(min_length=1), kind("a list of node classes", _EXAMPLE[9:])]
+    licences: Licences = Field(default_factory=dict)
+
+    def machine(self) -> Machine:
+        """Its nodes, in the order of the classes. Names count from 0 for each beginning; behind one
+        that ends in a digit there is a hyphen."""
+        nodes: List[Node] = []
+        numbers: Dict[str, int] = {}
+        for each in self.classes:
+            amounts, features = each.amounts(), frozenset(each.features)
+            begin = each.name + "-" * each.name[-1].isdigit()
+            first = numbers.get(begin, 0)
+            numbers[begin] = first + each.count
+            nodes += [Node(f"{begin}{number}", (each.cores,) * each.sockets, amounts, features)
+                      for number in range(first, first + each.count)]
+        return Machine(tuple(nodes), self.licences)
+
+
+def read_machine(path: Union[str, "os.PathLike[str]"]) -> Machine:
+    """The machine of a file, in any of the three forms. Raises ConfigError with everything that is
+    wrong."""
+    document = Document.read(path, _DEPTH, _EXAMPLE)
+    mapping = document.mapping
+    if document.problems:
+        raise ConfigError(document.problems)
+    if "groups" in mapping or "resources" in mapping:
+        file = document.placed(MachineFile, *_of_accasim(document))
+    elif "nodes" in mapping:
+        file = document.placed(MachineFile, *_of_nodes(document))
+    else:
+        file = document.checked(MachineFile)
+    sockets = sum(each.count * each.sockets for each in file.classes)
+    if sockets > MOST_SOCKETS:
+        raise ConfigError([document.problem((), f"its classes have {sockets} sockets in all; a machine "
+                                            f"has at most {MOST_SOCKETS}", "make Count smaller")])
+    return file.machine()
+
+
+Other = Tuple[Dict[str, Any], Dict[Location, Location]]
+"""The keys of a machine file that another form stands for, and where each stands in that."""
+
+
+def _of_accasim(document: Document) -> Other:
+    groups, numbers = (_group(document, key) for key in ("groups", "resources"))
+    classes: List[Dict[str, Any]] = []
+    places: Dict[Location, Location] = {}
+    for name in numbers:
+        if name not in groups:
+            raise ConfigError([document.problem(("resources", name), "no group has this name",
+                                                f"describe it under groups: {', '.join(groups)}")])
+        one: Dict[str, Any] = {"Name": name, "Count": numbers[name]}
+        at: Location = ("Classes", len(classes))
+        places[at] = places[at + ("Count",)] = ("resources", name)
+        here = ("groups", name)
+        for key, value in _group(document, *here).items():
+            if key == "core":
+                word: Tuple[str, ...] = ("Cores",)
+            elif key == "mem":
+                word, value = ("Memory",), _accasim_memory(document, (*here, key), value)
+            else:
+                word = ("Resources", key)
+            if value is not None:
+                _put(one, word, value)
+                places[at + word] = (*here, key)
+        classes.append(one)
+    return {"Classes": classes}, places
+
+
+def _accasim_memory(document: Document, place: Location, value: Any) -> Any:
+    """A bare number is KiB, as in traces; 0 is none."""
+    text = str(value).strip()
+    if not text.isdigit():
+        return value
+    if not int(text):
+        return None
+    if int(text) < 1024:
+        raise ConfigError([document.problem(
+            place, f"{text} is {text} KiB of memory for a node", f'write the unit: "{text}GiB"')])
+    return f"{text}K"
+
+
+def _of_nodes(document: Document) -> Other:
+    """The nodes of vrm 0.1.0. A memory was no more than a name: one without a unit is GiB."""
+    words = {"count": "Count", "sockets": "Sockets", "cores": "Cores", "prefix": "Name"}
+    classes: List[Any] = []
+    places: Dict[Location, Location] = {}
+    listed = document.mapping["nodes"]
+    for number, kinds in enumerate(listed if isinstance(listed, list) else [listed]):
+        at, here = ("Classes", number), ("nodes", number)
+        places[at] = here if isinstance(listed, list) else ("nodes",)
+        if not isinstance(kinds, dict):
+            classes.append(kinds)
+            continue
+        one: Dict[str, Any] = {}
+        for key, value in kinds.items():
+            word = (words[key],) if key in words else (
+                ("Memory",) if key in ("memory", "mem") else ("Resources", key))
+            if word == ("Memory",) and re.fullmatch(r"[0-9.]+", str(value)):
+                value = f"{value}G"
+            _put(one, word, value)
+            places[at + word] = here + (key,)
+        classes.append(one)
+    return {"Classes": classes}, places
+
+
+def _put(mapping: Dict[str, Any], words: Tuple[str, ...], value: Any) -> None:
+    for word in words[:-1]:
+        mapping = mapping.setdefault(word, {})
+    mapping[words[-1]] = value
+
+
+def _group(document: Document, *place: str) -> Dict[str, Any]:
+    """The mapping at a place of the file."""
+    found: Any = document.mapping
+    for word in place:
+        found = found.get(word)
+    if not isinstance(found, dict) or not found:
+        raise ConfigError([document.problem(
+            place, "found nothing" if not found else "found no group of keys",
+            'for example {"groups": {"g0": {"core": 16, "mem": 67108864}}, "resources": {"g0": 4}}')])
+    return found

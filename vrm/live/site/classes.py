@@ -1,0 +1,58 @@
+"""What the configuration says of nodes (`NodeClasses`), put together with what was found there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Dict, List, Sequence, Tuple
+
+from vrm.config.schema import Settings
+from vrm.model import Node
+from vrm.model.machine import holdings
+
+
+def declared(settings: Settings, nodes: Sequence[Node]) -> Tuple[Tuple[Node, ...], Tuple[str, ...]]:
+    """The nodes with what their classes say, and warnings.
+
+    Of a resource that was found, too, the smaller amount counts. A host is known by its name, or by
+    the name up to the first dot. A class none of whose hosts is here gives a warning: another
+    allocation may have them.
+    """
+    classes = {name: number for number, each in enumerate(settings.node_classes)
+               for host in each.names for name in {host, _short(host)}}
+    used: Dict[int, int] = {}
+    warnings: List[str] = []
+    found: List[Node] = []
+    for node in nodes:
+        number = classes.get(node.name, classes.get(_short(node.name)))
+        if number is None:
+            found.append(node)
+            continue
+        used[number] = used.get(number, 0) + 1
+        said = settings.node_classes[number]
+        amounts = dict(node.resources)
+        for name, amount in said.amounts().items():
+            there = amounts.get(name)
+            if there is not None and there < amount:
+                warnings.append(f"{node.name}: {amount:g} {name} by NodeClasses, {there:g} found: "
+                                f"{there:g} are used")
+            amounts[name] = amount if there is None else min(amount, there)
+        found.append(replace(node, resources=amounts,
+                             features=node.features | frozenset(said.features)))
+    for number, each in enumerate(settings.node_classes):
+        if number not in used:
+            warnings.append(f"{settings.where(f'NodeClasses.{number}')}: NodeClasses: entry "
+                            f"{number + 1}: none of {each.hosts} is a node of this run")
+    return tuple(found), tuple(warnings)
+
+
+def described(nodes: Sequence[Node]) -> str:
+    """How many of the nodes have what besides their cores; empty where none has anything."""
+    counts: Dict[str, int] = {}
+    for node in nodes:
+        what = holdings(node.resources, node.features)
+        counts[what] = counts.get(what, 0) + 1
+    return "".join(f", {count} with {what}" for what, count in counts.items() if what)
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0]
