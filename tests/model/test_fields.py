@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from vrm.live.manager import snapshot
 from vrm.model import Dependency, Job
-from vrm.model.fields import LINE, OF_JOB, TABLE, getter, made
+from vrm.model.amounts import amounts
+from vrm.model.fields import LINE, OF_JOB, RESULT, TABLE, getter, made
 from vrm.model.job import PLAIN, Details
 from vrm.results import state
 from vrm.results.jobs import JobRow, JobWriter, fields_of, read_jobs, submitted
@@ -28,6 +29,11 @@ TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), min
 IDS = st.integers(0, 999)
 DEPENDENCY = st.builds(lambda first, more, whatever: Dependency(range(first, first + 1 + more),
                                                                 whatever), IDS, IDS, st.booleans())
+NAME = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,6}", fullmatch=True).filter(
+    lambda name: name not in ("gpu", "gpus", "mem", "memory"))
+AMOUNTS = st.dictionaries(NAME, st.integers(1, 10**6).map(lambda amount: amount / 1000),
+                          max_size=3).map(amounts)
+BYTES = st.integers(0, 1 << 44)
 VALUES: Dict[str, st.SearchStrategy[Any]] = {
     "app": st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_. ]{0,9}", fullmatch=True).filter(
         lambda app: app == app.strip()),
@@ -42,14 +48,21 @@ VALUES: Dict[str, st.SearchStrategy[Any]] = {
     "variables": st.dictionaries(st.from_regex(r"[A-UW-Z_][A-Za-z0-9_]{0,5}", fullmatch=True), TEXT,
                                  max_size=3),
     "arguments": st.lists(TEXT.filter(lambda word: word != ":"), max_size=3).map(tuple),
-    "directory": TEXT, "held": st.booleans(), "index": st.none() | st.integers(0, 9999)}
+    "directory": TEXT, "held": st.booleans(), "index": st.none() | st.integers(0, 9999),
+    "gpus_per_task": st.integers(0, 99), "gpus_per_node": st.integers(0, 99),
+    "mem_per_task": BYTES, "mem_per_node": BYTES, "others_per_task": AMOUNTS,
+    "others_per_node": AMOUNTS, "licences": AMOUNTS.map(
+        lambda found: tuple((name, max(1, amount // 1000) * 1000) for name, amount in found)),
+    "features": st.frozensets(NAME, max_size=3), "nodes": st.sampled_from([(1, 0), (1, 1), (1, 9)]),
+    "tasks_per_node": st.integers(0, 0) | st.integers(10**9 - 1, 10**9 - 1),
+    "queue": st.just("") | NAME}
 """What each field may be, by its attribute: a new row of the table needs one here, too."""
 
 JOBS = st.fixed_dictionaries(VALUES)
 
 
 def test_every_field_is_known_to_this_test() -> None:
-    assert {field.at for field in TABLE if field.kept != LINE} == set(VALUES)
+    assert {field.at for field in TABLE if field.kept not in (LINE, RESULT)} == set(VALUES)
 
 
 def test_names_are_taken_once() -> None:
@@ -61,7 +74,7 @@ def test_names_are_taken_once() -> None:
 def values_of(job: Job, details: Details) -> Dict[str, Any]:
     """All fields by their attributes."""
     return {field.at: getter(field)(job if field.kept in OF_JOB else details)
-            for field in TABLE if field.kept != LINE}
+            for field in TABLE if field.kept not in (LINE, RESULT)}
 
 
 @given(JOBS)
@@ -75,7 +88,7 @@ def test_every_field_in_a_queue_line(values: Dict[str, Any]) -> None:
     line = QueueLine(values["app"], values["procs"], values["walltime"], values["exclusive"],
                      fields={field.word: values[at] for at, field in said.items()
                              if field.word in FIELDS and at in values
-                             and values[at] not in ((), {})})
+                             and values[at] != field.default})
     assert parse_line(str(line)) == line
     assert parse_line(str(line)).values == {
         at: values[at] for at, field in said.items() if at in values
@@ -134,7 +147,7 @@ def test_what_older_files_do_not_say_has_its_default() -> None:
     (job,), details, _ = codec.jobs_of(record)
     assert details == Details((Dependency.on(3), Dependency.on(5, True)))
     assert values_of(job, PLAIN) == {
-        **{field.at: field.default for field in TABLE if field.kept != LINE},
+        **{field.at: field.default for field in TABLE if field.kept not in (LINE, RESULT)},
         "app": "a.x", "procs": 4, "walltime": 9.0, "cores": 2}
 
 
@@ -239,7 +252,7 @@ def test_a_new_field_is_one_row(tmp_path: Path) -> None:
     assert colours == {0: "blue", 1: None, 2: "green"}, text
     assert '"colour":' in vrm("queue", "--all", "--json")
     header, *lines = (log / "jobs.csv").read_text().splitlines()
-    assert header.endswith(",hold,colour")
+    assert header.endswith(",colour")
     assert {line.split(",")[0]: line.split(",")[-1] for line in lines} == {
         "0": "blue", "1": "", "2": "green"}
     vrm("simulate", str(log / "jobs.csv"), "--nodes", "2", "--out", str(tmp_path / "again"))

@@ -64,7 +64,9 @@ def write(path, rows, append=False):
 def test_header_is_the_contract():
     assert HEADER == ("id,app,procs,submit,start,end,walltime,status,exit_code,app_time,exclusive,"
                       "backfilled,nodes,cores,binding,reason,name,args,dir,index,"
-                      "cores_per_task,after,priority,retries,hold\n")
+                      "cores_per_task,after,priority,retries,hold,"
+                      "gpus_per_task,mem_per_task,gpus_per_node,mem_per_node,per_task,per_node,licences,"
+                      "features,node_range,tasks_per_node,queue,devices\n")
     assert HEADER.startswith(SIMULATED[:-1]) and SIMULATED.endswith(",binding,reason\n")
 
 
@@ -84,7 +86,15 @@ def test_header_is_the_contract():
      '8,a,2,0,0,7,9,completed,,,0,0,,,,,,,,,3,"3,any:5-7",-2,1,1\n'),
 ])
 def test_line(row, line):
-    assert row.line == line
+    later = sum(each.form > 3 for each in MORE)
+    assert row.line == line[:-1] + "," * later + "\n"
+
+
+def test_a_line_with_what_it_asked_of_the_machine():
+    row = JobRow(9, "a", 2, 0, 0, 7, 9, "completed", gpus_per_task=1, mem_per_task="4G",
+                 per_node="ssd:1,x:2", features="ib", node_range="2-4", queue="long",
+                 devices="n0:gpu/0,1")
+    assert row.line.endswith(',,,,,1,4G,,,,"ssd:1,x:2",,ib,2-4,,long,"n0:gpu/0,1"\n')
 
 
 LEFT_OUT = len(MORE)

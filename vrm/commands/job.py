@@ -57,7 +57,8 @@ def _add_fields(add: Callable[..., Any]) -> None:
             "action": "store_const", "const": "1"}
         if field.kind.repeated:
             how["action"] = "append"
-        add(f"--{field.word}", help=option.help, **how)
+        names = {f"--{field.word.replace('_', '-')}", f"--{field.word}"}
+        add(*sorted(names), help=option.help, **how)
 
 
 def _options() -> List[Tuple[Field, Option]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import bisect
-from typing import (Dict, Iterable, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple,
-                    Union)
+from typing import (Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Sequence,
+                    Tuple, Union)
 
 from vrm.model import bits
-from vrm.model.amounts import THOUSANDTHS, thousandths
+from vrm.model.amounts import amounts, base, people
 from vrm.model.job import Job
 from vrm.model.node import CORES, HALF, Node, Socket, node_classes
 from vrm.model.placement import CoreLayout, CorePlacement, Placement
@@ -46,11 +46,12 @@ class Pool:
     It is what policies see: the cluster as it is, or (a copy that was changed with `take` and
     `give`) as it will be or would be. `nodes` and `classes` are facts. Policies that share nodes
     core by core use `busy_cores`, a set of cores in the numbering of `layout`. `left` are the
-    amounts (thousandths) of countable resources by node, where there are any. `tenants` says which
-    loads (executable and ranks) hold which lanes now.
+    amounts (base units) of countable resources by node, where there are any, `licences` those of
+    the whole run. `tenants` says which loads (executable and ranks) hold which lanes now.
     """
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], licences: Optional[Mapping[str, float]] = None
+                 ) -> None:
         self.nodes = nodes
         self.classes = node_classes(nodes)
         self.up = self._all = (1 << len(nodes)) - 1
@@ -62,8 +63,9 @@ class Pool:
         self._empties = self._free = -1  # numbers of empty nodes and of free cores; -1: to be counted
         names = sorted({name for each in self.classes for name in each.node.resources})
         self.left: Dict[str, List[int]] = {
-            name: [thousandths(node.resources.get(name, 0)) for node in nodes] for name in names}
+            name: [base(name, node.resources.get(name, 0)) for node in nodes] for name in names}
         self._left_is_shared = False
+        self.licences = dict(amounts(licences or {}))
         self.tenants: Dict[Tuple[str, int], List[int]] = {}
 
     def what_if(self) -> Pool:
@@ -85,11 +87,16 @@ class Pool:
         twin._empties, twin._free = self._empties, self._free
         twin.left, twin.tenants = self.left, self.tenants
         twin._left_is_shared = self._left_is_shared = bool(self.left)
+        twin.licences = dict(self.licences) if self.licences else self.licences
+
+    def has_licences(self, job: Job) -> bool:
+        """Whether as many licences are left as the job takes."""
+        return all(self.licences.get(name, 0) >= amount for name, amount in job.request.licences)
 
     @property
     def amounts(self) -> Dict[str, List[float]]:
         """What is left of each resource, by node."""
-        return {name: [amount / THOUSANDTHS for amount in left]
+        return {name: [people(name, amount) for amount in left]
                 for name, left in self.left.items()}
 
     @property
@@ -152,17 +159,17 @@ class Pool:
         return facts.cores - bits.count(self.busy_cores & self.layout.node_cores(node))
 
     def take(self, job: Job, placement: AnyPlacement) -> None:
-        """Mark the placement's lanes or cores, and amounts, as taken."""
+        """Mark the placement's lanes or cores, amounts and licences as taken."""
         placement.take(self)
         self._empties = self._free = -1
-        if job.request.per_task:
+        if not job.request.plain:
             self._change_amounts(job, placement, -1)
 
     def give(self, job: Job, placement: AnyPlacement) -> None:
         """Undo `take`."""
         placement.give(self)
         self._empties = self._free = -1
-        if job.request.per_task:
+        if not job.request.plain:
             self._change_amounts(job, placement, +1)
 
     def keep_common(self, other: "Pool") -> None:
@@ -177,6 +184,9 @@ class Pool:
             self.left = {name: list(map(min, left, other.left[name]))
                          for name, left in self.left.items()}
             self._left_is_shared = False
+        if self.licences:
+            self.licences = {name: min(left, other.licences[name])
+                             for name, left in self.licences.items()}
 
     def returns(self, placement: AnyPlacement) -> int:
         """How much of the placement's size comes back when its job ends: what is on nodes that
@@ -186,12 +196,17 @@ class Pool:
         return placement.size_on(self)
 
     def _change_amounts(self, job: Job, placement: AnyPlacement, sign: int) -> None:
+        request = job.request
+        for name, amount in request.licences:
+            self.licences[name] += sign * amount
+        if not request.amounts:
+            return
         if self._left_is_shared:
             self.left = {name: list(left) for name, left in self.left.items()}
             self._left_is_shared = False
-        for node, ranks in placement.ranks_by_node(self.nodes):
-            for name, amount in job.request.per_task:
-                self.left[name][node] += sign * ranks * amount
+        for node, tasks in placement.ranks_by_node(self.nodes):
+            for name, amount in request.on_node(tasks):
+                self.left[name][node] += sign * amount
 
 
 class Cluster(Pool):
@@ -201,8 +216,9 @@ class Cluster(Pool):
     it changes. Whoever keeps a plan of the future may append itself to `watchers`.
     """
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
-        super().__init__(tuple(nodes))
+    def __init__(self, nodes: Iterable[Node], licences: Optional[Mapping[str, float]] = None
+                 ) -> None:
+        super().__init__(tuple(nodes), licences)
         if not self.nodes:
             raise ValueError("a cluster needs at least one node")
         self.generation = 0
@@ -270,7 +286,7 @@ class Cluster(Pool):
                 tenant = self.tenants.setdefault((job.app, job.procs), [0, 0])
                 tenant[0] |= lane0
                 tenant[1] |= lane1
-        if job.request.per_task:
+        if not job.request.plain:
             self._change_amounts(job, placement, -1)
         self.generation += 1
         for watcher in self.watchers:
@@ -302,7 +318,7 @@ class Cluster(Pool):
                 tenant[1] &= ~lane1
                 if not tenant[0] and not tenant[1]:
                     del self.tenants[load]
-        if job.request.per_task:
+        if not job.request.plain:
             self._change_amounts(job, placement, +1)
         self.generation += 1
         for watcher in self.watchers:

@@ -21,10 +21,11 @@ import re
 import shlex
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Sequence, Tuple
 
 from vrm.model import shapes
-from vrm.model.job import PLAIN, PROGRAM, Dependency, Details, Job, Program
+from vrm.model.amounts import GPU, MEMORY, Amounts, amounts, memory_bytes, memory_text, said
+from vrm.model.job import PLAIN, PROGRAM, Dependency, Details, Job, Program, Request
 from vrm.model.ranges import MOST_JOBS, fold, member_range, numbers
 from vrm.model.times import seconds_of
 
@@ -221,6 +222,93 @@ def _label(text: str) -> str:
     return text
 
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+
+
+def _word(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
+def name_sound(value: Any) -> bool:
+    """The name of a queue, a feature, a resource or a licence."""
+    return type(value) is str and bool(_NAME.fullmatch(value))
+
+
+def _size_sound(value: Any) -> bool:
+    return shapes.size(value) and value > 0
+
+
+_OWN_FIELD = {GPU: "gpus", "gpus": "gpus", MEMORY: "mem", "mem": "mem"}
+
+
+def _amounts_text(value: Amounts) -> str:
+    return ",".join(f"{name}:{said(name, amount)}" for name, amount in value)
+
+
+def amounts_of(text: str) -> Amounts:
+    """What `per_task=ssd:1,scratch:0.5` names; one of a resource without a number."""
+    found: Dict[str, float] = {}
+    for part in text.split(","):
+        name, colon, number = part.partition(":")
+        if name in _OWN_FIELD:
+            raise FieldError("`{}` has fields of its own: "
+                             f"{_OWN_FIELD[name]}_per_task= and {_OWN_FIELD[name]}_per_node=", name)
+        if name in found:
+            raise FieldError("`{}` is named twice", name)
+        if colon and not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,3})?", number):
+            raise ValueError(text)
+        found[_word(name)] = float(number) if colon else 1.0
+        if not found[name]:
+            raise ValueError(text)
+    return amounts(found)
+
+
+def _licences_of(text: str) -> Amounts:
+    found = amounts_of(text)
+    if any(amount % 1000 for _, amount in found):
+        raise ValueError(text)
+    return found
+
+
+def _sound_as(read: Callable[[str], Any]) -> shapes.Check:
+    """The check of a value that is kept as the text which `read` takes."""
+    def sound(value: Any) -> bool:
+        try:
+            return type(value) is str and (read(value), True)[1]
+        except ValueError:
+            return False
+    return sound
+
+
+def _features_of(text: str) -> FrozenSet[str]:
+    return frozenset(map(_word, text.split(",")))
+
+
+def _features_text(value: FrozenSet[str]) -> str:
+    return ",".join(sorted(value))
+
+
+_RANGE = re.compile(r"([0-9]{1,7})(?:(-)([0-9]{1,7})?)?")
+
+
+def _nodes_of(text: str) -> Tuple[int, int]:
+    found = _RANGE.fullmatch(text)
+    if not found:
+        raise ValueError(text)
+    least = int(found[1])
+    most = int(found[3]) if found[3] else 0 if found[2] else least
+    if least < 1 or found[3] and most < least:
+        raise ValueError(text)
+    return least, most
+
+
+def _nodes_text(value: Tuple[int, int]) -> str:
+    least, most = value
+    return f"{least}" if least == most else f"{least}-{most or ''}"
+
+
 def _numbers_sound(value: Any) -> bool:
     try:
         return type(value) is str and bool(numbers(value))
@@ -273,8 +361,24 @@ ARGUMENTS = Kind(_arguments, shapes.list_of(shapes.line), lambda value: [shlex.j
 VARIABLES = Kind(_variable, _variables_sound,
                  lambda value: [f"{name}={text}" for name, text in value.items()], repeated=True,
                  to_record=dict)
+TEXT = Kind(same, shapes.text, plain_sound=shapes.text)
 INDICES = Kind(numbers, _numbers_sound, lambda value: [fold(value)], to_record=fold,
                of_record=numbers)
+NAME = Kind(_word, name_sound, plain_sound=name_sound)
+MEMORY_SIZE = Kind(memory_bytes, _size_sound, lambda value: [memory_text(value)],
+                   plain=lambda size: memory_text(size) if size else "", of_plain=memory_bytes)
+AMOUNTS = Kind(amounts_of, _sound_as(amounts_of), lambda value: [_amounts_text(value)],
+               to_record=_amounts_text, of_record=amounts_of, plain=_amounts_text,
+               of_plain=amounts_of)
+LICENCES = Kind(_licences_of, _sound_as(_licences_of), lambda value: [_amounts_text(value)],
+                to_record=_amounts_text, of_record=_licences_of, plain=_amounts_text,
+                of_plain=_licences_of)
+FEATURES = Kind(_features_of, _sound_as(_features_of), lambda value: [_features_text(value)],
+                to_record=_features_text, of_record=_features_of, plain=_features_text,
+                of_plain=_features_of)
+NODES = Kind(_nodes_of, _sound_as(_nodes_of), lambda value: [_nodes_text(value)],
+             to_record=_nodes_text, of_record=_nodes_of, of_plain=_nodes_of,
+             plain=lambda value: "" if value == (1, 0) else _nodes_text(value))
 INDEX = Kind(_count, shapes.maybe(shapes.count), cell=_int_text,
              plain_sound=shapes.maybe(shapes.count))
 
@@ -291,11 +395,14 @@ class Option:
     help: str
 
 
-JOB, PAYLOAD, DETAILS, LINE = "job", "payload", "details", "line"
-"""Where a field is kept: in `Job`, in its `payload`, in `Details`, or nowhere but in the line and its
-record."""
+JOB, REQUEST, PAYLOAD, DETAILS, LINE = "job", "request", "payload", "details", "line"
+"""Where a field is kept: in `Job`, in its `request` or `payload`, in `Details`, or nowhere but in the
+line and its record."""
 
-OF_JOB, OF_DETAILS = (JOB, PAYLOAD), (DETAILS,)
+RESULT = "result"
+"""A column of `jobs.csv` that says what became of a job, not what it was submitted with."""
+
+OF_JOB, OF_DETAILS = (JOB, REQUEST, PAYLOAD), (DETAILS,)
 """Where it is kept that belongs to a `Job`, and to `Details`."""
 
 SIMULATED = 1
@@ -334,12 +441,19 @@ class Field:
     @property
     def path(self) -> str:
         """The same, as `attrgetter` takes it for a `Job` or `Details`."""
-        return f"payload.{self.at}" if self.kept == PAYLOAD else self.at
+        return f"{self.kept}.{self.at}" if self.kept in (REQUEST, PAYLOAD) else self.at
 
     @property
     def plain_default(self) -> Any:
         """The default as the state file and `jobs.csv` know it."""
         return None if self.default is None else self.kind.plain(self.default)
+
+
+def _asked(word: str, kind: Kind, wanted: str, default: Any, option: Option, at: str = "",
+           name: str = "") -> Field:
+    """A row of what a job asks of the machine; `name` is that in files, if it is not the word."""
+    return Field(word, kind, wanted, REQUEST, at, default, record=name or word, shown=name or word,
+                 column=name or word, form=4, option=option)
 
 
 TABLE: List[Field] = [
@@ -386,6 +500,33 @@ TABLE: List[Field] = [
     Field("hold", FLAG, "1 (the job waits for `vrm release`) or 0", DETAILS, "held", False,
           record="held", column="hold",
           option=Option("", "do not start it before `vrm release`")),
+    _asked("gpus_per_task", WHOLE, "a whole number of GPUs, 1 or more", 0,
+           Option("N", "GPUs of each task, which no other task sees")),
+    _asked("mem_per_task", MEMORY_SIZE, "memory with its unit, as 4G, 4GiB or 4000M", 0,
+           Option("SIZE", "memory of each task: 4G, 4000M")),
+    _asked("gpus_per_node", WHOLE, "a whole number of GPUs, 1 or more", 0,
+           Option("N", "GPUs on each node of the job, for all its tasks there")),
+    _asked("mem_per_node", MEMORY_SIZE, "memory with its unit, as 4G, 4GiB or 4000M", 0,
+           Option("SIZE", "memory on each node of the job, besides that of its tasks: 16G")),
+    _asked("per_task", AMOUNTS, "resources of the nodes as NAME:N, as ssd:1,scratch:0.5", (),
+           Option("NAME:N", "other resources that each task takes on its node: ssd:1"),
+           "others_per_task"),
+    _asked("per_node", AMOUNTS, "resources of the nodes as NAME:N, as ssd:1,scratch:0.5", (),
+           Option("NAME:N", "other resources that the job takes on each of its nodes"),
+           "others_per_node"),
+    _asked("licences", LICENCES, "licences of the run as NAME:N, as ansys:2", (),
+           Option("NAME:N", "licences that the job takes of the run's: ansys:2")),
+    _asked("features", FEATURES, "names of features, as ib,fast", frozenset(),
+           Option("NAMES", "what every node of the job must offer: ib,fast")),
+    _asked("nodes", NODES, "a number of nodes, as 4, or the least and the most, as 2-4 or 2-",
+           (1, 0), Option("N|MIN-MAX", "on how many nodes it runs (default: as few as it fits on, in "
+                          "the order of the policy)"), name="node_range"),
+    _asked("tasks_per_node", WHOLE, "a whole number of ranks, 1 or more", 0,
+           Option("N", "at most N ranks on a node")),
+    Field("queue", NAME, "the name of a queue: letters, digits, `_`, `.` and `-`", JOB, "queue", "",
+          record="queue", shown="queue", column="queue", form=4,
+          option=Option("NAME", "the queue of the configuration's Queues that it goes to")),
+    Field("", TEXT, "", RESULT, "devices", "", column="devices", form=4),
 ]
 
 
@@ -396,6 +537,8 @@ _CLASSES: Dict[str, Any] = {JOB: Job, PAYLOAD: Program, DETAILS: Details}
 
 
 def _declared(kept: str, attribute: str) -> bool:
+    if kept == REQUEST:
+        return hasattr(Request, attribute)
     slots: Sequence[str] = _CLASSES[kept].__slots__ if kept in _CLASSES else ()
     return attribute in slots
 
@@ -410,8 +553,9 @@ def getter(field: Field) -> Getter:
 
 def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
          ) -> Tuple[Job, Details]:
-    """The job of some values, which are named by the attributes that keep them. None of them is
-    looked at here."""
+    """The job of some values, which are named by the attributes that keep them. ValueError where
+    what it asks for contradicts itself; else none of them is looked at here."""
+    request: Dict[str, Any] = {}
     of_job: Dict[str, Any] = {}
     payload: Dict[str, Any] = {}
     details: Dict[str, Any] = {}
@@ -422,12 +566,17 @@ def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
             of_job[argument] = value
         elif kept == PAYLOAD:
             payload[name] = value
+        elif kept == REQUEST:
+            request[name] = value
         elif argument:
             details[name] = value
         elif kept == DETAILS:
             more[name] = value
     if more:
         details["more"] = more
+    if request:
+        of_job["request"] = Request.of_fields(of_job["procs"], of_job.get("cores", 1),
+                                              of_job.get("exclusive", False), request)
     return (Job(job_id, submit=submit, user=user,
                 payload=Program(**payload) if payload else PROGRAM, **of_job),
             Details(**details) if details else PLAIN)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Dict, FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from vrm.model.amounts import thousandths
+from vrm.model.amounts import GPU, MEMORY, Amounts, amounts, people, total
 from vrm.model.ranges import fold_range, to_ranges
 
 
@@ -68,17 +68,16 @@ class Infeasible(Exception):
     """A job that can never run on this cluster under this policy; the text is the reason."""
 
 
-Amounts = Tuple[Tuple[str, int], ...]
-"""Amounts of countable resources by name, in thousandths, sorted; none of them is 0."""
-
-
 class Request(NamedTuple):
-    """What a job needs from the nodes. Equal requests are equal keys, so that what is known of one
-    is known of all jobs that ask for the same.
+    """What a job needs from the machine. Equal requests are equal keys, so that what is known of
+    one is known of all jobs that ask for the same.
 
     A task is an MPI rank. The `cores_per_task` of a task lie in one socket. `per_task` are the
-    amounts of countable resources that each task takes on its node. The `features` must be offered
-    by every node that the job uses. An `exclusive` job shares no node with another.
+    amounts of countable resources that each task takes on its node, `per_node` those that the job
+    takes once on each of its nodes, `licences` those that it takes of the whole run's. The
+    `features` must be offered by every node that the job uses. An `exclusive` job shares no node
+    with another. `nodes` are the least and the most nodes on which it runs (most 0: any number),
+    `tasks_per_node` the most tasks on one of them (0: as many as fit).
     """
 
     tasks: int
@@ -86,25 +85,116 @@ class Request(NamedTuple):
     exclusive: bool = False
     per_task: Amounts = ()
     features: FrozenSet[str] = frozenset()
+    per_node: Amounts = ()
+    licences: Amounts = ()
+    nodes: Tuple[int, int] = (1, 0)
+    tasks_per_node: int = 0
 
     @property
     def cores(self) -> int:
         """The cores of all tasks."""
         return self.tasks * self.cores_per_task
 
+    @property
+    def amounts(self) -> bool:
+        """Whether it takes anything of its nodes besides cores."""
+        return bool(self.per_task or self.per_node)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it asks for cores alone, wherever they are."""
+        return not (self.per_task or self.features or self.per_node or self.licences
+                    or self.tasks_per_node or self.nodes != (1, 0))
+
+    def on_node(self, tasks: int) -> Amounts:
+        """What it takes of a node on which so many of its tasks run."""
+        here = tuple((name, tasks * amount) for name, amount in self.per_task)
+        return total(here, self.per_node) if self.per_node else here
+
     @classmethod
     def of(cls, tasks: int, cores_per_task: int = 1, exclusive: bool = False,
            resources: Optional[Mapping[str, float]] = None,
-           features: FrozenSet[str] = frozenset()) -> Request:
-        """The request, with the amounts of `resources` as people give them. ValueError for one that
-        asks for nothing."""
-        if tasks < 1:
-            raise ValueError(f"a job needs at least 1 rank, not {tasks}")
-        if cores_per_task < 1:
-            raise ValueError(f"a rank needs at least 1 core, not {cores_per_task}")
-        amounts = sorted((name, thousandths(amount)) for name, amount in (resources or {}).items())
-        return cls(tasks, cores_per_task, bool(exclusive),
-                   tuple(each for each in amounts if each[1]), features)
+           features: FrozenSet[str] = frozenset(),
+           per_node: Optional[Mapping[str, float]] = None,
+           licences: Optional[Mapping[str, float]] = None, nodes: Tuple[int, int] = (1, 0),
+           tasks_per_node: int = 0) -> Request:
+        """The request, with amounts as people give them: `resources` of each task, `per_node`,
+        `licences`. ValueError for one that asks for nothing, or for what no placement can give."""
+        return cls(tasks, cores_per_task, bool(exclusive), amounts(resources or {}), features,
+                   amounts(per_node or {}), amounts(licences or {}), nodes, tasks_per_node).checked()
+
+    def checked(self) -> Request:
+        """Itself; ValueError where it contradicts itself."""
+        if self.tasks < 1:
+            raise ValueError(f"a job needs at least 1 rank, not {self.tasks}")
+        if self.cores_per_task < 1:
+            raise ValueError(f"a rank needs at least 1 core, not {self.cores_per_task}")
+        least, most = self.nodes
+        if least > self.tasks:
+            raise ValueError(f"nodes: {self.tasks} rank(s) cannot run on {least} nodes")
+        if least < 1 or most < 0 or 0 < most < least:
+            raise ValueError(f"nodes: from {least} to {most} is no range")
+        if self.tasks_per_node < 0 or most and 0 < self.tasks_per_node * most < self.tasks:
+            raise ValueError(f"tasks_per_node: {self.tasks} ranks do not fit on {most} node(s) with "
+                             f"{self.tasks_per_node} each")
+        for amounts_here in (self.per_task, self.per_node):
+            for name, amount in amounts_here:
+                if name == GPU and amount % 1000:
+                    raise ValueError(f"{GPU}: {people(name, amount):g} is no whole number of them")
+        return self
+
+    # By the names of the fields (`vrm.model.fields`).
+
+    @property
+    def gpus_per_task(self) -> int:
+        """GPUs of each task."""
+        return _of(self.per_task, GPU) // 1000
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs on each node, which all tasks there see."""
+        return _of(self.per_node, GPU) // 1000
+
+    @property
+    def mem_per_task(self) -> int:
+        """Bytes of each task."""
+        return _of(self.per_task, MEMORY)
+
+    @property
+    def mem_per_node(self) -> int:
+        """Bytes on each node, beside those of the tasks."""
+        return _of(self.per_node, MEMORY)
+
+    @property
+    def others_per_task(self) -> Amounts:
+        """What each task takes besides GPUs and memory."""
+        return _others(self.per_task)
+
+    @property
+    def others_per_node(self) -> Amounts:
+        """What it takes on each node besides GPUs and memory."""
+        return _others(self.per_node)
+
+    @classmethod
+    def of_fields(cls, tasks: int, cores_per_task: int, exclusive: bool,
+                  values: Mapping[str, Any]) -> Request:
+        """The request of some fields; ValueError as of `of`."""
+        def both(where: str) -> Amounts:
+            return total(values.get(f"others_{where}", ()),
+                         [(GPU, 1000 * values.get(f"gpus_{where}", 0)),
+                          (MEMORY, values.get(f"mem_{where}", 0))])
+        return cls(tasks, cores_per_task, exclusive, both("per_task"),
+                   values.get("features", frozenset()), both("per_node"),
+                   values.get("licences", ()), values.get("nodes", (1, 0)),
+                   values.get("tasks_per_node", 0)).checked()
+
+
+def _of(amounts: Amounts, wanted: str) -> int:
+    return next((amount for name, amount in amounts if name == wanted), 0)
+
+
+def _others(amounts: Amounts) -> Amounts:
+    return tuple(each for each in amounts if each[0] not in (GPU, MEMORY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +223,6 @@ PROGRAM = Program()
 _requests: Dict[Tuple[int, int, bool], Request] = {}
 """One of each plain request: a simulation makes jobs by the million, and few of them differ."""
 
-_NO_AMOUNTS: Mapping[str, float] = {}
-
 
 @dataclass(init=False, slots=True)
 class Job:
@@ -145,7 +233,7 @@ class Job:
     `expected` the run time that is believed (the limit, where nobody believes otherwise): limits go
     by the one, scheduling by the other. Jobs of a higher `priority` come first, whatever the
     ordering. `user` is whose job it is, where a workload says so: for orderings that look at users.
-    `payload` is what it runs, by the name `app`.
+    `queue` is the queue that it was submitted to. `payload` is what it runs, by the name `app`.
 
     `procs`, `cores`, `exclusive`, `resources` and `features` are those of the request, by the names
     that orderings of users know them by.
@@ -159,23 +247,27 @@ class Job:
     submit: float
     priority: int
     user: str
+    queue: str
     payload: Program
     procs: int = field(repr=False, compare=False)
     cores: int = field(repr=False, compare=False)
     exclusive: bool = field(repr=False, compare=False)
-    resources: Mapping[str, float] = field(repr=False, compare=False)
-    features: FrozenSet[str] = field(repr=False, compare=False)
 
     def __init__(self, id: int, app: str, procs: int, estimate: float, submit: float = 0.0,
                  exclusive: bool = False, cores: int = 1,
                  resources: Optional[Mapping[str, float]] = None,
                  features: FrozenSet[str] = frozenset(), priority: int = 0,
                  user: str = "", expected: Optional[float] = None,
-                 payload: Program = PROGRAM) -> None:
-        """`estimate` is the user's limit, and what is expected unless that is given, too."""
+                 payload: Program = PROGRAM, queue: str = "",
+                 request: Optional[Request] = None) -> None:
+        """`estimate` is the user's limit, and what is expected unless that is given, too. A
+        `request` says what it needs in the place of the other arguments, but for `procs` and
+        `cores`, which are its own."""
         if not estimate > 0:
             raise ValueError(f"the estimate must be above 0 seconds, not {estimate:g}")
-        if resources or features:
+        if request is not None:
+            exclusive = request.exclusive
+        elif resources or features:
             request = Request.of(procs, cores, exclusive, resources, features)
         else:
             try:
@@ -190,12 +282,11 @@ class Job:
         self.submit = submit
         self.priority = priority
         self.user = user
+        self.queue = queue
         self.payload = payload
         self.procs = procs
         self.cores = cores
         self.exclusive = exclusive
-        self.resources = _NO_AMOUNTS if resources is None else resources
-        self.features = features
 
     def but(self, **changes: Any) -> Job:
         """The same job with other values of some of its attributes."""
@@ -210,6 +301,16 @@ class Job:
     def estimate(self) -> float:
         """What is expected, by the name that orderings of users know it by."""
         return self.expected
+
+    @property
+    def resources(self) -> Mapping[str, float]:
+        """What each rank takes of countable resources, in pieces, of memory in GiB."""
+        return {name: people(name, amount) for name, amount in self.request.per_task}
+
+    @property
+    def features(self) -> FrozenSet[str]:
+        """What each of its nodes must offer."""
+        return self.request.features
 
     @property
     def kind(self) -> str:

@@ -11,13 +11,25 @@ Lane = Tuple[int, int]
 
 
 @dataclass(frozen=True)
+class Device:
+    """One of a node's resources that are given by index, such as a GPU: the index by which
+    programs choose it, the socket it hangs on (-1: unknown), and its identifier, if it has one."""
+
+    index: int
+    socket: int = -1
+    uuid: str = ""
+
+
+@dataclass(frozen=True)
 class Node:
-    """The facts of one node: the cores of each socket, countable resources, features."""
+    """The facts of one node: the cores of each socket, countable resources (in pieces, memory in
+    GiB), features, and the `devices` of resources that are given by index (see `devices_of`)."""
 
     name: str
     sockets: Tuple[int, ...]
     resources: Mapping[str, float] = field(default_factory=dict)
     features: FrozenSet[str] = frozenset()
+    devices: Mapping[str, Tuple[Device, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.sockets or min(self.sockets) < 1:
@@ -27,6 +39,13 @@ class Node:
     def cores(self) -> int:
         """Cores of the node."""
         return sum(self.sockets)
+
+    def devices_of(self, name: str) -> Tuple[Device, ...]:
+        """The devices of a resource; where they are not listed, as many as there are of it, from
+        index 0 on."""
+        listed = self.devices.get(name)
+        return tuple(map(Device, range(int(self.resources.get(name, 0))))) if listed is None \
+            else listed
 
     def capacity(self, share: str, lane: int, width: int) -> int:
         """Ranks of `width` cores that fit on this node's lane (see `lane_of_socket`)."""

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional,
                     Sequence, TextIO, Tuple, Type, TypeVar, Union)
 
-from vrm.model.fields import (OF_DETAILS, OF_JOB, SIMULATED as FIRST, TABLE, Field, FieldError, getter,
+from vrm.model.fields import (OF_DETAILS, OF_JOB, RESULT, SIMULATED as FIRST, TABLE, Field, FieldError, getter,
                               made)
 from vrm.model.job import PLAIN, Details, Job, JobState
 from vrm.system.text import printable
@@ -51,7 +51,8 @@ class JobRow:
     `exit_code` is what a shell would show (128 + signal). `nodes` and `cores` are in the forms of
     `PlacementText`; `binding` is ok, mismatch, unchecked or unbound.
 
-    Behind these are the fields of the job, those of MORE in their plain form: `name`, `args` (as a
+    Behind these are `devices` (in the form of `PlacementText`) and the fields of the job, those of MORE
+    in their plain form: `name`, `args` (as a
     shell would quote them), `dir` (empty: the run's own), `index` (in an array, else None) and so on.
     A simulation's file has columns for them where its workload says something of them.
     """
@@ -177,7 +178,7 @@ def submitted(row: "JobRow", submit: float) -> Tuple[Job, Details]:
     if said == _NOTHING:
         return Job(row.id, row.app, row.procs, row.walltime, submit, row.exclusive, width), PLAIN
     values = {field.at: field.kind.of_plain(value) for field, value, default in
-              zip(MORE, said, _NOTHING) if value != default}
+              zip(MORE, said, _NOTHING) if value != default and field.kept != RESULT}
     return made({"app": row.app, "procs": row.procs, "walltime": row.walltime,
                  "exclusive": row.exclusive, "cores": width, **values}, row.id, submit)
 

@@ -17,7 +17,7 @@ _OF_JOB, _OF_DETAILS = ([(each.record, getter(each), each.always, each.default,
                          for each in TABLE if each.kept in kept and each.record]
                         for kept in (OF_JOB, OF_DETAILS))
 _VALUES = [(each.record, each.at, each.kind.of_record) for each in TABLE
-           if each.kept != LINE and each.record]
+           if each.record and each.kept != LINE]
 
 
 def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = ()) -> Record:

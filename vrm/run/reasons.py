@@ -79,8 +79,7 @@ class Reasons:
 
     @staticmethod
     def _kind(job: Job) -> Hashable:
-        return (job.app, job.procs, job.cores, job.exclusive, job.features,
-                tuple(sorted(job.resources.items())))
+        return job.app, job.request
 
     def _lacks(self, job: Job) -> str:
         """What there is too little of for the job at this moment; "" when there is enough, or when

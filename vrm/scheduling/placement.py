@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Hashable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model import bits
-from vrm.model.amounts import thousandths
+from vrm.model.amounts import base
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Job, Request
@@ -275,7 +275,7 @@ class LanePolicy:
             if job.features <= node.features:
                 ranks = [node.capacity(self.share, lane, job.cores) for lane in (0, 1)]
                 for name, amount in job.request.per_task:
-                    there = thousandths(node.resources.get(name, 0)) // amount
+                    there = base(name, node.resources.get(name, 0)) // amount
                     ranks = [min(here, there) for here in ranks]
                 if ranks[0]:
                     key = ranks[0], ranks[1]
@@ -433,7 +433,7 @@ class LanePolicy:
 
 def _wish(job: Job) -> Hashable:
     """What a rank of the job asks for: jobs of one wish are alike to a node."""
-    _, cores, _, amounts, features = job.request
+    cores, amounts, features = job.cores, job.request.per_task, job.request.features
     return (cores, amounts, features) if amounts or features else cores
 
 

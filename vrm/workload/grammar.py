@@ -25,7 +25,9 @@ from difflib import get_close_matches
 from typing import Any, Dict, List, Mapping, NoReturn, Optional
 
 from vrm.model import shapes
-from vrm.model.fields import EXAMPLE, LONGEST_TIME, TABLE, Field, FieldError, Kind, check_app
+from vrm.model.fields import (EXAMPLE, LONGEST_TIME, REQUEST, TABLE, Field, FieldError, Kind,
+                              check_app)
+from vrm.model.job import Request
 from vrm.model.ranges import numbers
 from vrm.system.text import printable
 
@@ -158,6 +160,12 @@ def _understood(words: List[str]) -> QueueLine:
         missing = [column for column in list(COLUMNS)[:2] if column not in values]
         raise LineError(f"{', '.join(missing)} missing; the columns are {_names()}, for example "
                         f"`{EXAMPLE}`")
+    asked = {FIELDS[key].at: value for key, value in fields.items() if FIELDS[key].kept == REQUEST}
+    if asked:
+        try:
+            Request.of_fields(values["procs"], fields.get("cores", 1), False, asked)
+        except ValueError as error:
+            raise LineError(str(error)) from None
     assumed = "seconds" not in values
     return QueueLine(fields=fields, assumed=assumed, **{"seconds": UNKNOWN_TIME, **values})
 
