@@ -6,15 +6,51 @@ would be. It holds none itself, so one policy serves a run, its forecast and its
 
 from __future__ import annotations
 
-from typing import Hashable, Iterable, Optional, Protocol, Tuple
+from typing import (Callable, Hashable, Iterable, Iterator, List, Mapping, Optional, Protocol, Sequence,
+                    Tuple)
 
-from vrm.model.cluster import AnyPlacement, Pool
+from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Job
+from vrm.model.node import Node
+
+Rooms = Callable[[], Sequence[Tuple[int, int]]]
+"""Gives the eligible nodes on which a job finds room, as disjoint sets of nodes that hold equally many
+of its tasks, each with how many one node holds."""
+
+
+class InOrder(Protocol):
+    """The waiting jobs in order at one moment, first to start first. `fresh` are those that came
+    since the last step."""
+
+    @property
+    def fresh(self) -> List[Job]: ...
+
+    def holds(self, job: Job) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Job: ...
+
+
+class Follower(Protocol):
+    """Who goes by what waits and by what became of earlier jobs, and is told each step of a run."""
+
+    def follow(self, now: float, waiting: InOrder, cluster: Cluster,
+               decided: Iterator[Tuple[Job, AnyPlacement]], all_tried: bool
+               ) -> Iterator[Tuple[Job, AnyPlacement]]:
+        """A step at `now`: the same starts as `decided`, each of which is booked before the next
+        one is asked for. `all_tried`: the dispatcher also looks at jobs behind the first that does
+        not fit. Until it ends, `waiting` says who waits."""
+
+    def plans(self, starts: Mapping[int, Tuple[Job, float]]) -> None:
+        """During a step: the waiting jobs that a dispatcher plans to start later, with their times
+        (seconds), by id."""
 
 
 class PlacementPolicy(Protocol):
-    """Where jobs run. `heatmap` is the one that it goes by, if any.
+    """Where jobs run. `heatmap` is the one that it goes by, if any; `follower` wants to be told each
+    step, where there is one.
 
     `room`, `size` and `exact` are for counting, which is quicker than asking where jobs fit: a
     policy that cannot count gives None, any size and False.
@@ -22,6 +58,13 @@ class PlacementPolicy(Protocol):
 
     name: str
     heatmap: Optional[Heatmap]
+
+    @property
+    def follower(self) -> Optional[Follower]: ...
+
+    def copy(self) -> PlacementPolicy:
+        """An independent copy, for a copy of the run; itself where nothing is kept from step to
+        step."""
 
     def nodes(self, job: Job) -> int:
         """Nodes that the job takes on the empty machine; raises Infeasible, with the reason, when
@@ -62,7 +105,18 @@ class Eligibility(Protocol):
 
 
 class NodeOrder(Protocol):
-    """Which nodes are taken first: the second third of a placement policy."""
+    """Which nodes are taken first: the second third of a placement policy. `follower` is itself,
+    where it goes by what waits or by earlier jobs."""
 
-    def groups(self, job: Job, view: Pool, eligible: int) -> Iterable[int]:
-        """The eligible nodes as disjoint sets, best set first; within a set, by number."""
+    @property
+    def follower(self) -> Optional[Follower]: ...
+
+    def bind(self, nodes: Sequence[Node]) -> None:
+        """The nodes of the machine, before the first question."""
+
+    def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterable[int]:
+        """The eligible nodes as disjoint sets, best set first; within a set, by number. Nodes
+        without room for the job may be left out."""
+
+    def copy(self) -> NodeOrder:
+        """An independent copy; itself where nothing is kept from step to step."""

@@ -68,6 +68,11 @@ class Rules:
     policy: Any = _rule(
         "compact", "text", "Allocation.Policy", "compact, spare, strip, pack (core by core)",
         metavar="NAME", example="compact", always=True, own=True)
+    node_order: Any = _rule(
+        "auto", "text", "Allocation.NodeOrder",
+        "which nodes come first: first-fit, best-fit, balanced, weighted, hybrid, priority-weighted, "
+        "heatmap (default: heatmap under strip, else first-fit)", metavar="NAME",
+        example="weighted", own=True)
     min_throughput: float = _rule(
         1.0, "number", "Allocation.MinThroughput",
         "under strip, with measured speed-ups: pairs whose combined throughput is below X share "

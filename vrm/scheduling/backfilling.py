@@ -78,6 +78,8 @@ def reservation(job: Job, now: float, cluster: Cluster, policy: PlacementPolicy)
 class NoBackfilling(Dispatcher):
     """Nothing overtakes the head."""
 
+    tries_all = False
+
     def idle(self, waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> bool:
         """Whether there is too little room for the head."""
         room = policy.room(view)

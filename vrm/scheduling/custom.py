@@ -15,12 +15,13 @@ from vrm.model import bits
 from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Job
-from vrm.model.node import CORES
+from vrm.model.node import CORES, Node
 from vrm.model.placement import CorePlacement, Placement
-from vrm.model.policies import Eligibility, NodeOrder, PlacementPolicy
+from vrm.model.policies import Eligibility, Follower, NodeOrder, PlacementPolicy, Rooms
 from vrm.scheduling.dispatcher import Dispatcher, Starts
-from vrm.scheduling.placement import (ELIGIBILITIES, NODE_ORDERS, POLICIES, SHARES, CorePolicy,
-                                      LanePolicy, Share)
+from vrm.scheduling.node_orders import AUTO, NODE_ORDERS, Order, make_node_order
+from vrm.scheduling.placement import (ELIGIBILITIES, POLICIES, SHARES, CorePolicy, LanePolicy, Share,
+                                      combine)
 from vrm.scheduling.queue import Waiting
 from vrm.scheduling.registry import (PolicyError, Registry, guarded, is_dotted, load_dotted,
                                      shortened, where)
@@ -157,15 +158,24 @@ def fault_of(job: Job, placement: Any, view: Pool) -> str:
 # -------------------------------------------------------------------------------------- placement
 
 
-def policy_of(text: str, cluster: Cluster, heatmap: Optional[Heatmap]) -> PlacementPolicy:
+def policy_of(text: str, cluster: Cluster, heatmap: Optional[Heatmap],
+              node_order: Any) -> PlacementPolicy:
     """The placement policy of that name, of three parts, or of a user's function; PolicyError."""
     known = POLICIES.get(text)
-    if known is not None:
-        made: PlacementPolicy = known(cluster, heatmap)
-        return made
     parts = _PARTS.split(text.strip())
+    if not isinstance(node_order, str) or node_order.strip().lower() != AUTO:
+        if known is None:
+            raise PolicyError(f"`{text.strip()}` " + (
+                f"names a node order, and so does `{node_order}`; leave one out"
+                if len(parts) == 3 else
+                "says itself which nodes come first; node orders go with "
+                f"{', '.join(POLICIES.names)}"))
+        made: PlacementPolicy = known(cluster, heatmap, node_order)
+        return made
+    if known is not None:
+        made = known(cluster, heatmap)
+        return made
     if len(parts) == 3:
-        from vrm.scheduling.placement import combine
         return combine(*parts)(cluster, heatmap)
     return placement_of(text, guarded(text, POLICIES.find(text))(cluster, heatmap))
 
@@ -183,6 +193,12 @@ def placement_of(text: str, made: Any, otherwise: str = "") -> PlacementPolicy:
 
 class OwnPlacement:
     """A user's object with `nodes` and `place`, and whatever else of a PlacementPolicy it has."""
+
+    follower: Optional[Follower] = None
+
+    def copy(self) -> OwnPlacement:
+        """Itself: a placement policy of a user's own keeps nothing from step to step."""
+        return self
 
     def __init__(self, text: str, own: Any) -> None:
         self.name = str(getattr(own, "name", text.strip()))
@@ -270,13 +286,14 @@ def eligibility_of(part: Any, heatmap: Optional[Heatmap]) -> Eligibility:
     return eligibility
 
 
-def order_of(part: Any, heatmap: Optional[Heatmap]) -> NodeOrder:
-    """The node order of a name, or of a function `mine(job, view, node)`."""
-    made, text, own = _part(NODE_ORDERS, part)
-    if own:
-        return _OwnOrder(text, made)
-    order: NodeOrder = made(heatmap)
-    return order
+def order_of(part: Any, heatmap: Optional[Heatmap], nodes: Sequence[Node]) -> NodeOrder:
+    """The node order of a name with its parameters, or of a function `mine(job, view, node)`."""
+    if isinstance(part, str) and not is_dotted(part):
+        order: NodeOrder = make_node_order(part, heatmap)
+        order.bind(nodes)
+        return order
+    made, text, _ = _part(NODE_ORDERS, part)
+    return _OwnOrder(text, made)
 
 
 def share_of(part: Any) -> Share:
@@ -315,14 +332,14 @@ class _OwnEligibility:
         return sum(1 << node for node in bits.members(view.up) if self._own(job, view, node))
 
 
-class _OwnOrder:
+class _OwnOrder(Order):
     """A user's `mine(job, view, node)`, asked of every eligible node."""
 
     def __init__(self, text: str, own: Callable[..., Any]) -> None:
         self._text, self._place = text, where(own)
         self._own = guarded(text, own)
 
-    def groups(self, job: Job, view: Pool, eligible: int) -> Sequence[int]:
+    def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
         """The nodes by what the function gives, lowest first."""
         by_rank: Dict[Any, int] = {}
         for node in bits.members(eligible):
@@ -331,7 +348,7 @@ class _OwnOrder:
                 raise PolicyError(f"`{self._text}`{self._place} gives {shortened(rank)} for node "
                                   f"{node}; a node order gives a number, lowest first")
             by_rank[rank] = by_rank.get(rank, 0) | 1 << node
-        return [by_rank[rank] for rank in sorted(by_rank)]
+        return (by_rank[rank] for rank in sorted(by_rank))
 
 
 def parts_of(text: str) -> Iterator[str]:

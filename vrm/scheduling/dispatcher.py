@@ -25,12 +25,14 @@ class Dispatcher:
     may let later ones start. Subclasses override `fill`, or `decide` as a whole.
 
     `heads_first`: heads start whenever they fit, so their number per step can be limited. `kept`:
-    its reservations are promises, of which none is moved to a later time.
+    its reservations are promises, of which none is moved to a later time. `tries_all`: it looks at
+    jobs behind the first that does not fit.
     """
 
     name = "none"
     heads_first = True
     kept = False
+    tries_all = True
 
     def __init__(self) -> None:
         # The head that did not fit when the last step left the cluster: no need to ask again.

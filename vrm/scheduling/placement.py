@@ -18,8 +18,9 @@ What a job does not ask for costs nothing.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Hashable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model import bits
 from vrm.model.amounts import base
@@ -28,12 +29,12 @@ from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Job, Request
 from vrm.model.node import CORES, HALF, WHOLE, Node, lane_of_socket
 from vrm.model.placement import CorePlacement, Placement
-from vrm.model.policies import Eligibility, NodeOrder, PlacementPolicy
+from vrm.model.policies import Eligibility, Follower, NodeOrder, PlacementPolicy
+from vrm.scheduling.node_orders import AUTO, ByNumber, ByPartner
 from vrm.scheduling.registry import Registry
 
 POLICIES = Registry("placement policy")
 ELIGIBILITIES = Registry("eligibility of nodes")
-NODE_ORDERS = Registry("node order")
 SHARES = Registry("share of a node")
 
 
@@ -100,49 +101,6 @@ class Open:
         return view.up
 
 
-@NODE_ORDERS.register("number")
-class ByNumber:
-    """Lowest number first, empty nodes before shared ones."""
-
-    def __init__(self, heatmap: Optional[Heatmap]) -> None:
-        pass
-
-    def groups(self, job: Job, view: Pool, eligible: int) -> Iterator[int]:
-        """The empty nodes, then the others."""
-        empty = view.empty
-        yield eligible & empty
-        yield eligible & ~empty
-
-
-@NODE_ORDERS.register("heatmap")
-class ByPartner:
-    """Empty nodes first, then by the rank that the heatmap gives the job that is there."""
-
-    def __init__(self, heatmap: Optional[Heatmap]) -> None:
-        self._heatmap = heatmap
-
-    def groups(self, job: Job, view: Pool, eligible: int) -> Iterator[int]:
-        """The empty nodes, then those of each rank, then those where nobody is now (a lane that is
-        free in a view of the future)."""
-        empty = eligible & view.empty
-        yield empty  # the others are looked at only where these do not suffice
-        shared = eligible & ~empty
-        if not shared or self._heatmap is None:
-            yield shared
-            return
-        by_rank: Dict[float, int] = {}
-        kind, known = job.kind, 0
-        for (app, _), (lane0, lane1) in view.tenants.items():
-            beside = (lane0 | lane1) & shared
-            if beside:
-                rank = self._heatmap.rank(kind, app)
-                by_rank[rank] = by_rank.get(rank, 0) | beside
-                known |= beside
-        for rank in sorted(by_rank):
-            yield by_rank[rank]
-        yield shared & ~known
-
-
 @dataclass(frozen=True)
 class Share:
     """How much of a node a job takes: a lane of each socket (WHOLE or HALF), or CORES, which are
@@ -158,21 +116,23 @@ SHARES.register("free")(Share(CORES))
 
 
 def combine(eligible: Any, order: Any, share: Any, name: str = ""
-            ) -> Callable[[Any, Optional[Heatmap]], PlacementPolicy]:
+            ) -> Callable[..., PlacementPolicy]:
     """A placement policy of three things, each a registered name or a function of your own.
 
     Eligibility: `mine(job, view, node)` is true where the job may run. Node order:
     `mine(job, view, node)` is a number, lowest first. Share: `mine(job, view, node)` gives the
     cores of the node, by number, that the job may have. `view` is a `vrm.model.Pool`, `node` a
-    number below `len(view.nodes)`. The result makes the policy for a cluster.
+    number below `len(view.nodes)`. The result makes the policy for a cluster, with another node
+    order where one is given.
     """
-    def make(cluster: Any, heatmap: Optional[Heatmap] = None) -> PlacementPolicy:
+    def make(cluster: Any, heatmap: Optional[Heatmap] = None,
+             node_order: Any = order) -> PlacementPolicy:
         from vrm.scheduling.custom import eligibility_of, order_of, share_of
         chosen = share_of(share)
         kind = CorePolicy if chosen.kind == CORES else LanePolicy
         return kind(name or " x ".join(map(_name, (eligible, order, share))),
-                    eligibility_of(eligible, heatmap), order_of(order, heatmap), chosen,
-                    cluster.nodes, heatmap)
+                    eligibility_of(eligible, heatmap), order_of(node_order, heatmap, cluster.nodes),
+                    chosen, cluster.nodes, heatmap)
     return make
 
 
@@ -233,6 +193,20 @@ class LanePolicy:
                       or isinstance(eligibility, Shared) and (one_lane or self.share == WHOLE))
         self._first_fit = self._sole and isinstance(order, (ByNumber, ByPartner))
         self._refusing = heatmap is not None and bool(heatmap.refused)
+
+    @property
+    def follower(self) -> Optional[Follower]:
+        """The node order, where that wants to be told each step."""
+        return self.order.follower
+
+    def copy(self) -> LanePolicy:
+        """An independent copy; itself unless its node order keeps something from step to step."""
+        order = self.order.copy()
+        if order is self.order:
+            return self
+        twin = copy.copy(self)
+        twin.order = order
+        return twin
 
     # What a job needs.
 
@@ -339,7 +313,7 @@ class LanePolicy:
         eligible = self.eligibility.nodes(job, view)
         rooms = self._rooms(job, view, eligible)
         picked, left = [], job.procs
-        for group in self.order.groups(job, view, eligible):
+        for group in self.order.groups(job, view, eligible, lambda: rooms):
             here = [(nodes & group, ranks) for nodes, ranks in rooms if nodes & group]
             if here:
                 chosen, held = _first(here, left)
@@ -492,6 +466,20 @@ class CorePolicy:
         same = self._first_fit and len({each.node.sockets for each in classes}) == 1
         self._node_cores = nodes[0].cores if same else 0
 
+    @property
+    def follower(self) -> Optional[Follower]:
+        """The node order, where that wants to be told each step."""
+        return self.order.follower
+
+    def copy(self) -> CorePolicy:
+        """An independent copy; itself unless its node order keeps something from step to step."""
+        order = self.order.copy()
+        if order is self.order:
+            return self
+        twin = copy.copy(self)
+        twin.order = order
+        return twin
+
     def nodes(self, job: Job) -> int:
         """Nodes the job touches on the empty machine; raises Infeasible."""
         if not self._plain(job):
@@ -544,7 +532,8 @@ class CorePolicy:
         """The cores for all ranks, node after node in the order; 0 when there are not so many."""
         chosen, left = 0, job.procs
         eligible = self.eligibility.nodes(job, view) & view.up
-        for group in self.order.groups(job, view, eligible):
+        for group in self.order.groups(job, view, eligible,
+                                       lambda: self._rooms(job, view, eligible)):
             for node in bits.members(group):
                 here = free & view.layout.node_cores(node)
                 if self.cores is not None:
@@ -559,6 +548,17 @@ class CorePolicy:
                 if not left:
                     return chosen
         return 0
+
+    def _rooms(self, job: Job, view: Pool, eligible: int) -> List[Tuple[int, int]]:
+        """The eligible nodes that hold ranks of the job, as sets with how many each node holds."""
+        by_ranks: Dict[int, int] = {}
+        free = view.free_cores
+        for node in bits.members(eligible):
+            ranks = sum(bits.count(free >> start & ((1 << cores) - 1)) // job.cores
+                        for start, cores in view.layout.sockets_of(node))
+            if ranks:
+                by_ranks[ranks] = by_ranks.get(ranks, 0) | 1 << node
+        return [(nodes, ranks) for ranks, nodes in by_ranks.items()]
 
     def exact(self, job: Job) -> bool:
         """Whether counts of cores say all: for ranks of one core."""
@@ -596,15 +596,17 @@ def _cores(ranks: int, width: int, free: int, sockets: Iterable[Tuple[int, int]]
     return 0
 
 
-def make_policy(text: str, cluster: Cluster, heatmap: Optional[Heatmap] = None) -> PlacementPolicy:
+def make_policy(text: str, cluster: Cluster, heatmap: Optional[Heatmap] = None,
+                node_order: Any = AUTO) -> PlacementPolicy:
     """The placement policy of that name or dotted path, made for the nodes of a cluster; or three
-    parts, as in `empty x my_policies:fewest_free x all` (see `combine`). Raises PolicyError.
+    parts, as in `empty x my_policies:fewest_free x all` (see `combine`). `node_order` stands in the
+    place of that of a registered policy. Raises PolicyError.
 
     A user's own is what `combine` gives, or a function or class called as `policy(cluster,
     heatmap)` whose result has `nodes(job)` and `place(job, view)`, as
     `vrm.model.policies.PlacementPolicy` has them.
     """
     from vrm.scheduling.custom import policy_of
-    return policy_of(text, cluster, heatmap)
+    return policy_of(text, cluster, heatmap, node_order)
 
 

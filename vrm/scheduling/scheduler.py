@@ -72,6 +72,7 @@ class Scheduler:
         """An independent copy for a copy of the cluster that it decided about."""
         twin = copy.copy(self)
         twin.dispatcher = self.dispatcher.copy(cluster)
+        twin.policy = self.policy.copy()
         return twin
 
     def new_queue(self) -> JobQueue:
@@ -92,10 +93,16 @@ class Scheduler:
         if not number or (self.interval and not self._is_tick(now)):
             return []
         waiting, starts = queue.in_order(now), []
-        if not self.dispatcher.idle(waiting, cluster, self.policy):
+        idle = self.dispatcher.idle(waiting, cluster, self.policy)
+        follower = self.policy.follower
+        if not idle or follower is not None:
             heads = min(number, self.starts or number)
-            bookings = [cluster.book(job, placement, now) for job, placement
-                        in self.dispatcher.decide(now, waiting, cluster, self.policy, heads)]
+            decided = iter(()) if idle else self.dispatcher.decide(now, waiting, cluster,
+                                                                   self.policy, heads)
+            if follower is not None:
+                decided = follower.follow(now, waiting, cluster, decided,
+                                          self.dispatcher.tries_all)
+            bookings = [cluster.book(job, placement, now) for job, placement in decided]
             if bookings:
                 starts = _starts(bookings, waiting)
                 queue.remove_started([booking[0] for booking in bookings])

@@ -22,6 +22,7 @@ from vrm.model.speedups import Speedups
 from vrm.results.metrics import THRESHOLD
 from vrm.scheduling.backfilling import make_backfilling
 from vrm.scheduling.custom import dispatcher_of, placement_of
+from vrm.scheduling.node_orders import AUTO
 from vrm.scheduling.ordering import Ordering, Utility, make_ordering
 from vrm.scheduling.placement import make_policy
 from vrm.scheduling.registry import PolicyError
@@ -64,7 +65,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     How it schedules is said by the fields of `vrm.model.rules.Rules`. `algorithm`: a name, an
     expression, or a function `utility(job, now, nodes)`, highest first. `backfill`: a name, a
     number of reservations, or a dispatcher (see `vrm.scheduling.backfilling`). `policy`: a name,
-    or a function `policy(cluster, heatmap)`. `kill` ends jobs at their estimate. `interval`:
+    or a function `policy(cluster, heatmap)`. `node_order`: a name, for a policy given by name, or a
+    function `mine(job, view, node)`, lowest first. `kill` ends jobs at their estimate. `interval`:
     seconds between decisions (0: at every event), with at most `starts_per_interval` heads started
     each time (0: all that fit); see `vrm.scheduling.scheduler`.
 
@@ -113,7 +115,11 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                   dispatcher_of(_own_name(backfill), backfill, f"backfill={backfill!r}: give a "
                                 "name, a number of reservations, or an object with `fill` or "
                                 "`plan`"))
-    placement = (make_policy(policy, cluster, heatmap) if isinstance(policy, str) else
+    if not isinstance(policy, str) and chosen.node_order != AUTO:
+        raise PolicyError(f"node_order={chosen.node_order!r}: a policy of your own says itself which "
+                          "nodes come first")
+    placement = (make_policy(policy, cluster, heatmap, chosen.node_order)
+                 if isinstance(policy, str) else
                  placement_of(_own_name(policy), policy(cluster, heatmap), f"policy={policy!r}: "
                               "give a name, or a function that gives an object with `nodes` and "
                               "`place`"))

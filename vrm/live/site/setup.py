@@ -28,6 +28,7 @@ from vrm.live.spawn.remote import Relay
 from vrm.model import Cluster, Heatmap, Node
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.scheduling.node_orders import AUTO
 from vrm.system.errors import RunError
 from vrm.system.trust import distrust
 from vrm.workload import heatmap_files
@@ -63,9 +64,10 @@ def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
     shape = f"{len(nodes)} node{'s' * (len(nodes) > 1)} of {' or '.join(sorted(shapes))} cores"
     warning = ", EMULATED: ranks run oversubscribed and unbound on this machine"
     rules = settings.rules
+    order = f" ({rules.node_order})" if rules.node_order != AUTO else ""
     every = f", deciding every {rules.interval:g} s" if rules.interval else ""
     return (f"{rules.algorithm}, backfilling {rules.backfill}{every}, "
-            f"{rules.policy} on {shape}{described(nodes)}{warning * emulated}")
+            f"{rules.policy}{order} on {shape}{described(nodes)}{warning * emulated}")
 
 
 def run_directory(settings: Settings) -> RunDirectory:
@@ -87,7 +89,8 @@ def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
     heatmap = scheduler.policy.heatmap
 
     def on(nodes: Sequence[Node]) -> NodesOf:
-        return make_policy(settings.rules.policy, Cluster(nodes), heatmap).nodes
+        return make_policy(settings.rules.policy, Cluster(nodes), heatmap,
+                           settings.rules.node_order).nodes
 
     return Room(scheduler, cluster.nodes, on, granted)
 
@@ -112,10 +115,14 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
             made[key] = make()
         except (PolicyError, ValueError, OSError) as error:
             problems.append(settings.problem(key, str(error)))
-    try:
-        policy = make_policy(settings.rules.policy, cluster, made.get("Applications.Heatmap"))
-    except PolicyError as error:
-        problems.append(settings.problem("Allocation.Policy", str(error)))
+    for key, order in (("Allocation.Policy", AUTO),
+                       ("Allocation.NodeOrder", settings.rules.node_order)):
+        try:
+            policy = make_policy(settings.rules.policy, cluster, made.get("Applications.Heatmap"),
+                                 order)
+        except PolicyError as error:
+            problems.append(settings.problem(key, str(error)))
+            break
     if problems:
         raise ConfigError(problems)
     try:
