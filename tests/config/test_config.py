@@ -35,7 +35,7 @@ DEFAULTS = {
     "Emulate": False,
     "NodeClasses": [],
     "Licences": {},
-    "Allocation": {"Policy": "compact", "MinThroughput": 1.0},
+    "Allocation": {"Policy": "compact", "MinThroughput": 1.0, "NodeOrder": "auto"},
     "Walltime": "warn",
     "Grace": 10.0,
     "End": {"At": "auto", "Margin": 60.0, "Fit": True},
@@ -347,7 +347,8 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
         ("Quux: 8", f"1: Quux: unknown key; the keys at the top level are {TOP}"),
         (
             "Allocation: {x: 8}",
-            "1: Allocation.x: unknown key; the keys of Allocation are Policy, MinThroughput",
+            "1: Allocation.x: unknown key; the keys of Allocation are Policy, MinThroughput, "
+            "NodeOrder",
         ),
         ('"a\\tb\\e[1m": 8', f"1: a\\tb\\x1b[1m: unknown key; the keys at the top level are {TOP}"),
         (

@@ -68,11 +68,6 @@ class Rules:
     policy: Any = _rule(
         "compact", "text", "Allocation.Policy", "compact, spare, strip, pack (core by core)",
         metavar="NAME", example="compact", always=True, own=True)
-    node_order: Any = _rule(
-        "auto", "text", "Allocation.NodeOrder",
-        "which nodes come first: first-fit, best-fit, balanced, weighted, hybrid, priority-weighted, "
-        "heatmap (default: heatmap under strip, else first-fit)", metavar="NAME",
-        example="weighted", own=True)
     min_throughput: float = _rule(
         1.0, "number", "Allocation.MinThroughput",
         "under strip, with measured speed-ups: pairs whose combined throughput is below X share "
@@ -88,6 +83,11 @@ class Rules:
         0, "count", "Scheduling.StartsPerInterval",
         "with --interval: start at most N heads of the queue each time", metavar="N",
         beside="interval")
+    node_order: Any = _rule(
+        "auto", "text", "Allocation.NodeOrder",
+        "which nodes come first: first-fit, best-fit, balanced, weighted, hybrid, priority-weighted, "
+        "number, heatmap (default: heatmap under strip, first-fit under pack, else number)", metavar="NAME",
+        example="weighted", own=True)
 
     def record(self) -> Dict[str, Any]:
         """What files have of it; `read` reads that."""

@@ -163,17 +163,14 @@ def policy_of(text: str, cluster: Cluster, heatmap: Optional[Heatmap],
     """The placement policy of that name, of three parts, or of a user's function; PolicyError."""
     known = POLICIES.get(text)
     parts = _PARTS.split(text.strip())
-    if not isinstance(node_order, str) or node_order.strip().lower() != AUTO:
-        if known is None:
-            raise PolicyError(f"`{text.strip()}` " + (
-                f"names a node order, and so does `{node_order}`; leave one out"
-                if len(parts) == 3 else
-                "says itself which nodes come first; node orders go with "
-                f"{', '.join(POLICIES.names)}"))
-        made: PlacementPolicy = known(cluster, heatmap, node_order)
-        return made
+    auto = isinstance(node_order, str) and node_order.strip().lower() == AUTO
+    if known is None and not auto:
+        raise PolicyError(f"`{text.strip()}` " + (
+            f"names a node order, and so does `{node_order}`; leave one out" if len(parts) == 3 else
+            f"says itself which nodes come first; node orders go with {', '.join(POLICIES.names)}"))
     if known is not None:
-        made = known(cluster, heatmap)
+        chosen = {} if auto else {"node_order": node_order}
+        made: PlacementPolicy = known(cluster, heatmap, **chosen)
         return made
     if len(parts) == 3:
         return combine(*parts)(cluster, heatmap)

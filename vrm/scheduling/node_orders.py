@@ -2,13 +2,14 @@
 
 | order | first come | parameters |
 |---|---|---|
-| `number`, `first-fit` | the lowest numbers; nodes without a job before shared ones | |
+| `first-fit` | the lowest numbers | |
+| `number` | nodes without a job, then shared ones; the lowest numbers of each | |
 | `heatmap` | nodes without a job, then those whose job is the better partner | |
 | `best-fit` | nodes on which least is left, all resources added up | |
 | `balanced` | nodes without a free critical resource, then one of the longest list at a time | critical |
 | `weighted` | nodes on which least is left of what is scarce and waited for | window |
 | `hybrid` | as balanced, each list in the order of weighted | critical, window |
-| `priority-weighted` | as weighted; critical resources that jobs fail to get count more | critical, window, step, range |
+| `priority-weighted` | as weighted, but what jobs fail to get counts more | critical, window, step, range |
 
 The last four are the allocators of A. Netti, "Development of data-driven dispatching heuristics for
 heterogeneous HPC systems" (University of Bologna, 2017), `best-fit` is his Consolidate, and
@@ -81,7 +82,16 @@ class ByNumber(Order):
         yield eligible & ~empty
 
 
-NODE_ORDERS.register("first-fit")(ByNumber)
+@NODE_ORDERS.register("first-fit")
+class FirstFit(Order):
+    """Lowest number first."""
+
+    def __init__(self, heatmap: Optional[Heatmap] = None) -> None:
+        pass
+
+    def groups(self, job: Job, view: Pool, eligible: int, rooms: Rooms) -> Iterator[int]:
+        """All of them."""
+        yield eligible
 
 
 @NODE_ORDERS.register("heatmap")
@@ -111,6 +121,11 @@ class ByPartner(Order):
         for rank in sorted(by_rank):
             yield by_rank[rank]
         yield shared & ~known
+
+
+FIXED = (ByNumber, FirstFit, ByPartner)
+"""Orders in which, of two jobs that are alike but for their size, the larger takes all nodes that the
+smaller takes, and which on empty nodes go by number."""
 
 
 # --------------------------------------------------------------------- by what is left on the nodes

@@ -6,7 +6,7 @@ and how much of each it takes (share).
 | compact | `empty`: no job on the node | `number` | `all`: all cores of each socket |
 | spare | `empty`, and closed to others then | `number` | `half` of each socket |
 | strip | `shared`: at most one other job, not exclusive | `heatmap` rank | `half` |
-| pack | `open`: a free core | `number` | `free`: what is free, core by core |
+| pack | `open`: a free core | `first-fit` | `free`: what is free, core by core |
 
 Under `shared` an exclusive job is placed as under `empty`. The order `heatmap` takes empty nodes
 first, then those whose job is the better partner; a node whose job does less beside the new one
@@ -30,7 +30,7 @@ from vrm.model.job import Infeasible, Job, Request
 from vrm.model.node import CORES, HALF, WHOLE, Node, lane_of_socket
 from vrm.model.placement import CorePlacement, Placement
 from vrm.model.policies import Eligibility, Follower, NodeOrder, PlacementPolicy
-from vrm.scheduling.node_orders import AUTO, ByNumber, ByPartner
+from vrm.scheduling.node_orders import AUTO, FIXED, ByNumber, FirstFit
 from vrm.scheduling.registry import Registry
 
 POLICIES = Registry("placement policy")
@@ -143,7 +143,7 @@ def _name(part: Any) -> str:
 POLICIES.register("compact")(combine("empty", "number", "all", "compact"))
 POLICIES.register("spare")(combine("empty", "number", "half", "spare"))
 POLICIES.register("strip")(combine("shared", "heatmap", "half", "strip"))
-POLICIES.register("pack")(combine("open", "number", "free", "pack"))
+POLICIES.register("pack")(combine("open", "first-fit", "free", "pack"))
 
 
 # ------------------------------------------------------------------ by lanes: shares all and half
@@ -191,7 +191,7 @@ class LanePolicy:
         one_lane = not any(each.node.capacity(HALF, 1, 1) for each in self._machine.classes)
         self._sole = (isinstance(eligibility, Empty)
                       or isinstance(eligibility, Shared) and (one_lane or self.share == WHOLE))
-        self._first_fit = self._sole and isinstance(order, (ByNumber, ByPartner))
+        self._first_fit = self._sole and isinstance(order, FIXED)
         self._refusing = heatmap is not None and bool(heatmap.refused)
 
     @property
@@ -384,7 +384,7 @@ class LanePolicy:
 
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
         """Jobs of one application that ask for the same; those of all, under an order by number."""
-        if not isinstance(self.order, (ByNumber, ByPartner)) or not isinstance(
+        if not isinstance(self.order, FIXED) or not isinstance(
                 self.eligibility, (Empty, Shared)):
             return None
         # Where pairs are refused, on how many ranks they run decides it, too.
@@ -461,7 +461,7 @@ class CorePolicy:
         self._widest = max(max(each.node.sockets) for each in self._machine.classes)
         # Every free core will do for a rank of one core: counts say all.
         self._any_core = isinstance(eligibility, Open) and share.cores is None
-        self._first_fit = self._any_core and isinstance(order, ByNumber)
+        self._first_fit = self._any_core and isinstance(order, (ByNumber, FirstFit))
         classes = self._machine.classes
         same = self._first_fit and len({each.node.sockets for each in classes}) == 1
         self._node_cores = nodes[0].cores if same else 0

@@ -40,6 +40,7 @@ def possible(source: Any, scheduler: Scheduler) -> bool:
             and type(scheduler.dispatcher) in (NoBackfilling, Easy)
             and scheduler.ordering.static and not scheduler.interval
             and isinstance(scheduler.policy, (LanePolicy, CorePolicy))
+            and scheduler.policy.follower is None  # it is to be told each step
             and scheduler.policy.exact(Job(0, "", 1, 1.0)))
 
 
