@@ -14,7 +14,7 @@ import yaml
 from hypothesis import example, given, settings as hypothesis_settings, strategies as st
 
 from vrm.config.problems import ConfigError, Problem
-from vrm.config.schema import Settings, dump, load
+from vrm.config.schema import Memory, Settings, dump, load
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "config"
 
@@ -37,6 +37,7 @@ DEFAULTS = {
     "Licences": {},
     "Allocation": {"Policy": "compact", "MinThroughput": 1.0, "NodeOrder": "auto"},
     "Walltime": "warn",
+    "Memory": {"Over": "warn"},
     "Grace": 10.0,
     "End": {"At": "auto", "Margin": 60.0, "Fit": True},
     "Interrupted": "requeue",
@@ -199,6 +200,8 @@ def test_the_founding_works_file_is_read_unchanged(write, newline):
         ("Emulate: 0", "emulate", False),
         ("Emulate: 'False'", "emulate", False),
         ("Walltime: Kill", "walltime", "kill"),
+        ("Memory: {Over: off}", "memory", Memory(Over="off")),
+        ("Memory: {Over: Kill}", "memory", Memory(Over="kill")),
         ("Grace: 0", "grace", 0.0),
         ("Grace: 2.5", "grace", 2.5),
         ("Grace: 1e1", "grace", 10.0),
@@ -466,6 +469,10 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
             "Scheduling: {Backfilling: -1}",
             '1: Scheduling.Backfilling: found "-1", wanted none (0), easy (1), conservative,'
             " or a number of reservations from 2 up; for example Backfilling: easy",
+        ),
+        (
+            "Memory: {Over: no}",
+            '1: Memory.Over: found "no", wanted warn, kill or off; for example Over: warn',
         ),
         (
             "Walltime: wrn",
@@ -972,6 +979,7 @@ good = st.fixed_dictionaries(
         "Emulate": st.booleans(),
         "Allocation": st.fixed_dictionaries({}, optional={"Policy": some_text}),
         "Walltime": st.sampled_from(["warn", "kill", "ignore"]),
+        "Memory": st.fixed_dictionaries({"Over": st.sampled_from(["warn", "kill", "off"])}),
         "Grace": seconds,
         "OnStop": st.sampled_from(["kill", "wait", "requeue"]),
         "Log": paths,

@@ -28,6 +28,11 @@ from vrm.system.ways import WAYS
 # ----------------------------------------------------------------------- the kinds of settings
 # Validators run from the last one in Annotated[...] to the first.
 
+def _over(value: Any) -> Any:
+    """A word; YAML takes a bare `off` for no."""
+    return "off" if value is False else _lower(value)
+
+
 def _backfilling(value: Any) -> Any:
     """A registered name, a number of reservations from 2 on (`3`, `3-kept`), or `module:function`,
     which is loaded, and judged, with the other policies."""
@@ -161,6 +166,8 @@ Walltime = Annotated[
     BeforeValidator(_lower),
     _kind("warn, kill or ignore", "warn"),
 ]
+Over = Annotated[
+    Literal["warn", "kill", "off"], BeforeValidator(_over), _kind("warn, kill or off", "warn")]
 Interrupted = Annotated[
     Literal["requeue", "mark"], BeforeValidator(_lower), _kind("requeue or mark", "requeue")
 ]
@@ -289,6 +296,13 @@ class End(BaseModel):
     fit: Switch = True  # what would not end before by its estimate is not started
 
 
+class Memory(BaseModel):
+    """What becomes of jobs that use more memory than they asked for."""
+
+    model_config = _STRICT
+    over: Over = "warn"  # off = nobody looks
+
+
 class Replay(BaseModel):
     """How a recorded queue is played."""
 
@@ -315,6 +329,7 @@ class Settings(BaseModel):
     licences: Licences = Field(default_factory=dict)  # of the whole run
     allocation: Annotated[Allocation, _group("{Policy: compact}")] = Field(default_factory=_defaults)
     walltime: Walltime = "warn"  # for jobs that outrun their estimate
+    memory: Annotated[Memory, _group("{Over: kill}")] = Field(default_factory=_defaults)
     grace: Seconds = 10.0  # between SIGTERM and SIGKILL
     end: Annotated[End, _group("{Margin: 120}")] = Field(default_factory=_defaults)
     interrupted: Interrupted = "requeue"  # jobs that the end of the allocation interrupts

@@ -140,7 +140,8 @@ class Experiment:
     def expected(self) -> Optional[float]:
         """Seconds that a live experiment takes if every job runs as long as it was estimated to;
         None where that cannot be told. It is what the simulator says."""
-        from vrm.live.nodes.topology import TopologyError, geometry
+        from vrm.live.nodes.geometry import geometry
+        from vrm.live.nodes.topology import TopologyError
         from vrm.simulation.library import choices_of, simulate
         seconds: Dict[Tuple[str, str], float] = {}
         for run in self.plan.runs:

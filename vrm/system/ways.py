@@ -64,14 +64,16 @@ _SLURM_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JOB_ID", "SLURM_JOBID",
 
 def _without_wishes(env: Environment) -> Dict[str, str]:
     """What a Slurm job says of its own tasks (CPUs, memory, distribution) would be taken for
-    options of this step."""
-    return {name: value for name, value in env.items()
+    options of this step. One with GPUs has those of the job: what runs in it could not see others."""
+    gpus = any(name.startswith("SLURM_") and "GPU" in name for name in env)
+    kept = {name: value for name, value in env.items()
             if name in _SLURM_KEPT or not name.startswith(("SLURM_", "SRUN_", "SBATCH_"))}
+    return kept if gpus else {**kept, "SLURM_GRES": "none"}
 
 
 # Alongside everything else that runs there, and taking nothing away from it.
 register(Way("srun", lambda host, timeout: (
-    "srun", "--overlap", "-N1", "-n1", "-w", host, "--cpu-bind=none", "--mem=0", "--gres=none",
+    "srun", "--overlap", "-N1", "-n1", "-w", host, "--cpu-bind=none", "--mem=0",
     "--mpi=none", "--export=ALL", "--quiet"), environment=_without_wishes,
     chosen=lambda env: bool(env.get("SLURM_JOB_ID") and shutil.which("srun", path=env.get("PATH"))),
     own_name="SLURMD_NODENAME"))

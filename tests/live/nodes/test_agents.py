@@ -27,7 +27,7 @@ from conftest import LIMIT, mpirun_environment, wait_until
 from test_topology import EVEN_ODD_THREADS, machine
 from vrm.live.launch.openmpi import OpenMPI
 from vrm.live.launch.srun import Srun
-from vrm.live.nodes import agent
+from vrm.live.nodes import agent, proc
 from vrm.live.nodes.agents import (Affinity, AgentEvent, Agents, NodeDown, NodeLost,
                                    NodeUp, Swept, command_line, is_local, probe)
 from vrm.live.nodes.bindings import compare_affinity
@@ -153,7 +153,7 @@ def test_the_command_of_each_way() -> None:
     assert command_line("n0", "local", 9.6) == (sys.executable, "-I", "-S", AGENT, "120")
     assert command_line("n0", "srun", 9.6) == (
         "srun", "--overlap", "-N1", "-n1", "-w", "n0", "--cpu-bind=none", "--mem=0",
-        "--gres=none", "--mpi=none", "--export=ALL", "--quiet", *words)
+        "--mpi=none", "--export=ALL", "--quiet", *words)
     assert command_line("n0", "ssh", 9.6)[:-1] == (*SSH, "-o", "ConnectTimeout=10", "n0")
     assert shlex.split(command_line("n0", "ssh", 9.6)[-1]) == list(words)
     assert command_line("n0", "ssh", 9.6, ("my", "way"))[:-1] == ("my", "way", "n0")
@@ -186,8 +186,11 @@ def test_an_agents_srun_inherits_nothing_of_the_jobs_tasks() -> None:
     env = {"SLURM_JOB_ID": "5", "SLURM_CPUS_PER_TASK": "4", "SRUN_CPUS_PER_TASK": "4", "A": "b",
            "SLURM_MEM_PER_CPU": "100", "SBATCH_EXPORT": "NONE", "SLURM_CONF": "/c",
            "HWLOC_SYNTHETIC": "pack:1 core:1 pu:1"}
-    assert WAYS["srun"].environment(env) == {"SLURM_JOB_ID": "5", "SLURM_CONF": "/c", "A": "b",
-                                             "HWLOC_SYNTHETIC": "pack:1 core:1 pu:1"}
+    kept = {"SLURM_JOB_ID": "5", "SLURM_CONF": "/c", "A": "b",
+            "HWLOC_SYNTHETIC": "pack:1 core:1 pu:1"}
+    assert WAYS["srun"].environment(env) == {**kept, "SLURM_GRES": "none"}
+    # What it starts needs the job's GPUs, if there are some.
+    assert WAYS["srun"].environment({**env, "SLURM_JOB_GPUS": "2,3", "SLURM_GPUS": "8"}) == kept
     assert WAYS["ssh"].environment(env) == env
 
 
@@ -304,18 +307,6 @@ def test_facts_travel_whole(tmp_path: Path) -> None:
     facts = node_facts(json.loads(json.dumps(said)), "n0")
     assert facts.topology == parse_topology(tmp_path, "n0", range(2, 16), [3, 4, 5])
     assert facts.topology.node.sockets == (1, 2)
-
-
-def test_gpus_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "dev").mkdir()
-    assert agent.count_gpus(tmp_path) == 0
-    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "kfd"):
-        (tmp_path / "dev" / name).touch()
-    for number, gpu in enumerate(("0", "4711", "4712")):
-        folder = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}"
-        folder.mkdir(parents=True)
-        (folder / "gpu_id").write_text(gpu + "\n")
-    assert agent.count_gpus(tmp_path) == 4
 
 
 # --------------------------------------------------------------------------- life of the agents
@@ -631,7 +622,7 @@ def test_a_sweep_outruns_forks(nodes: StandIn, jobs: Jobs) -> None:
     loop.agents.sweep(1)
     swept = loop.next(Swept)
     assert swept.processes >= 1 and swept.left == 0
-    assert not [env for _, env in agent.marked() if os.fsencode(f"VRM_RUN={RUN}") in env]
+    assert not [env for _, env in proc.marked() if os.fsencode(f"VRM_RUN={RUN}") in env]
 
 
 def test_a_run_without_a_mark_is_not_swept(nodes: StandIn) -> None:

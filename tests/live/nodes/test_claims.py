@@ -13,6 +13,7 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.live.nodes import agent
+from vrm.live.nodes import claims as claims_of
 from vrm.live.nodes.agents import Agents
 from vrm.live.nodes.topology import Topology, TopologyError, claimed, read_topology
 
@@ -76,7 +77,7 @@ def test_a_core_to_which_somebody_is_bound_is_taken_last(alone: List[str]) -> No
     first = read_topology().sockets[0][0].cpus
     bound = subprocess.Popen(["sleep", "60"], preexec_fn=lambda: os.sched_setaffinity(0, first))
     try:
-        found = agent.bound_cpus(os.sched_getaffinity(0))
+        found = claims_of.bound_cpus(os.sched_getaffinity(0))
         assert set(first) <= set(found) and all(text.startswith("process ")
                                                 for text in found.values())
     finally:

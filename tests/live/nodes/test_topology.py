@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vrm.live.nodes.topology import (NodeFacts, Topology, TopologyError, cluster_geometry, cpu_quota, fold,
-                                     geometry, parse_cpu_list, parse_synthetic, parse_topology, read_topology)
+from vrm.live.nodes.geometry import cluster_geometry, geometry
+from vrm.live.nodes.topology import (NodeFacts, Topology, TopologyError, cpu_quota, fold, parse_cpu_list,
+                                     parse_synthetic, parse_topology, read_topology)
 from vrm.model import Node
 
 Cores = Sequence[Sequence[int]]  # of one socket: the CPU numbers of each core

@@ -8,7 +8,8 @@ from typing import Any, List, Sequence
 import pytest
 
 from conftest import Site, wait_until
-from vrm.live.nodes.topology import NodeFacts, Topology, cluster_geometry
+from vrm.live.nodes.geometry import cluster_geometry
+from vrm.live.nodes.topology import NodeFacts, Topology
 from vrm.live.site.room import NodesOf, Room
 from vrm.model import Cluster, Job, JobState, Node
 from vrm.model.job import PLAIN

@@ -19,7 +19,7 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import Dict, Mapping, Optional, Sequence, Tuple
 
-from vrm.live.batch.base import SYSTEMS, Answer, PathLike, around, read_text
+from vrm.live.batch.base import SYSTEMS, Answer, PathLike, Share, around, read_text
 from vrm.live.batch.hostfile import parse_hostfile
 from vrm.system.hosts import host_name
 
@@ -42,6 +42,7 @@ class Allocation:
     job: str = ""
     end: Optional[float] = None
     runs: int = 0
+    shares: Mapping[str, Share] = field(default_factory=dict)
 
 
 def find_allocation(env: Mapping[str, str], hostfile: Optional[PathLike] = None) -> Allocation:
@@ -60,11 +61,18 @@ def find_allocation(env: Mapping[str, str], hostfile: Optional[PathLike] = None)
         hosts = batch.hosts(env)
     said = ask(env)
     cores = {host: count for host, count in hosts.items() if count}
-    if batch is not None and hostfile is None:
-        cores.update(batch.granted(said, hosts, lambda argv: _output(argv, env, ANSWER_SECONDS)))
+    shares: Dict[str, Share] = {}
+    if batch is not None:
+        def run(argv: Sequence[str]) -> str:
+            return _output(argv, env, ANSWER_SECONDS)
+
+        if hostfile is None:
+            cores.update(batch.granted(said, hosts, run))
+        shares = {host: share for host, share in batch.shares(env, said, hosts, run).items()
+                  if share != Share()}
     kind = "hostfile" if batch is None or hostfile is not None else batch.name
     return Allocation(kind, tuple(hosts), cores, batch.job_id(env) if batch else "", said.end,
-                      said.runs)
+                      said.runs, shares)
 
 
 def end_of(allocation: Allocation, env: Mapping[str, str]) -> Optional[float]:

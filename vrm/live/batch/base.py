@@ -29,14 +29,34 @@ class WrapperError(ValueError):
 
 
 @dataclass(frozen=True)
+class Share:
+    """What a batch system gives of a node, beside cores: bytes of `memory` (0: not said), the number of
+    `gpus` (None: not said), and their `indices` on the node, whatever number they have inside the job
+    (None: not said)."""
+
+    memory: int = 0
+    gpus: Optional[int] = None
+    indices: Optional[Tuple[int, ...]] = None
+
+    def __add__(self, other: "Share") -> "Share":
+        """Those of two parts of a node."""
+        gpus = None if self.gpus is None and other.gpus is None else (
+            (self.gpus or 0) + (other.gpus or 0))
+        indices = None if self.indices is None and other.indices is None else tuple(
+            sorted({*(self.indices or ()), *(other.indices or ())}))
+        return Share(self.memory + other.memory, gpus, indices)
+
+
+@dataclass(frozen=True)
 class Answer:
     """What a batch system says of a job. `end` is in seconds since the epoch (None: not said),
     `cores` are those granted on the nodes as it names them, `runs` is how often the job was begun
-    (0: not said)."""
+    (0: not said). `shares` are what else is granted there."""
 
     end: Optional[float] = None
     cores: Mapping[str, int] = field(default_factory=dict)
     runs: int = 0
+    shares: Mapping[str, "Share"] = field(default_factory=dict)
 
 
 Question = Tuple[Sequence[str], Callable[[str], Answer]]
@@ -132,6 +152,12 @@ class BatchSystem:
         """The cores of `answer` by the names of `hosts`; `run` gives the output of a command."""
         return {host: answer.cores[host] for host in hosts if answer.cores.get(host)}
 
+    def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
+               run: Callable[[Sequence[str]], str]) -> Dict[str, Share]:
+        """Memory and GPUs that are granted, by the names of `hosts`; of those that are not there nothing
+        is said. `run` gives the output of a command."""
+        return {}
+
     def restarts(self, env: Environment, runs: int) -> int:
         """How often the job was put back into the queue and begun again. `runs` is how often it
         was begun, where its programs say it."""
@@ -224,6 +250,17 @@ def whole(env: Environment, name: str) -> int:
     """The number in a variable, 0 if it holds none."""
     text = env.get(name, "").strip()
     return int(text) if re.fullmatch(r"\d{1,6}", text) else 0
+
+
+def indices_of(text: str, between: str = ",") -> Optional[Tuple[int, ...]]:
+    """The numbers in a list such as `0,2-3`, None if it is none."""
+    numbers: List[int] = []
+    for part in text.strip().split(between):
+        match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part.strip())
+        if not match:
+            return None
+        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(numbers)
 
 
 def epoch(year: int, month: int, day: int, hour: int, minute: int, second: int) -> Optional[float]:

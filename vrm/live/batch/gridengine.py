@@ -1,14 +1,15 @@
 """Grid Engine: nodes from `PE_HOSTFILE`, cores of each in its second column. The end of the job is not
-known.
+known. GPUs that it names on the script's host (`SGE_HGR_gpu`) are those of that host.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Mapping, Optional
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
-from vrm.live.batch.base import (MEND, AllocationError, BatchSystem, Environment, counted, read_text,
-                                 register, slots_of_lines)
+from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Share, counted,
+                                 indices_of, read_text, register, slots_of_lines)
+from vrm.system.hosts import host_name
 
 
 @register
@@ -25,6 +26,13 @@ class GridEngine(BatchSystem):
     def hosts(self, env: Environment) -> Dict[str, int]:
         """With their slots."""
         return gridengine_hosts(env)
+
+    def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
+               run: Callable[[Sequence[str]], str]) -> Dict[str, Share]:
+        """Of a resource map that is called gpu."""
+        indices = indices_of(env.get("SGE_HGR_gpu") or env.get("SGE_HGR_GPU") or "", " ")
+        own = next((host for host in hosts if host.partition(".")[0] == host_name()), "")
+        return {own: Share(gpus=len(indices), indices=indices)} if own and indices else {}
 
     def openmpi_slots(self, env: Environment) -> Optional[Mapping[str, int]]:
         """Open MPI reads the same file."""

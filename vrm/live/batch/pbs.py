@@ -1,6 +1,7 @@
 """OpenPBS, PBS Professional and Torque: nodes from `PBS_NODEFILE`, a line for each process. The cores
 of each and the end are from `qstat -f`; else the lines of a host, `NCPUS` or `PBS_NUM_PPN`, whichever is
-most, and `PBS_WALLTIME` from the start of the job's script.
+most, and `PBS_WALLTIME` from the start of the job's script. GPUs and memory are `ngpus` and `mem` of
+`exec_vnode`, or the lines of `PBS_GPUFILE` (Torque).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Question, Wrapper,
-                                 WrapperError, clock, counted, epoch, read_text, register, slots_of_lines, whole)
+                                 Share, WrapperError, clock, counted, epoch, read_text, register,
+                                 slots_of_lines, whole)
 from vrm.system.hosts import HOST
 
 
@@ -47,17 +49,25 @@ class PBS(BatchSystem):
 
     def granted(self, answer: Answer, hosts: Mapping[str, int], run: Callable[[Sequence[str]], str]
                 ) -> Dict[str, int]:
-        """qstat names vnodes; pbsnodes says on which host they are, where that is not clear."""
-        places = vnode_hosts(answer.cores, hosts)
-        if places is None:
-            unknown = [name for name in answer.cores if _named(name, hosts) is None]
-            known = parse_pbsnodes(run(("pbsnodes", "-v", *unknown))
-                                   if all(map(HOST.fullmatch, unknown)) else "")
-            places = {name: _named(known.get(name, name), hosts) or "" for name in answer.cores}
+        """qstat names vnodes."""
         granted: Dict[str, int] = Counter()
+        places = _places(answer.cores, hosts, run)
         for name, count in answer.cores.items():
             granted[places[name]] += count
         return {host: granted[host] for host in hosts if granted[host]}
+
+    def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
+               run: Callable[[Sequence[str]], str]) -> Dict[str, Share]:
+        """Those of a host's vnodes together. Where one has GPUs, the others have as many as they say."""
+        if not answer.shares:
+            return _of_gpu_file(env, hosts)
+        granted: Dict[str, Share] = {}
+        places = _places(answer.shares, hosts, run)
+        for name, share in answer.shares.items():
+            granted[places[name]] = granted.get(places[name], Share()) + share
+        counted = any(share.gpus is not None for share in granted.values())
+        return {host: Share(share.memory, share.gpus or 0 if counted else None)
+                for host, share in granted.items() if host in hosts}
 
     def attach_command(self, env: Environment) -> Tuple[str, ...]:
         """pbs_attach; none where PBS has no such program, as Torque."""
@@ -141,11 +151,16 @@ def parse_qstat(text: str) -> Answer:
     text = re.sub(r"\n(?:\t|    {5,})", "", text)  # long values go on in the next line
     values = dict(re.findall(r"^\s*([\w.]+) = (.*?)\s*$", text, re.MULTILINE))
     cores: Dict[str, int] = {}
+    shares: Dict[str, Share] = {}
     # (n0:ncpus=8:mem=4gb)+(n1[0]:ncpus=4+n1[1]:ncpus=4): parts of a host are its vnodes.
     for chunk in re.split(r"[()+]+", values.get("exec_vnode", "")):
         vnode = re.match(r"([^:\[\]]+)(?:\[\d+\])?:(?:.*:)?ncpus=(\d+)", chunk)
         if vnode:
             cores[vnode[1]] = cores.get(vnode[1], 0) + int(vnode[2])
+            gpus = re.search(r":ngpus=(\d{1,4})(?=:|$)", chunk)
+            memory = re.search(r":mem=(\d+)([kmgt]?)([bw])(?=:|$)", chunk)
+            shares[vnode[1]] = shares.get(vnode[1], Share()) + Share(
+                _bytes(*memory.groups()) if memory else 0, int(gpus[1]) if gpus else None)
     if not cores:  # Torque: n0/0-7+n1/0,2
         for part in values.get("exec_host", "").split("+"):
             host, _, slots = part.partition("/")
@@ -158,7 +173,12 @@ def parse_qstat(text: str) -> Answer:
     length = parse_duration(values.get("Resource_List.walltime", ""))
     end = start + length if start is not None and length is not None else None
     runs = values.get("run_count", "")
-    return Answer(end, cores, int(runs) if re.fullmatch(r"\d{1,6}", runs) else 0)
+    return Answer(end, cores, int(runs) if re.fullmatch(r"\d{1,6}", runs) else 0, shares)
+
+
+def _bytes(number: str, unit: str, of: str) -> int:
+    """PBS counts in bytes, or words of eight."""
+    return int(number) * 1024 ** " kmgt".index(unit or " ") * (8 if of == "w" else 1)
 
 
 def _named(name: str, hosts: Iterable[str]) -> Optional[str]:
@@ -195,6 +215,33 @@ def parse_pbsnodes(text: str) -> Dict[str, str]:
         if match and vnode:
             hosts[vnode] = match[1]
     return hosts
+
+
+def _places(vnodes: Iterable[str], hosts: Mapping[str, int], run: Callable[[Sequence[str]], str]
+            ) -> Dict[str, str]:
+    """The host of each vnode ("": not known); pbsnodes says it, where it is not clear."""
+    names = list(vnodes)
+    places = vnode_hosts(names, hosts)
+    if places is None:
+        unknown = [name for name in names if _named(name, hosts) is None]
+        known = parse_pbsnodes(run(("pbsnodes", "-v", *unknown))
+                               if all(map(HOST.fullmatch, unknown)) else "")
+        places = {name: _named(known.get(name, name), hosts) or "" for name in names}
+    return places
+
+
+def _of_gpu_file(env: Environment, hosts: Mapping[str, int]) -> Dict[str, Share]:
+    """The GPUs in Torque's file, a line such as `n0-gpu1` for each."""
+    found: Dict[str, Share] = {}
+    try:
+        text = Path(env["PBS_GPUFILE"]).read_text()
+    except (KeyError, OSError):  # no such job, or no such file: nothing is said
+        return {}
+    for host, number in re.findall(r"^(\S+)-gpu(\d{1,3})\s*$", text, re.MULTILINE):
+        name = _named(host, hosts)
+        if name:
+            found[name] = found.get(name, Share()) + Share(0, 1, (int(number),))
+    return {host: found.get(host, Share(gpus=0)) for host in hosts} if found else {}
 
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

@@ -1,5 +1,7 @@
 """Slurm: nodes from `SLURM_JOB_NODELIST`, cores of each from `SLURM_JOB_CPUS_PER_NODE` or the tasks and
-`SLURM_CPUS_PER_TASK`, the end from `squeue`, `scontrol` or `SLURM_JOB_END_TIME`.
+`SLURM_CPUS_PER_TASK`, the end from `squeue`, `scontrol` or `SLURM_JOB_END_TIME`. GPUs and memory of each
+node are from `scontrol show job -d`, which has their indices, else from `SLURM_JOB_GPUS` (the batch
+script's node), `SLURM_GPUS_PER_NODE` and `SLURM_MEM_PER_NODE` or `_PER_CPU`.
 
 Inside a step (srun), the nodes of the step count.
 """
@@ -8,10 +10,10 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
-from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Question, Wrapper,
-                                 WrapperError, clock, epoch, register, whole)
+from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Question, Share,
+                                 Wrapper, WrapperError, clock, epoch, indices_of, register, whole)
 from vrm.system.hosts import MOST_HOSTS, expand
 
 WARNING = 120
@@ -32,7 +34,8 @@ class Slurm(BatchSystem):
     step_wishes = (
         r"SLURM_(CPU_BIND\w*|CPUS_PER_TASK|CORE_SPEC|DISTRIBUTION|EXACT|EXCLUSIVE|HINT|HOSTFILE"
         r"|MEM_BIND\w*|MULTI_PROG|NNODES|NPROCS|NTASKS(_PER_\w+)?|OVERCOMMIT|THREADS_PER_CORE|WHOLE)"
-        r"|SRUN_CPUS_PER_TASK|SLURM_TRES_PER_TASK")
+        r"|SRUN_CPUS_PER_TASK|SLURM_TRES_(PER_TASK|BIND)|SLURM_GPUS(_PER_(NODE|SOCKET|TASK))?"
+        r"|SLURM_GPU_(BIND|FREQ)|SLURM_NTASKS_PER_GPU|SLURM_(CPUS|MEM)_PER_GPU")
     submit = "sbatch"
     directive = "SBATCH"
     script_help = "for sbatch"
@@ -53,6 +56,28 @@ class Slurm(BatchSystem):
         """As it was when the job began: administrators extend jobs."""
         end = env.get("SLURM_JOB_END_TIME", "")
         return float(end) if re.fullmatch(r"\d{1,12}", end) else None
+
+    def shares(self, env: Environment, answer: Answer, hosts: Mapping[str, int],
+               run: Callable[[Sequence[str]], str]) -> Dict[str, Share]:
+        """Where the job asked for no GPU, it has none on nodes of which Slurm gives out GPUs, and all
+        on others."""
+        memory = _memory(env, hosts)
+        job = self.job_id(env)
+        gpus = any(env.get(name) for name in _GPUS)
+        # The id becomes a word of a command line: it must look like one.
+        if not gpus or not re.fullmatch(r"[\w.]+", job):
+            given = parse_gres(run(("sinfo", "-h", "-N", "-n", ",".join(hosts), "-o", "%N %G")))
+            return {host: Share(memory.get(host, 0), 0 if given.get(host) else None) for host in hosts}
+        found = parse_shares(run(("scontrol", "show", "job", "-d", job)))
+        if found:
+            return {host: Share(share.memory or memory.get(host, 0), share.gpus or 0, share.indices)
+                    for host, share in ((host, found.get(host, Share())) for host in hosts)}
+        each = re.search(r"(\d{1,4})$", env.get("SLURM_GPUS_PER_NODE", "")
+                         or env.get("SLURM_GPUS_ON_NODE", ""))
+        own = indices_of(env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS") or "")
+        return {host: Share(memory.get(host, 0), len(own), own)
+                if own is not None and host == env.get("SLURMD_NODENAME")
+                else Share(memory.get(host, 0), int(each[1]) if each else None) for host in hosts}
 
     def restarts(self, env: Environment, runs: int) -> int:
         """Slurm counts them itself."""
@@ -154,6 +179,63 @@ def slurm_counts(env: Mapping[str, str], name: str, hosts: int) -> List[int]:
         raise AllocationError(f"{name}: `{text}` is for {len(counts)} nodes, and "
                               f"SLURM_JOB_NODELIST names {hosts}; {MEND}")
     return counts
+
+
+_GPUS = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE",
+         "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_SOCKET")
+"""One of them at least is set in a job that asked for GPUs."""
+
+
+def _memory(env: Environment, hosts: Mapping[str, int]) -> Dict[str, int]:
+    """Bytes of memory that the environment says are granted; 0 in it stands for all of a node."""
+    each = _mebibytes(env.get("SLURM_MEM_PER_NODE", ""))
+    if each:
+        return dict.fromkeys(hosts, each * 2**20)
+    of_cpu = _mebibytes(env.get("SLURM_MEM_PER_CPU", ""))
+    cpus = slurm_counts(env, "SLURM_JOB_CPUS_PER_NODE", len(_expanded(env, "SLURM_JOB_NODELIST"))
+                        ) if env.get("SLURM_JOB_NODELIST") else []
+    if not of_cpu or not cpus:
+        return {}
+    return {host: of_cpu * number * 2**20
+            for host, number in zip(_expanded(env, "SLURM_JOB_NODELIST"), cpus) if host in hosts}
+
+
+def _mebibytes(text: str) -> int:
+    """A size in MiB, as Slurm has it, or with a unit behind; 0 if it is none."""
+    match = re.fullmatch(r"(\d{1,9})([MGT]?)", text.strip())
+    return int(match[1]) * 1024 ** ["", "G", "T"].index(match[2].strip("M")) if match else 0
+
+
+def parse_shares(text: str) -> Dict[str, Share]:
+    """Memory and GPUs on each node in what `scontrol show job -d JOB` prints, in lines such as
+    `Nodes=n[1-2] CPU_IDs=0-3 Mem=4096 GRES=gpu:a100:2(IDX:0,3)`."""
+    found: Dict[str, Share] = {}
+    for match in re.finditer(r"^\s+Nodes=(\S+) CPU_IDs=\S* Mem=(\d+) ?(?:GRES(?:_IDX)?=(\S*))?", text,
+                             re.MULTILINE):
+        gpus, sure = 0, True
+        indices: List[int] = []
+        for number, listed in re.findall(
+                r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)(?:\(IDX:([\d,-]+)\))?", match[3] or ""):
+            gpus += int(number)
+            indices += indices_of(listed) or ()
+            sure = sure and bool(listed)
+        try:
+            nodes = expand(match[1])
+        except ValueError:
+            continue
+        for node in nodes:  # a node has a line for each part of a job of several
+            found[node] = found.get(node, Share()) + Share(
+                int(match[2]) * 2**20, gpus, tuple(indices) if sure and indices else None)
+    return found
+
+
+def parse_gres(text: str) -> Dict[str, bool]:
+    """Whether Slurm gives out GPUs of each node, by what `sinfo -h -N -o "%N %G"` prints."""
+    found: Dict[str, bool] = {}
+    for line in text.splitlines():
+        node, _, gres = line.strip().partition(" ")
+        found[node] = found.get(node, False) or bool(re.search(r"(^|,)gpu[:(]", gres.strip()))
+    return found
 
 
 def parse_slurm_time(text: str) -> Optional[float]:

@@ -51,6 +51,7 @@ class Desk:
         self.cluster = site.cluster
         self.scheduler = site.scheduler
         self.launcher = site.launcher
+        self.visible = site.visible
         self.room = site.room
         self.place = Place.here(site.allocation)
         self.begin(self.new_state())

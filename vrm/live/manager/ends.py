@@ -121,6 +121,7 @@ class Ends:
         supervisor's next job, too, and must not be touched."""
         desk, job = self.desk, running.job
         del desk.running[job.id]
+        self.watch.forget_memory(job.id)
         desk.state.vacate(job.id)
         self.leftovers |= not clean or self.beyond(running)
         outcome = Outcome(job, state, reason, running.booking, running.start.backfilled,

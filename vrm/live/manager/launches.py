@@ -70,7 +70,7 @@ class Launches:
                 self._no_room(start.job, f"{error.filename or desk.run_directory.directory}: "
                                          f"{error.strerror}")
                 continue
-            running.bindings_due = now + BINDINGS_AFTER
+            running.bindings_due = running.memory_due = now + BINDINGS_AFTER
             self.untold.append(start)
 
     def _no_room(self, job: Job, why: str) -> None:
@@ -91,11 +91,13 @@ class Launches:
         desk, job = self.desk, booking.job
         payload = job.payload.own(desk.state.entry(job.id).details.index)
         paths = desk.run_directory.files(job.app, job.id)
+        program, arguments, table = desk.visible.wrapped(
+            booking, desk.cluster.nodes, desk.settings.applications.program(job.app),
+            payload.arguments, payload.variables, Path(paths.rankfile).with_suffix(".gpus"))
         launch = desk.launcher.command(
-            job.id, desk.settings.applications.program(job.app),
-            list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes, paths.rankfile,
-            payload.arguments, payload.variables)
-        for path, text in launch.files.items():
+            job.id, program, list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes,
+            paths.rankfile, arguments, payload.variables)
+        for path, text in (*launch.files.items(), *table.items()):
             self._write(path, text)
         return LaunchRequest(job.id, launch.argv, launch.env,
                              payload.directory or self.workplace,

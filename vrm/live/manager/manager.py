@@ -263,6 +263,7 @@ class Manager:
         if now >= self.adoption.deadline(now) - 0.05:
             self._adopt(now)
         self.nodes.check_bindings(now)
+        self.nodes.follow_memory(now)
         if now >= (self._snapshot_earliest if desk.dirty else self._snapshot_latest):
             self._write_snapshot(now)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Dict, List, Optional
 
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.running import Running
+from vrm.live.nodes.agents import MemoryUse
 from vrm.live.nodes.nodewatch import Bound, Down, Left, NodeWatch, Unsure, Up
+from vrm.model import AnyPlacement
+from vrm.model.amounts import said
+from vrm.model.job import Request
 from vrm.scheduling import Start
 
 
@@ -39,6 +44,8 @@ class Nodes:
             elif isinstance(event, Bound):
                 self.ends.records.found(event.job_id, event.check)
                 self._judge_bindings(event.job_id, event.check.state)
+            elif isinstance(event, MemoryUse):
+                self._memory(event)
             elif isinstance(event, Left):
                 desk.tell("warning", f"#{event.job_id}: {event.processes} process(es) outlived it "
                                      f"on {event.host} and were killed"
@@ -61,6 +68,46 @@ class Nodes:
             if held.running.booking.placement.node_set >> event.node & 1:
                 held.running.why = f"node {name} is down"
                 ends.release_verdict(held, "node")
+
+    def _memory(self, event: MemoryUse) -> None:
+        """What a job has of memory on a node, or that this is too much."""
+        desk, running = self.desk, self.desk.running.get(event.job_id)
+        if running is None:
+            return
+        running.memory = max(running.memory, event.memory)
+        if not event.over or running.intent:
+            return
+        job, placement = running.job, running.booking.placement
+        allowed = self._limits(placement, job.request)[event.host]
+        why = (f"it used {event.memory / 2**30:.3g} GiB of memory on {event.host}, and asked for "
+               f"{said('memory', allowed)} there")
+        if desk.settings.memory.over == "kill":
+            desk.tell("warning", f"#{job.id} {job.app}: {why}; ending it (Memory: {{Over: kill}})")
+            running.why = why
+            self.ends.end_job(running, "memory")
+        else:
+            desk.tell("warning", f"#{job.id} {job.app}: {why}")
+
+    def _limits(self, placement: AnyPlacement, request: Request) -> Dict[str, int]:
+        """The bytes of memory that a job asked for on each of its nodes; none where it asked for none."""
+        each, once = (dict(amounts).get("memory", 0) for amounts in (request.per_task,
+                                                                      request.per_node))
+        if not each and not once:
+            return {}
+        nodes = self.desk.cluster.nodes
+        return {nodes[node].name: each * tasks + once
+                for node, tasks in placement.ranks_by_node(nodes)}
+
+    def follow_memory(self, now: float) -> None:
+        """Follow the memory of jobs that run for a while and have asked for some."""
+        if self.desk.settings.memory.over == "off":
+            return
+        for running in self.desk.running.values():
+            if now >= running.memory_due and not running.former and not running.away:
+                running.memory_due = math.inf
+                limits = self._limits(running.booking.placement, running.job.request)
+                if limits:
+                    self.watch.follow_memory(running.job.id, limits)
 
     def close(self, node: int, until: Optional[float] = None) -> None:
         """Nothing starts on a node any more, or `until` then."""

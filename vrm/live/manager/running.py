@@ -32,6 +32,8 @@ class Running:
     why: str = ""                        # more about the intent: which node was lost
     bindings_due: float = math.inf
     binding: str = "unchecked"           # whether its ranks are where they should be
+    memory_due: float = 0.0              # when to begin to follow its memory
+    memory: int = 0                      # the most bytes that it had on a node, as far as was seen
     former: Optional[Cluster] = None     # on which it runs, where its nodes are not all here now
 
     @property

@@ -7,6 +7,7 @@ that wait, since a job that failed may have been interrupted.
 | done nothing to it | otherwise | failed, or interrupted, see `running.Held` |
 | sent it a signal, because ... | before the signal, with 0 | completed |
 | of its walltime | in whatever way, with 0 too | timeout |
+| of its memory | the same | failed |
 | of `vrm cancel`, of `vrm stop` or a signal at vrm | the same | cancelled |
 | of the allocation's end, a lost node, `vrm requeue` | the same | it waits again |
 
@@ -47,6 +48,7 @@ def verdict(intent: str, status: Optional[ExitStatus], why: str = "",
         "interrupted": (JobState.CANCELLED, "the end of the allocation interrupted it"),
         "requeue": (JobState.CANCELLED, "requeued by its user"),
         "binding": (JobState.FAILED, "its ranks were not where they should be"),
+        "memory": (JobState.FAILED, why or "it used more memory than it asked for"),
         "node": (JobState.FAILED, why or "a node of it is down"),
     }.get(intent, (JobState.FAILED, status.describe() if status else unknown))
 

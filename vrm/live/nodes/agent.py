@@ -1,5 +1,6 @@
 """The agent of one node: runs there, and tells vrm of the node and of the jobs' processes on it.
-One file, the standard library only, Python 3.6 or newer: `python -I -S agent.py SILENCE [WISH]`, the wish for cores of `Claim`.
+The standard library only, Python 3.6 or newer: `python -I -S agent.py SILENCE [WISH [DEVICES]]`, the wish
+for cores of `claims.Claim`, and what `of_devices` takes, as JSON.
 
 Started by `vrm.live.nodes.agents` through ssh, srun or as a child, it speaks lines of JSON on its
 standard input and output. It first says what the node is, without being asked. It ends at the
@@ -12,6 +13,8 @@ without either side being told). Jobs are never touched by its end.
 | `{"number": 1, "ask": "ping"}` | `{"vrm": 1, "number": 1}` |
 | `{"number": 2, "ask": "affinity", "run": R, "job": J, "ranks": 4, "variables": [...], "patience": 30}` | `{"vrm": 1, "number": 2, "ranks": {"0": "0-3", ...}}`: the CPUs that each rank of the job may use, as soon as there are so many ranks here, at the latest after `patience` seconds |
 | `{"number": 3, "ask": "sweep", "run": R, "job": J}` | `{"vrm": 1, "number": 3, "processes": 5, "left": 0}`: all processes of the job (of the run, if `job` is null) have been killed, so many, and these did not die |
+| `{"number": 4, "ask": "memory", "run": R, "job": J, "limit": 4096}` | `{"vrm": 1, "number": 4, "memory": 5000, "over": true}`, again and again: the most bytes that the job's processes here had together so far; as soon as that is over the limit, and when it has grown by a tenth |
+| `{"number": 0, "ask": "forget", "run": R, "job": J}` | the job has ended: nothing more is said of its memory |
 
 Processes are found by `VRM_RUN` and `VRM_JOB_ID` in the environment they were started with. A
 rank is a process with one of `variables` there; if it has started others, the outermost counts.
@@ -26,11 +29,19 @@ import time
 # The C module itself: `signal` imports enum, a tenth of the agent's start.
 import _signal as signal
 
+if __name__ == "__main__":
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import claims
+    import devices
+    import proc
+else:
+    from vrm.live.nodes import claims, devices, proc
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing would be another tenth
-    from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+    from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
-    Process = Tuple[int, int]  # number, and start time in clock ticks since the boot
+    from vrm.live.nodes.proc import Process
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
@@ -40,8 +51,12 @@ SWEEP_PAUSE = 0.01
 SWEEP_SECONDS = 3.0
 """Seconds between two looks of a sweep, and after which what is left counts as immortal."""
 
-ROUNDS = 10
-"""How often processes are listed in one look at them; new ones come all the time on a busy node."""
+NO_LIMIT = 1 << 60
+"""Bytes from which on a limit of a control group (version 1) is none."""
+
+MEMORY_PAUSE, MEMORY_SHARE = 2.0, 200.0
+"""Seconds between two looks at the memory of jobs, and how many times as long as the look itself took
+they are at least."""
 
 LINE = 1 << 20
 """Bytes in which any request fits."""
@@ -105,21 +120,6 @@ def widen() -> "Set[int]":
     return os.sched_getaffinity(0) | mask
 
 
-def count_gpus(root: "Any" = "/") -> int:
-    """How many GPUs the node has: NVIDIA's by their device files, AMD's by the kernel's list."""
-    root = os.fspath(root)
-    nvidia = len(_numbered(root, "dev", "nvidia"))
-    amd = 0
-    if os.path.exists(os.path.join(root, "dev/kfd")):
-        for node in _numbered(root, "sys/class/kfd/kfd/topology/nodes", ""):
-            try:
-                with open(os.path.join(root, node, "gpu_id")) as file:
-                    amd += file.read().strip() not in ("", "0")  # 0 is the CPU's own entry
-            except OSError:
-                continue
-    return nvidia + amd
-
-
 def read_memory(root: "Any" = "/") -> "Tuple[int, int]":
     """Bytes of memory: all, and what could be used now; 0 where the kernel does not say."""
     sizes = {}
@@ -135,258 +135,79 @@ def read_memory(root: "Any" = "/") -> "Tuple[int, int]":
     return total, sizes.get("MemAvailable:", total)
 
 
-def facts(wish: str = "") -> "Dict[str, Any]":
+def memory_limit(root: "Any" = "/") -> int:
+    """Bytes of memory that the control groups of this process allow, 0 for no limit. Version 1 and 2 of
+    control groups are read, with all groups above."""
+    root = os.fspath(root)
+    limits = []
+    for line in _text(os.path.join(root, "proc/self/cgroup")).splitlines():
+        _, controllers, group = (line.split(":", 2) + ["", ""])[:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        place = group.strip("/")
+        while True:
+            for name in (("sys/fs/cgroup", "memory.max"),
+                         ("sys/fs/cgroup/memory", "memory.limit_in_bytes")):
+                text = _text(os.path.join(root, name[0], place, name[1]))
+                limits += [int(text)] if text.isdigit() else []
+            if not place:
+                break
+            place = place.rpartition("/")[0]
+    return min((limit for limit in limits if limit < NO_LIMIT), default=0)
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:  # files differ between kernels, machines and containers
+        return ""
+
+
+def of_devices(wanted: "Mapping[str, Any]", environment: "Mapping[str, str]",
+               root: "Any" = "/") -> "Dict[str, Any]":
+    """What the facts say of GPUs. `wanted` may have `stand_ins` (a directory, for the node that is
+    called `host`), what the batch system says (`indices` or `count`, see `devices.choose`), `claim`
+    (no other vrm may have them), and `again`: the names of those that this run has claimed before,
+    which it is to hold again."""
+    try:
+        found = (devices.stand_ins(wanted["stand_ins"], wanted.get("host", ""))
+                 if wanted.get("stand_ins") else devices.find(root))
+    except devices.DeviceError as error:
+        return {"devices": [], "fault": str(error)}
+    hold = claims.hold_device if wanted.get("claim") else None
+    again = wanted.get("again")
+    if again is None:
+        chosen, trouble = devices.choose(found, environment, wanted.get("indices"),
+                                         wanted.get("count"), hold, devices.opens)
+    else:
+        # An agent that has lost its vrm may hold them still: no other vrm can have them.
+        chosen, trouble = devices.choose(
+            [device for device in found if devices.name_of(device) in again], environment,
+            wanted.get("indices"))
+        for device in chosen:
+            claims.hold_device(device)
+    return {"devices": chosen, "lacking": trouble}
+
+
+def facts(wish: str = "", wanted: "Optional[Mapping[str, Any]]" = None) -> "Dict[str, Any]":
     """What the node is: all that `vrm.live.nodes.topology.node_facts` makes its answer of. `wish` is that
-    of `Claim`; what it claims is held as long as this process lives."""
+    of `claims.Claim`, `wanted` that of `of_devices`; what they claim is held as long as this process
+    lives."""
     mask = os.sched_getaffinity(0)
     cpuset = widen()
     os.sched_setaffinity(0, mask)
     total, available = read_memory()
     files, synthetic = read_files(), os.environ.get("HWLOC_SYNTHETIC", "")
     said = {"files": files, "cpuset": sorted(cpuset), "mask": sorted(mask),
-            "synthetic": synthetic, "memory": total,
-            "available": available, "gpus": count_gpus(), "boot": _boot()}
+            "synthetic": synthetic, "memory": total, "limit": memory_limit(),
+            "available": available, "boot": _text("/proc/sys/kernel/random/boot_id")}
+    said.update(of_devices(wanted or {}, os.environ))
     if wish and not synthetic:
-        claim = Claim(files, mask, wish)
+        claim = claims.Claim(files, mask, wish)
         if claim.cpus is not None:
             said.update(claimed=claim.cpus, shared=claim.trouble)
     return said
-
-
-_CLAIMS: "List[Any]" = []  # sockets that hold claims, until this process ends
-
-
-class Claim:
-    """Cores of this node that no other vrm takes, where the batch system has granted a number of
-    them and not said which. `wish` is that number, or the CPUs of an earlier claim (`cpus:0,4`)
-    which is to be held again. `cpus` are what was claimed (None: all may be used, nothing was
-    claimed), `trouble` says why they are others, or fewer, than wished for.
-
-    A claim is the name of a socket, which one process of this machine can have at a time and
-    which goes with the process, of whatever user it is. Cores to which processes of others are
-    bound come last.
-    """
-
-    def __init__(self, files: "Dict[str, str]", mask: "Set[int]", wish: str) -> None:
-        self.cpus: "Optional[List[int]]" = None
-        self.trouble = ""
-        cores = _cores(files, mask)
-        again = [int(cpu) for cpu in wish[5:].split(",")] if wish.startswith("cpus:") else None
-        if again is not None:
-            # An agent that has lost its vrm may hold them still: no other vrm can have them.
-            for core in cores:
-                if core[0] in again:
-                    _hold(core[0])
-            self.cpus = again
-            return
-        wanted = max(1, int(wish))
-        if wanted >= len(cores):
-            return
-        bound = bound_cpus(mask)
-        free = [core for core in cores if not any(cpu in bound for cpu in core)]
-        used = [core for core in cores if core not in free]
-        claimed: "List[List[int]]" = []
-        taken = 0
-        for core in free + used:
-            if len(claimed) == wanted:
-                break
-            if not _hold(core[0]):
-                taken += 1
-                continue
-            claimed.append(core)
-            if core in used:
-                self.trouble = "CPU {} is used although {} is bound to it".format(
-                    core[0], next(bound[cpu] for cpu in core if cpu in bound))
-        self.cpus = sorted(cpu for core in claimed for cpu in core)
-        if len(claimed) < wanted:
-            self.trouble = ("{} core(s) are granted to this job, and of the {} that are seen there "
-                            "{} are taken by other vrm".format(wanted, len(cores), taken))
-
-
-def _cores(files: "Dict[str, str]", mask: "Set[int]") -> "List[List[int]]":
-    """The CPUs of each core that may be used, by the kernel's files; the lowest first."""
-    cores: "Dict[str, List[int]]" = {}
-    for cpu in sorted(mask):
-        folder = "cpu/cpu{}/topology/".format(cpu)
-        siblings = (files.get(folder + "core_cpus_list")
-                    or files.get(folder + "thread_siblings_list") or str(cpu))
-        cores.setdefault(siblings, []).append(cpu)
-    return sorted(cores.values())
-
-
-def _hold(cpu: int) -> bool:
-    """Claim a core by its lowest CPU; False when another process has it."""
-    import socket  # only here: a third of the agent's start
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        claim.bind("\0vrm-core-{}".format(cpu))
-    except OSError:
-        claim.close()
-        return False
-    _CLAIMS.append(claim)
-    return True
-
-
-def bound_cpus(mask: "Set[int]") -> "Dict[int, str]":
-    """The CPUs to which processes are bound, but for those of runs of vrm (whose claims count), and
-    what is bound there."""
-    bound: "Dict[int, str]" = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or _environment(int(name)):
-            continue
-        listed = allowed_cpus(int(name))
-        if listed is None or not _has_command(name):
-            continue
-        cpus = {cpu for part in listed.split(",")
-                for cpu in range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)}
-        if not mask <= cpus:
-            for cpu in cpus & mask:
-                bound.setdefault(cpu, "process {}".format(name))
-    return bound
-
-
-def _has_command(pid: str) -> bool:
-    """Whether a process is none of the kernel's own."""
-    try:
-        with open("/proc/{}/cmdline".format(pid), "rb") as file:
-            return bool(file.read(1))
-    except OSError:
-        return False
-
-
-def _boot() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-# ----------------------------------------------------------------------------------- processes
-
-
-def read_stat(pid: int) -> "Optional[Tuple[int, int]]":
-    """A process's parent and start time, or None when there is no such process."""
-    try:
-        with open("/proc/{}/stat".format(pid), "rb", 0) as file:
-            text = file.read(4096)
-    except OSError:
-        return None
-    # The program's name is in brackets and may itself hold brackets, spaces and newlines.
-    fields = text.rpartition(b")")[2].split()
-    return int(fields[1]), int(fields[19])
-
-
-def _environment(pid: int) -> "List[bytes]":
-    """What a process of some run was started with; nothing of other processes, of other users'
-    and of dead ones."""
-    try:
-        with open("/proc/{}/environ".format(pid), "rb", 0) as file:
-            text = file.read()
-    except OSError:
-        return []
-    # Nearly all processes: no need to take the text apart.
-    return text.split(b"\0") if b"VRM_RUN=" in text else []
-
-
-def marked() -> "Iterator[Tuple[Process, List[bytes]]]":
-    """The processes of all runs with their environment, the newest first: so a process that
-    always goes on in a child of its own is met before it has gone.
-
-    Those that have come in the meantime are looked at as well, ROUNDS times at most: else a child
-    could be missed that has come since and whose parent has gone.
-    """
-    known: "Set[int]" = set()
-    for _ in range(ROUNDS):
-        numbers = {int(name) for name in os.listdir("/proc") if name.isdigit()} - known
-        known |= numbers
-        for pid in sorted(numbers, reverse=True):
-            if not _environment(pid):
-                continue
-            stat = read_stat(pid)
-            # Once more: the number may have gone to another process before its start was read.
-            environment = _environment(pid)
-            if stat is not None and environment:
-                yield (pid, stat[1]), environment
-        if not numbers:
-            break
-
-
-def marks(run: str, job: "Optional[int]") -> "List[bytes]":
-    """What all processes of a job, or of a whole run, have in their environment."""
-    run_mark = [os.fsencode("VRM_RUN=" + run)]
-    return run_mark + ([] if job is None else [os.fsencode("VRM_JOB_ID={}".format(job))])
-
-
-def kill(process: "Process") -> None:
-    """SIGKILL to this very process, never to a later one with its number."""
-    pid, started = process
-    handle = None
-    try:
-        # The handle (Linux 5.3) holds on to one process: check it, then signal it, no race.
-        if hasattr(os, "pidfd_open"):
-            try:
-                handle = os.pidfd_open(pid)
-            except ProcessLookupError:
-                return
-            except OSError:
-                handle = None
-        stat = read_stat(pid)
-        if stat is None or stat[1] != started:
-            return
-        if handle is not None:
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-        else:
-            os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # gone, or somebody else's
-    finally:
-        if handle is not None:
-            os.close(handle)
-
-
-def _rank(environment: "List[bytes]", name: bytes) -> "Optional[int]":
-    """The whole number behind `name`, None if there is none."""
-    # All that a batch script starts inherits one that says 0: ranks have it in a step.
-    if name == b"SLURM_PROCID=" and not any(
-            entry.startswith(b"SLURM_STEP_ID=") for entry in environment):
-        return None
-    for entry in environment:
-        if entry.startswith(name) and entry[len(name):].isdigit():
-            return int(entry[len(name):])
-    return None
-
-
-def _outermost(processes: "Set[Process]") -> int:
-    """The one that has started the others: none of them is above it; if there are several,
-    the oldest."""
-    if len(processes) > 1:
-        numbers = {pid for pid, _ in processes}
-        roots = [process for process in processes if not _below(process[0], numbers)]
-        processes = set(roots) or processes
-    return min(processes, key=lambda process: (process[1], process[0]))[0]
-
-
-def _below(pid: int, numbers: "Set[int]") -> bool:
-    """Whether a process has one of these above it."""
-    stat = read_stat(pid)
-    while stat is not None and stat[0] > 1:
-        if stat[0] in numbers:
-            return True
-        stat = read_stat(stat[0])
-    return False
-
-
-def allowed_cpus(pid: int) -> "Optional[str]":
-    """The CPUs that a process may use, as the kernel lists them; None when it is gone."""
-    try:
-        with open("/proc/{}/status".format(pid)) as file:
-            for line in file:
-                if line.startswith("Cpus_allowed_list:"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass  # gone
-    return None
 
 
 # ------------------------------------------------------------------------------- what is asked
@@ -397,7 +218,7 @@ class Affinity:
 
     def __init__(self, request: "Dict[str, Any]", now: float) -> None:
         self.number = request["number"]
-        self.marks = marks(str(request["run"]), int(request["job"]))
+        self.marks = proc.marks(str(request["run"]), int(request["job"]))
         self.wanted = int(request["ranks"])
         self.variables = [os.fsencode(name + "=") for name in request["variables"]]
         self.until = now + float(request["patience"])
@@ -409,7 +230,7 @@ class Affinity:
     def see(self, process: "Process", environment: "List[bytes]") -> None:
         """One process of the job."""
         for variable in self.variables:
-            rank = _rank(environment, variable)
+            rank = proc.rank_of(environment, variable)
             if rank is not None:
                 self.found.setdefault(variable, {}).setdefault(rank, set()).add(process)
 
@@ -420,7 +241,7 @@ class Affinity:
         """
         variable = next((name for name in self.variables if name in self.found), b"")
         for rank, processes in self.found.get(variable, {}).items():
-            cpus = allowed_cpus(_outermost(processes))
+            cpus = proc.allowed_cpus(proc.outermost(processes))
             if cpus is not None:
                 self.ranks[rank] = cpus
         self.found = {}
@@ -439,7 +260,7 @@ class Sweep:
     def __init__(self, request: "Dict[str, Any]", now: float) -> None:
         self.number = request["number"]
         job = request["job"]
-        self.marks = marks(str(request["run"]), None if job is None else int(job))
+        self.marks = proc.marks(str(request["run"]), None if job is None else int(job))
         self.until = now + SWEEP_SECONDS
         self.due = now
         self.killed: "Set[Process]" = set()
@@ -448,7 +269,7 @@ class Sweep:
 
     def see(self, process: "Process", environment: "List[bytes]") -> None:
         """One process of the job: killed at once, before it has gone on in another."""
-        kill(process)
+        proc.kill(process)
         self.killed.add(process)
         self.met += 1
 
@@ -463,12 +284,49 @@ class Sweep:
         return {"number": self.number, "processes": len(self.killed), "left": self.left}
 
 
+class Memory:
+    """Follows the memory of a job's processes until it is told to forget them. What processes share is
+    counted for each of them first; the exact sum (see `proc.proportional`) is taken where that is more
+    than has been said, or than the limit. `due`: when to look next."""
+
+    def __init__(self, request: "Dict[str, Any]", now: float) -> None:
+        self.number = request["number"]
+        self.marks = proc.marks(str(request["run"]), int(request["job"]))
+        self.limit = int(request["limit"])
+        self.due = now
+        self.found: "List[int]" = []
+        self.most = 0
+        self.said = 0
+        self.over = False
+
+    def see(self, process: "Process", environment: "List[bytes]") -> None:
+        """One process of the job."""
+        self.found.append(process[0])
+
+    def looked(self, now: float) -> bool:
+        """All processes have been seen: never the last time."""
+        found, self.found = self.found, []
+        if sum(map(proc.resident, found)) > min(1.1 * self.said, self.limit):
+            self.most = max(self.most, sum(map(proc.proportional, found)))
+        crossed = self.most > self.limit and not self.over
+        if crossed or self.most > 1.1 * self.said:
+            self.over, self.said = self.most > self.limit, self.most
+            say(self.answer())
+        self.due = now + MEMORY_PAUSE
+        return False
+
+    def answer(self) -> "Dict[str, Any]":
+        """The most that there was."""
+        return {"number": self.number, "memory": self.most, "over": self.over}
+
+
 def look(tasks: "List[Any]", now: float) -> None:
     """Look through all processes once, for all tasks that are due, and answer what is done."""
     due = [task for task in tasks if task.due <= now]
     if not due:
         return
-    for process, environment in marked():
+    began = now
+    for process, environment in proc.marked():
         for task in due:
             if all(mark in environment for mark in task.marks):
                 task.see(process, environment)
@@ -477,6 +335,10 @@ def look(tasks: "List[Any]", now: float) -> None:
         if task.looked(now):
             tasks.remove(task)
             say(task.answer())
+    end = time.monotonic()
+    for task in due:
+        if isinstance(task, Memory):
+            task.due = max(task.due, end + MEMORY_SHARE * (end - began))
 
 
 def say(answer: "Dict[str, Any]") -> None:
@@ -494,6 +356,12 @@ def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float) -> None:
         say({"number": request["number"]})
     elif kind == "affinity":
         tasks.append(Affinity(request, now))
+    elif kind == "memory":
+        tasks.append(Memory(request, now))
+    elif kind == "forget":
+        marks = proc.marks(str(request["run"]), int(request["job"]))
+        tasks[:] = [task for task in tasks
+                    if not isinstance(task, Memory) or task.marks != marks]
     elif kind == "sweep":
         sweep = Sweep(request, now)
         for task in list(tasks):  # a job that is swept gets no more ranks
@@ -503,12 +371,12 @@ def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float) -> None:
         tasks.append(sweep)
 
 
-def serve(silence: float, wish: str = "") -> None:
-    """Answer requests until the end of the input, or until nobody has spoken for so long. `wish` is
-    that of `Claim`."""
+def serve(silence: float, wish: str = "", wanted: str = "") -> None:
+    """Answer requests until the end of the input, or until nobody has spoken for so long. `wish` and
+    `wanted` are those of `facts`, the latter as JSON."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # batch systems warn all steps of a job
-    say({"facts": facts(wish)})
+    say({"facts": facts(wish, json.loads(wanted or "{}"))})
     tasks: "List[Any]" = []
     unread = b""
     heard = time.monotonic()
@@ -536,6 +404,6 @@ def serve(silence: float, wish: str = "") -> None:
 
 if __name__ == "__main__":
     try:
-        serve(float(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "")
+        serve(float(sys.argv[1]), *sys.argv[2:4])
     except BrokenPipeError:
         pass  # vrm has gone

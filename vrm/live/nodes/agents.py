@@ -38,8 +38,8 @@ from itertools import count
 from typing import (Any, Collection, Deque, Dict, FrozenSet, Iterable, List, Mapping, Optional,
                     Sequence, Tuple, Union)
 
-from vrm.live.nodes import agent
-from vrm.live.nodes.topology import NodeFacts, Topology, TopologyError, node_facts, parse_cpu_list
+from vrm.live.nodes import agent, devices
+from vrm.live.nodes.topology import Gpu, NodeFacts, Topology, TopologyError, node_facts, parse_cpu_list
 from vrm.system.hosts import host_name
 from vrm.system.ways import WAYS, choose
 
@@ -87,8 +87,8 @@ class NodeUp:
         return self.facts.memory
 
     @property
-    def gpus(self) -> int:
-        """The number of its GPUs."""
+    def gpus(self) -> Tuple[Gpu, ...]:
+        """The GPUs that this run may use."""
         return self.facts.gpus
 
 
@@ -128,7 +128,17 @@ class Swept:
     left: int = 0
 
 
-AgentEvent = Union[NodeUp, NodeLost, NodeDown, Affinity, Swept]
+@dataclass(frozen=True)
+class MemoryUse:
+    """The most bytes of memory that a job's processes on a node had so far; `over`: more than it may."""
+
+    host: str
+    job_id: int
+    memory: int
+    over: bool
+
+
+AgentEvent = Union[NodeUp, NodeLost, NodeDown, Affinity, Swept, MemoryUse]
 
 
 # --------------------------------------------------------------------------- the way to a node
@@ -233,8 +243,9 @@ class Agents:
 
     `run` is the mark of the run's processes, needed before ranks are asked for or swept. `reach`
     is auto, or one of `vrm.system.ways`; `command` goes in the place of ssh, and `attach` adds its sessions to the
-    batch job (see `command_line`); `env` is the environment of ssh and srun. `timeout`: seconds in which a node must answer. Times given and
-    returned are of the clock time.monotonic.
+    batch job (see `command_line`); `env` is the environment of ssh and srun. `granted` are cores to be
+    claimed on a node, `wanted` what is said to its agent of GPUs (see `agent.of_devices`). `timeout`:
+    seconds in which a node must answer. Times given and returned are of the clock time.monotonic.
     """
 
     def __init__(self, hosts: Iterable[str], reach: str = "auto",
@@ -242,7 +253,8 @@ class Agents:
                  command: Sequence[str] = (), run: str = "", ping: Optional[float] = None,
                  pauses: Tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE),
                  fan_out: int = FAN_OUT, attach: Sequence[str] = (),
-                 granted: Optional[Mapping[str, int]] = None) -> None:
+                 granted: Optional[Mapping[str, int]] = None,
+                 wanted: Optional[Mapping[str, Mapping[str, Any]]] = None) -> None:
         env = dict(os.environ if env is None else env)
         self.run = run
         self.reach = "ssh" if command else choose(reach, env)
@@ -250,6 +262,7 @@ class Agents:
         self._command = tuple(command)
         self._attach = tuple(attach)
         self._wishes = {host: str(cores) for host, cores in (granted or {}).items()}
+        self._devices = {host: dict(wanted) for host, wanted in (wanted or {}).items()}
         self.env = WAYS[self.reach].environment(env)
         self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping, *pauses, fan_out)
         self._nodes = {host: _Node(host, "local" if is_local(host, env) else self.reach)
@@ -340,6 +353,26 @@ class Agents:
                                  "ranks": ranks, "variables": list(variables),
                                  "patience": patience})
 
+    def follow_memory(self, job_id: int, limits: Mapping[str, int]) -> None:
+        """Follow the memory of a job until it is to be forgotten: `limits` are its nodes with the bytes
+        that it may have there. A node gives a `MemoryUse` each time that it has grown much, and as soon
+        as it has grown too large."""
+        for host, limit in limits.items():
+            node = self._nodes.get(host)
+            if node is not None and node.up is not False:
+                self._ask(node, {"ask": "memory", "run": self.run, "job": job_id, "limit": limit})
+
+    def forget_memory(self, job_id: int, hosts: Iterable[str]) -> None:
+        """A job has ended whose memory was followed."""
+        for host in hosts:
+            node = self._nodes.get(host)
+            if node is None:
+                continue
+            node.asked = {number: request for number, request in node.asked.items()
+                          if (request["ask"], request["job"]) != ("memory", job_id)}
+            if node.state == _ANSWERS:
+                self._send(node, {"number": 0, "ask": "forget", "run": self.run, "job": job_id})
+
     def sweep(self, job_id: Optional[int], hosts: Optional[Iterable[str]] = None) -> None:
         """Kill all processes of a job on some nodes, or on all; of the whole run if it is None.
 
@@ -362,8 +395,8 @@ class Agents:
 
     def unanswered(self, up_only: bool = True) -> int:
         """Questions without an answer yet, by default without those to nodes that are down."""
-        return sum(len(node.asked) for node in self._nodes.values()
-                   if node.up is not False or not up_only)
+        return sum(request["ask"] != "memory" for node in self._nodes.values()
+                   if node.up is not False or not up_only for request in node.asked.values())
 
     def ways(self, program: str) -> Dict[str, Tuple[str, ...]]:
         """The commands that start a program of Python (its file) on the other nodes, by their
@@ -427,9 +460,11 @@ class Agents:
     # Connecting and losing.
 
     def _connect(self, node: _Node, now: float) -> None:
-        wish = self._wishes.get(node.host)
+        words = [self._wishes.get(node.host, "")]
+        if self._devices.get(node.host):
+            words.append(json.dumps(self._devices[node.host], separators=(",", ":")))
         argv = command_line(node.host, node.reach, self.timeout, self._command,
-                            (agent.__file__, str(SILENCE), *([wish] if wish else [])),
+                            (agent.__file__, str(SILENCE), *(words if any(words) else [])),
                             self._attach)
         try:
             # A session of its own: a Ctrl-C at the terminal is for vrm alone.
@@ -602,11 +637,20 @@ class Agents:
                 if answer["facts"].get("claimed"):  # the same ones, if it is connected to again
                     self._wishes[node.host] = "cpus:" + ",".join(
                         map(str, answer["facts"]["claimed"]))
+                wanted = self._devices.get(node.host, {})
+                if wanted.get("claim") and node.state == _ANSWERS:
+                    wanted.setdefault("again", [devices.name_of(device)
+                                                for device in answer["facts"]["devices"]])
                 return
             node.pinged, node.failures, node.due = False, 0, now + self._timing.ping
-            request = node.asked.pop(answer["number"], None)
+            request = node.asked.get(answer["number"])
             if request is None:
                 return
+            if request["ask"] == "memory":  # which is asked on
+                self._ready.append(MemoryUse(node.host, request["job"], int(answer["memory"]),
+                                             bool(answer["over"])))
+                return
+            del node.asked[answer["number"]]
             if request["ask"] == "affinity":
                 ranks = {int(rank): parse_cpu_list(cpus)
                          for rank, cpus in answer["ranks"].items()}
@@ -663,11 +707,12 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 def probe(hosts: Iterable[str], reach: str = "auto", env: Optional[Mapping[str, str]] = None,
-          timeout: float = 10.0, command: Sequence[str] = ()
+          timeout: float = 10.0, command: Sequence[str] = (),
+          wanted: Optional[Mapping[str, Mapping[str, Any]]] = None
           ) -> Tuple[Dict[str, NodeFacts], Dict[str, str]]:
     """Ask all hosts at the same time what they are: the facts of those that answer, and the
-    reasons of those that do not. Leaves nothing running."""
-    agents = Agents(hosts, reach, env, timeout, command)
+    reasons of those that do not. Leaves nothing running. `wanted` is that of `Agents`."""
+    agents = Agents(hosts, reach, env, timeout, command, wanted=wanted)
     try:
         return agents.settle()
     finally:

@@ -11,11 +11,11 @@ import math
 import select
 import time
 from dataclasses import dataclass, field
-from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Union
+from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from vrm.live.nodes.agents import Affinity, Agents, NodeDown, NodeLost, NodeUp, Swept
+from vrm.live.nodes.agents import Affinity, Agents, MemoryUse, NodeDown, NodeLost, NodeUp, Swept
 from vrm.live.nodes.bindings import BindingCheck, compare_affinity
-from vrm.live.nodes.topology import Topology
+from vrm.live.nodes.topology import Gpu, Topology
 from vrm.model import AnyPlacement, Cluster, RankSlot
 
 CLOSING_SECONDS = 5.0
@@ -63,7 +63,7 @@ class Left:
     immortal: int
 
 
-NodeEvent = Union[Down, Unsure, Up, Bound, Left]
+NodeEvent = Union[Down, Unsure, Up, Bound, Left, MemoryUse]
 
 
 @dataclass
@@ -79,20 +79,23 @@ class NodeWatch:
     """Watches the nodes of a cluster through their agents (None: nothing is watched).
 
     `topologies` by node name; `variables` show the rank in a process's environment; `here` is
-    the name of this machine in the cluster.
+    the name of this machine in the cluster; `gpus` by node name are those that are given to jobs.
     """
 
     def __init__(self, agents: Optional[Agents], cluster: Cluster,
-                 topologies: Mapping[str, Topology], variables: Sequence[str], here: str = "") -> None:
+                 topologies: Mapping[str, Topology], variables: Sequence[str], here: str = "",
+                 gpus: Optional[Mapping[str, Sequence[Gpu]]] = None) -> None:
         self._agents = agents
         self._cluster = cluster
         self._topologies = topologies
         self._variables = tuple(variables)
         self._here = here
+        self._gpus = dict(gpus or {})
         self._hosts = [node.name for node in cluster.nodes]
         self._alone = set(self._hosts) == {here}  # then nobody need look where a job is
         self._index = {host: number for number, host in enumerate(self._hosts)}
         self._questions: Dict[int, _Question] = {}
+        self._following: Dict[int, Tuple[str, ...]] = {}
         self._down: Set[int] = set()
         self._unsure: Set[int] = set()
         # The one agent of a single machine starts when it is first asked something.
@@ -119,6 +122,8 @@ class NodeWatch:
         for event in self._agents.events():
             if isinstance(event, Affinity):
                 events += self._answered(event.job_id, event.host, event.ranks)
+            elif isinstance(event, MemoryUse):
+                events.append(event)
             elif isinstance(event, Swept):
                 if event.job_id is not None and event.processes:
                     events.append(Left(event.job_id, event.host, event.processes, event.left))
@@ -146,6 +151,10 @@ class NodeWatch:
             if event.topology != self._topologies.get(event.host):
                 self._down.add(node)
                 return [Down(node, "it has come back with other cores than before")]
+            gone = [gpu.name for gpu in self._gpus.get(event.host, ()) if gpu not in event.gpus]
+            if gone:
+                self._down.add(node)
+                return [Down(node, f"it has come back without {', '.join(gone)}")]
             self._down.discard(node)
             return [Up(node)]
         told: List[NodeEvent] = [] if node in self._down else [Down(node, event.reason)]
@@ -189,6 +198,23 @@ class NodeWatch:
         del self._questions[job_id]
         return [Bound(job_id, compare_affinity(question.slots, self._cluster.nodes,
                                                self._topologies, question.found))]
+
+    # How much memory jobs use.
+
+    def follow_memory(self, job_id: int, limits: Mapping[str, int]) -> None:
+        """Follow the memory of a job, which may have so many bytes on each of its nodes, for a
+        `MemoryUse` from time to time."""
+        if self._agents is not None and limits:
+            self._awake = True
+            self.deadline = 0.0
+            self._following[job_id] = tuple(limits)
+            self._agents.follow_memory(job_id, limits)
+
+    def forget_memory(self, job_id: int) -> None:
+        """The job has ended."""
+        hosts = self._following.pop(job_id, ())
+        if self._agents is not None and hosts:
+            self._agents.forget_memory(job_id, hosts)
 
     # What jobs leave behind.
 

@@ -1,4 +1,5 @@
-"""What machines offer to a run: sockets, cores and their CPU numbers, memory, GPUs, a CPU quota.
+"""What machines offer to a run: sockets, cores and their CPU numbers, memory, GPUs, a CPU quota. What a
+run makes of it is in `vrm.live.nodes.geometry`.
 
 Read from the kernel's own files under /sys and /proc, with no other tool: those of this machine,
 or those that an agent (`vrm.live.nodes.agent`) sends from a node.
@@ -32,7 +33,6 @@ from vrm.model import Node
 from vrm.system.hosts import host_name
 
 PathLike = Union[str, "os.PathLike[str]"]
-Size = Union[str, int]
 Cpus = FrozenSet[int]
 
 SYSTEM = "sys/devices/system"
@@ -118,18 +118,40 @@ class Topology:
 
 
 @dataclass(frozen=True)
-class NodeFacts:
-    """What a node has: its cores, bytes of memory (all, and what was free at the time), GPUs.
+class Gpu:
+    """A GPU that a run may use: its `kind` and `index` on its node, the `word` by which programs are
+    told to use it, its `uuid` ("": not known) and the socket of the model that it is nearest to (-1: not
+    known). See `vrm.live.nodes.devices`."""
 
-    `boot` names the time since its last boot; `warning` says what could not be understood.
+    kind: str
+    index: int
+    word: str
+    uuid: str = ""
+    socket: int = -1
+
+    @property
+    def name(self) -> str:
+        """Such as `nvidia0`."""
+        return f"{self.kind}{self.index}"
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What a node has: its cores; bytes of memory (all, what was free at the time, and the `limit` of the
+    control groups there, 0 for none); the GPUs that this run may use.
+
+    `boot` names the time since its last boot; `warning` says what could not be understood, and
+    `lacking` why there are fewer GPUs than there should be.
     """
 
     topology: Topology
     memory: int = 0
     available: int = 0
-    gpus: int = 0
+    gpus: Tuple[Gpu, ...] = ()
     boot: str = ""
     warning: str = ""
+    limit: int = 0
+    lacking: str = ""
 
 
 # ------------------------------------------------------------------------------- this machine
@@ -180,21 +202,33 @@ def node_facts(said: Mapping[str, Any], host: str) -> NodeFacts:
         if said.get("claimed") is not None:
             topology = claimed(topology, said["claimed"])
             warning = str(said.get("shared", "")) or warning
-        return NodeFacts(topology, int(said["memory"]), int(said["available"]), int(said["gpus"]),
-                         str(said["boot"]), warning)
+        if said.get("fault"):
+            raise TopologyError(str(said["fault"]))
+        return NodeFacts(topology, int(said["memory"]), int(said["available"]),
+                         gpus_of(said["devices"], topology), str(said["boot"]), warning,
+                         int(said["limit"]), str(said.get("lacking", "")))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TopologyError(f"its agent sent facts that cannot be read ({error!r}); do all nodes "
                             "see the same version of vrm?") from error
 
 
-def claim(wanted: int) -> Tuple[Topology, str]:
-    """This machine with the cores that `agent.Claim` gets for this process, and why these are not
-    those that were wished for ("" if they are). Raises TopologyError when all are taken."""
-    machine = read_topology()
-    if machine.synthetic:
-        return machine, ""
-    made = agent.Claim(agent.read_files(), os.sched_getaffinity(0), str(wanted))
-    return (machine if made.cpus is None else claimed(machine, made.cpus)), made.trouble
+def gpus_of(devices: Sequence[Mapping[str, Any]], topology: Topology) -> Tuple[Gpu, ...]:
+    """The GPUs in an agent's facts: those near the CPUs of one socket alone are that socket's. Where
+    GPUs of two kinds have the same index, all are numbered through."""
+    found = []
+    indices = [int(said["index"]) for said in devices]
+    for place, said in enumerate(devices):
+        socket = said["socket"]
+        if socket is None:
+            near = parse_cpu_list(str(said["cpus"]))
+            sockets = {number for number, cores in enumerate(topology.sockets)
+                       if any(not near.isdisjoint(core.cpus) for core in cores)}
+            socket = sockets.pop() if len(sockets) == 1 else -1
+        found.append(Gpu(str(said["kind"]),
+                         place if len(set(indices)) < len(indices) else indices[place],
+                         str(said["word"]), str(said["uuid"]),
+                         int(socket) if int(socket) < len(topology.sockets) else -1))
+    return tuple(found)
 
 
 def claimed(topology: Topology, cpus: Iterable[int]) -> Topology:
@@ -436,135 +470,3 @@ def _quota(folder: Path) -> Optional[float]:
     if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
         return int(words[0]) / int(words[1])
     return None  # `max` or -1
-
-
-# ----------------------------------------------------------------------------------- geometry
-
-
-def geometry(nodes: Size = "auto", sockets: Size = "auto", cores: Size = "auto",
-             emulate: bool = False, topology: Optional[Topology] = None
-             ) -> Tuple[List[Node], bool]:
-    """The nodes of the wished cluster, and whether they are emulated.
-
-    Each size is a number or `auto`, which is what the machine has. A cluster that is smaller
-    than the machine uses its first sockets and cores. A larger one is emulated if `emulate`
-    allows it (its nodes are then n0, n1, ...), else TopologyError.
-    """
-    machine = topology or read_topology()
-    found = cluster_geometry([machine.host], {machine.host: NodeFacts(machine)},
-                             nodes, sockets, cores, emulate)
-    return list(found.nodes), found.emulated
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """The nodes of a run and their topologies by name. An `emulated` cluster has none: all of
-    its nodes are this machine. `warnings` say what is used otherwise than it might seem.
-    `granted` are all nodes of the allocation; one that does not answer counts as like the first
-    that does."""
-
-    nodes: Tuple[Node, ...]
-    topologies: Mapping[str, Topology]
-    emulated: bool = False
-    warnings: Tuple[str, ...] = ()
-    granted: Tuple[Node, ...] = ()
-
-
-MOST_CORES = 10_000_000
-"""Cores of the largest cluster that is made."""
-
-
-def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
-                     nodes: Size = "auto", sockets: Size = "auto", cores: Size = "auto",
-                     emulate: bool = False, granted: Optional[Mapping[str, int]] = None,
-                     failed: Optional[Mapping[str, str]] = None) -> Geometry:
-    """The wished cluster on the nodes of an allocation.
-
-    `hosts` in the allocation's order, `facts` of those that answered, `failed` the reasons of
-    those that did not: they are left out with a warning, unless none is left. `granted` are the
-    cores that the batch system gives on a host. Where the probe sees more, the first so many are
-    used (a batch system that confines jobs shows them no other).
-
-    `nodes`, `sockets` and `cores` are numbers or `auto`, which is what there is: nodes may
-    differ. Smaller numbers take the first nodes, sockets and cores. Larger ones give nodes n0,
-    n1 ... emulated on this machine if `emulate` allows it, else TopologyError.
-    """
-    granted, failed = granted or {}, failed or {}
-    wanted_nodes = _size("Nodes", nodes) or len(hosts)
-    wanted_sockets, wanted_cores = _size("Sockets", sockets), _size("Cores", cores)
-    answered = [host for host in hosts if host in facts]
-    if wanted_nodes * (wanted_sockets or 1) * (wanted_cores or 1) > MOST_CORES:
-        raise TopologyError(f"Nodes, Sockets and Cores ask for more than {MOST_CORES} cores in all; "
-                            "make them smaller, or write auto")
-    if not answered:
-        raise TopologyError("no node of the allocation answers: " + "; ".join(
-            f"{host}: {failed.get(host, 'not asked')}" for host in hosts))
-    warnings = [f"{host} is left out: {failed.get(host, 'not asked')}"
-                for host in hosts if host not in facts]
-    chosen, shapes, complaint = [], {}, ""
-    for host in answered[:wanted_nodes]:
-        machine, text = _granted(host, facts[host].topology, granted.get(host))
-        warnings += [part for part in (facts[host].warning and
-                                       f"{host}: {facts[host].warning}", text) if part]
-        shape = _wanted_shape(machine, wanted_sockets, wanted_cores)
-        chosen.append(Node(host, shape))
-        shapes[host] = machine
-        if not complaint and not (len(shape) <= len(machine) and all(
-                wanted <= there for wanted, there in zip(shape, machine))):
-            complaint = (f"this machine is 1 node of {_shape(machine)} usable cores"
-                         if len(hosts) == 1 else f"{host} has {_shape(machine)} usable cores")
-    first = shapes[chosen[0].name]
-    if wanted_nodes > len(hosts) and not complaint:
-        complaint = (f"this machine is 1 node of {_shape(first)} usable cores" if len(hosts) == 1
-                     else f"the allocation has {len(hosts)} nodes")
-    if not complaint:
-        like = facts[answered[0]].topology
-        silent = [Node(host, _wanted_shape(_granted(host, like, granted.get(host))[0],
-                                           wanted_sockets, wanted_cores))
-                  for host in hosts if host not in facts]
-        return Geometry(tuple(chosen), {host: facts[host].topology for host in shapes},
-                        warnings=tuple(warnings), granted=(*chosen, *silent)[:wanted_nodes])
-    shape = _wanted_shape(first, wanted_sockets, wanted_cores)
-    if emulate:
-        return Geometry(tuple(Node(f"n{i}", shape) for i in range(wanted_nodes)), {}, True,
-                        tuple(warnings))
-    raise TopologyError(
-        f"Nodes, Sockets and Cores ask for {wanted_nodes} node(s) of {_shape(shape)} cores; "
-        f"{complaint}. Make them smaller, or write auto; or add `Emulate: true` to run the ranks "
-        "oversubscribed and unbound")
-
-
-def _wanted_shape(machine: Sequence[int], sockets: int, cores: int) -> Tuple[int, ...]:
-    """Cores of each wanted socket; 0 stands for what the machine has."""
-    return tuple(cores or (machine[i] if i < len(machine) else max(machine))
-                 for i in range(sockets or len(machine)))
-
-
-def _granted(host: str, topology: Topology, cores: Optional[int]) -> Tuple[Tuple[int, ...], str]:
-    """Cores of each socket that may be used when so many are granted, and a warning if these
-    are fewer than there are."""
-    sockets = topology.node.sockets
-    if cores is None or cores >= sum(sockets):
-        return sockets, ""
-    cut, left = [], max(cores, 1)
-    for size in sockets:
-        cut += [min(size, left)] if left else []
-        left -= min(size, left)
-    return tuple(cut), (f"{host}: {cores} of the {sum(sockets)} cores that are seen there are "
-                        "granted to this job, and the first ones are used")
-
-
-def _size(key: str, value: Size) -> int:
-    """The number, or 0 for auto."""
-    if value == "auto":
-        return 0
-    if not isinstance(value, int) or value < 1:
-        raise TopologyError(f"{key}: found {value!r}, wanted auto or a whole number from 1 up")
-    return value
-
-
-def _shape(sockets: Sequence[int]) -> str:
-    """`2 x 4` for two sockets of four cores, `2+4` when they differ."""
-    if len(set(sockets)) == 1:
-        return f"{len(sockets)} x {sockets[0]}"
-    return "+".join(map(str, sockets))

@@ -17,9 +17,11 @@ from vrm.config.schema import Settings, load
 from vrm.live.batch.allocation import find_allocation
 from vrm.live.batch.base import AllocationError, with_scripts
 from vrm.live.launch.base import Launcher, LaunchError, make_launcher
-from vrm.live.nodes.topology import TopologyError, cluster_geometry
+from vrm.live.nodes.geometry import cluster_geometry
+from vrm.live.nodes.topology import TopologyError
 from vrm.live.site.classes import declared
 from vrm.live.site.doctor import Finding, ask_nodes
+from vrm.live.site.granted import stand_ins
 from vrm.live.site.setup import application_fault, describe, distrusted, make_scheduler
 from vrm.model import Cluster, Infeasible, Job
 from vrm.model.job import resolved
@@ -110,7 +112,8 @@ def _cluster(settings: Settings, env: Mapping[str, str], sizes: Dict[str, Size],
         described = bool(sizes) or (alone and "auto" not in own.values())
         shape = cluster_geometry(allocation.hosts, found, own["nodes"], own["sockets"],
                                  own["cores"], settings.emulate or described, allocation.cores,
-                                 failed)
+                                 failed, {host: share.memory for host, share in
+                                          allocation.shares.items()}, stand_ins(env), described)
     except (AllocationError, TopologyError) as error:
         report.usable = False
         report.add("wrong", "nodes", str(error))
@@ -127,14 +130,14 @@ def _cluster(settings: Settings, env: Mapping[str, str], sizes: Dict[str, Size],
             shutil.which(system.submit) for system in with_scripts()):
         report.add("note", "nodes", "checked for this machine alone, outside of a batch job",
                    "for 4 nodes: vrm check --nodes 4 (--sockets and --cores, if they differ)")
-    return Cluster(nodes, settings.licences)
+    return Cluster(nodes)
 
 
 def _described(settings: Settings, machine: str, report: Report) -> Cluster:
     """The cluster of a machine file; ConfigError."""
     found = read_machine(machine)
     report.add("ok", "nodes", f"{describe(settings, found.nodes, False)} ({machine})")
-    return Cluster(found.nodes, found.licences)
+    return Cluster(found.nodes)
 
 
 def _launcher(settings: Settings, report: Report) -> Optional[Launcher]:

@@ -36,9 +36,7 @@ def declared(settings: Settings, nodes: Sequence[Node]) -> Tuple[Tuple[Node, ...
                 warnings.append(f"{node.name}: {amount:g} {name} by NodeClasses, {there:g} found: "
                                 f"{there:g} are used")
             amounts[name] = amount if there is None else min(amount, there)
-        devices = {name: each[:int(amounts[name])] if name in amounts else each
-                   for name, each in node.devices.items()}
-        found.append(replace(node, resources=amounts, devices=devices,
+        found.append(replace(node, resources=amounts,
                              features=node.features | frozenset(said.features)))
     for number, each in enumerate(settings.node_classes):
         if number not in used:

@@ -25,9 +25,11 @@ from vrm.live.batch.base import AllocationError
 from vrm.live.launch.base import LaunchError, make_launcher
 from vrm.live.nodes import agent
 from vrm.live.nodes.agents import probe
-from vrm.live.nodes.topology import (NodeFacts, Topology, TopologyError, cluster_geometry, cpu_quota,
-                                     node_facts, read_topology)
+from vrm.live.nodes.geometry import cluster_geometry
+from vrm.live.nodes.topology import (Gpu, NodeFacts, Topology, TopologyError, cpu_quota, node_facts,
+                                     read_topology)
 from vrm.live.site.classes import declared
+from vrm.live.site.granted import said_of_devices, stand_ins
 from vrm.live.site.setup import application_fault, describe, make_scheduler, run_directory
 from vrm.model import Cluster, Node
 from vrm.scheduling import make_policy
@@ -94,7 +96,9 @@ def _machine(settings: Settings) -> List[Finding]:
         findings += _node(host, found.get(host), failed.get(host, ""))
     try:
         wished = cluster_geometry(allocation.hosts, found, settings.nodes, settings.sockets,
-                                  settings.cores, settings.emulate, allocation.cores, failed)
+                                  settings.cores, settings.emulate, allocation.cores, failed,
+                                  {host: share.memory for host, share in allocation.shares.items()},
+                                  stand_ins(os.environ))
     except TopologyError as error:
         return [*findings, Finding("wrong", "cluster", str(error))]
     said = {f"{host} is left out: {reason}" for host, reason in failed.items()}
@@ -102,7 +106,7 @@ def _machine(settings: Settings) -> List[Finding]:
     findings += [Finding("note", "cluster", warning) for warning in (*wished.warnings, *told)
                  if warning not in said]
     try:
-        make_scheduler(settings, Cluster(nodes, settings.licences))
+        make_scheduler(settings, Cluster(nodes))
     except ConfigError as error:
         return [*findings, *(Finding("wrong", "scheduling", str(p)) for p in error.problems)]
     return [*findings, Finding("note" if wished.emulated else "ok", "cluster",
@@ -126,13 +130,14 @@ def _owned(allocation: Allocation) -> str:
 def ask_nodes(allocation: Allocation, settings: Settings
               ) -> Tuple[Dict[str, NodeFacts], Dict[str, str]]:
     """What the nodes of an allocation answer; this machine alone needs nobody to ask."""
+    wanted = said_of_devices(allocation, os.environ, claim=False)
     if allocation.kind == "machine":
-        said = node_facts(agent.facts(), allocation.hosts[0])
+        said = node_facts(agent.facts("", wanted[allocation.hosts[0]]), allocation.hosts[0])
         return {allocation.hosts[0]: said}, {}
     reach = settings.hosts.reach
     command = () if isinstance(reach, str) else reach
     return probe(allocation.hosts, reach if isinstance(reach, str) else "auto", os.environ,
-                 settings.hosts.timeout, command)
+                 settings.hosts.timeout, command, wanted)
 
 
 def _node(host: str, facts: Optional[NodeFacts], reason: str) -> List[Finding]:
@@ -142,9 +147,22 @@ def _node(host: str, facts: Optional[NodeFacts], reason: str) -> List[Finding]:
     sockets = facts.topology.node.sockets
     parts = [f"{len(sockets)} socket(s) of {'+'.join(map(str, sockets))} core(s)"
              + ", emulated (HWLOC_SYNTHETIC)" * facts.topology.synthetic,
-             f"{facts.available / 2**30:.0f} of {facts.memory / 2**30:.0f} GiB free"]
-    parts += [f"{facts.gpus} GPU(s)"] * (facts.gpus > 0)
-    return [Finding("ok", "node", f"{host}: {', '.join(parts)}")]
+             f"{facts.available / 2**30:.0f} of {facts.memory / 2**30:.0f} GiB free"
+             + f", limited to {facts.limit / 2**30:.1f} GiB" * bool(facts.limit)]
+    parts += [_gpus(facts)] * bool(facts.gpus)
+    lacking = [Finding("note", "GPUs", f"{host}: {facts.lacking}",
+                       "see what the batch system gives this job, or who else runs there")
+               ] if facts.lacking else []
+    return [Finding("ok", "node", f"{host}: {', '.join(parts)}"), *lacking]
+
+
+def _gpus(facts: NodeFacts) -> str:
+    """`2 GPU(s): nvidia0 (socket 0, GPU-0123), nvidia1`."""
+    def of(gpu: Gpu) -> str:
+        more = [f"socket {gpu.socket}"] * (gpu.socket >= 0) + [gpu.uuid] * bool(gpu.uuid)
+        return gpu.name + (f" ({', '.join(more)})" if more else "")
+
+    return f"{len(facts.gpus)} GPU(s): {', '.join(map(of, facts.gpus))}"
 
 
 def _shape(topology: Topology) -> str:

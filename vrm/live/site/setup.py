@@ -6,7 +6,7 @@ Everything that can be checked before the first job is checked here, and told at
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -18,10 +18,14 @@ from vrm.live.batch.adoption import Adoption
 from vrm.live.batch.allocation import attach_command, batch_job, batch_system, end_of, find_allocation
 from vrm.live.batch.base import AllocationError
 from vrm.live.launch.base import Launcher, LaunchError, make_launcher
+from vrm.live.launch.visible import Visible
+from vrm.live.nodes import agent
 from vrm.live.nodes.agents import Agents, is_local
+from vrm.live.nodes.geometry import cluster_geometry
 from vrm.live.nodes.nodewatch import NodeWatch
-from vrm.live.nodes.topology import NodeFacts, TopologyError, claim, cluster_geometry, read_topology
+from vrm.live.nodes.topology import TopologyError, node_facts
 from vrm.live.site.classes import declared, described
+from vrm.live.site.granted import said_of_devices, stand_ins
 from vrm.live.site.room import NodesOf, Room
 from vrm.live.spawn import runner
 from vrm.live.spawn.remote import Relay
@@ -42,7 +46,7 @@ class Site:
     epoch seconds, None for never. `watch` watches the nodes, `relay` starts on them what the
     launcher does not, `warnings` tell what is used
     otherwise than it might seem. `room` says which jobs the nodes can take, `adoption` adds jobs
-    to the batch job.
+    to the batch job, `visible` shows their GPUs to tasks.
     """
 
     cluster: Cluster
@@ -56,6 +60,7 @@ class Site:
     relay: Optional[Relay] = None
     warnings: Tuple[str, ...] = ()
     adoption: Adoption = field(default_factory=lambda: Adoption(()))
+    visible: Visible = field(default_factory=lambda: Visible({}))
 
 
 def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
@@ -89,7 +94,7 @@ def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
     heatmap = scheduler.policy.heatmap
 
     def on(nodes: Sequence[Node]) -> NodesOf:
-        return make_policy(settings.rules.policy, Cluster(nodes, settings.licences), heatmap,
+        return make_policy(settings.rules.policy, Cluster(nodes), heatmap,
                            settings.rules.node_order).nodes
 
     return Room(scheduler, cluster.nodes, on, granted)
@@ -165,22 +170,23 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
     # A number of cores of a node, which the batch system has granted without saying which.
     granted = allocation.cores if batch_system(env) == allocation.kind and watch else {}
     single = (here,) == allocation.hosts  # then this process itself holds the claims
+    wanted = said_of_devices(allocation, env, watch)
     agents = Agents(allocation.hosts, env=env, timeout=settings.hosts.timeout, attach=attach,
-                    granted={} if single else granted,
+                    granted={} if single else granted, wanted=wanted,
                     **({"reach": reach} if isinstance(reach, str) else {"command": reach}))
     try:
         if single:
-            machine, trouble = (claim(granted[here]) if granted.get(here)
-                                else (read_topology(), ""))
-            found = {here: NodeFacts(replace(machine, host=here), warning=trouble)}
+            found = {here: node_facts(agent.facts(str(granted.get(here, "")), wanted.get(here, {})), here)}
             failed: Mapping[str, str] = {}
         else:
             found, failed = agents.settle()
         wished = cluster_geometry(allocation.hosts, found, settings.nodes, settings.sockets,
-                                  settings.cores, settings.emulate, allocation.cores, failed)
+                                  settings.cores, settings.emulate, allocation.cores, failed,
+                                  {host: share.memory for host, share in allocation.shares.items()},
+                                  stand_ins(env))
         agents.drop(set(allocation.hosts) - {node.name for node in wished.nodes})
         nodes, told = declared(settings, wished.nodes)
-        cluster = Cluster(nodes, settings.licences)
+        cluster = Cluster(nodes)
         scheduler = make_scheduler(settings, cluster)
         launcher = make_launcher(settings.launcher, emulated=wished.emulated,
                                  topologies=wished.topologies or None, base=env)
@@ -196,12 +202,13 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
     if not watched:
         agents.close()
     watcher = NodeWatch(agents if watched else None, cluster, wished.topologies,
-                        launcher.rank_variables, here)
+                        launcher.rank_variables, here, wished.gpus)
     room = make_room(settings, cluster, scheduler, declared(settings, wished.granted)[0])
+    visible = Visible(wished.gpus, list(settings.launcher.environment), not launcher.rank_variables)
     return Site(cluster, wished.emulated, scheduler, launcher, room,
                 batch_job(env, allocation.runs),
                 (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
-                relay, (*wished.warnings, *told), Adoption(attach, env))
+                relay, (*wished.warnings, *told), Adoption(attach, env), visible)
 
 
 def leads_outside(directory: Path, app: str, programs: Mapping[str, Path] = MappingProxyType({})

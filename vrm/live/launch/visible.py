@@ -1,0 +1,106 @@
+"""Which GPUs the tasks of a job see: its own, each task its share of them, whatever the launcher.
+
+The job's program is started by a small script (`visible.sh`), which looks up its task in a table
+and sets the variables of `vrm.live.nodes.devices.VARIABLES`. It runs last, within the task: what a batch
+system sets for its steps, or mpirun passes on, is set before, and would be for all tasks of a node
+alike. AMD's runtimes filter by two variables, one inside the other: the outer one
+(ROCR_VISIBLE_DEVICES) is set, and the inner ones are removed.
+
+| a job that | sees |
+|---|---|
+| asks for GPUs by `gpus_per_task` | in each task its own, in the order of tasks; a launcher that starts one process for all tasks (`direct`) shows it all of them |
+| asks by `gpus_per_node` | in each task all that it has on the node |
+| asks for none and has its nodes for itself (`exclusive`, or under compact and spare) | what it would without vrm: all |
+| asks for none and may share a node that has GPUs | none |
+| runs on nodes without GPUs | what it would without vrm |
+
+Whoever sets one of the variables for a job or in `Launcher.Environment` decides for jobs that ask for
+none. For those that ask, vrm does.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Dict, List, Mapping, Sequence, Tuple
+
+from vrm.live.launch.base import PathLike
+from vrm.live.nodes.devices import VARIABLES
+from vrm.live.nodes.topology import Gpu
+from vrm.model import Booking, Node
+from vrm.model.node import CORES
+
+SCRIPT = str(Path(__file__).with_name("visible.sh"))
+
+NOTHING = {"ZE_AFFINITY_MASK": "4095"}
+"""What hides all devices where an empty value would show them all: the index of none."""
+
+
+class Visible:
+    """The GPUs of the nodes, `gpus` by the node's name, and what the user says of them: `chosen` are the
+    names of the variables of `Launcher.Environment`. `whole`: the launcher starts one process for all
+    tasks of a job."""
+
+    def __init__(self, gpus: Mapping[str, Sequence[Gpu]], chosen: Sequence[str] = (),
+                 whole: bool = False) -> None:
+        self._gpus = {host: {gpu.index: gpu for gpu in own} for host, own in gpus.items() if own}
+        self._chosen = frozenset(chosen)
+        self._whole = whole
+
+    def wrapped(self, booking: Booking, nodes: Sequence[Node], program: PathLike,
+                arguments: Sequence[str], variables: Mapping[str, str], table: Path
+                ) -> Tuple[PathLike, Tuple[str, ...], Dict[Path, str]]:
+        """The program and the arguments with which a job is started, and the files which that needs: the
+        program itself and none, where nothing is to be set."""
+        text = self._table(booking, nodes, {*self._chosen, *variables})
+        if not text:
+            return program, tuple(arguments), {}
+        return "/bin/sh", (SCRIPT, os.fspath(table), os.fspath(program), *arguments), {table: text}
+
+    def _table(self, booking: Booking, nodes: Sequence[Node], chosen: "frozenset[str] | set[str]") -> str:
+        """The table for a job; empty where nothing is to be set."""
+        placement, request = booking.placement, booking.job.request
+        used = [nodes[node].name for node in placement.nodes]
+        if not any(host in self._gpus for host in used):
+            return ""
+        per_task = dict(request.per_task).get("gpu", 0)
+        if not per_task and not dict(request.per_node).get("gpu", 0):
+            lane0, lane1 = placement.claims
+            alone = placement.share != CORES and lane0 == lane1
+            return "" if alone or chosen & set(VARIABLES.values()) else _line("*", self._hidden(used))
+        lines: List[str] = []
+        whole: Dict[str, List[Gpu]] = {}
+        task = 0
+        for node, tasks in placement.ranks_by_node(nodes):
+            host = nodes[node].name
+            own = [self._gpus[host][index] for index in placement.devices.get(node, {}).get("gpu", ())
+                   ] if host in self._gpus else []
+            whole.setdefault(host, []).extend(own)
+            common = len(own) - tasks * (per_task // 1000)
+            for place in range(tasks):
+                first = place * (per_task // 1000)
+                mine = own[first:first + per_task // 1000] + own[len(own) - common:]
+                lines.append(_line(str(task), self._settings(host, mine)))
+                task += 1
+        if self._whole:
+            return "".join(_line("*", self._settings(host, own)) for host, own in whole.items())
+        return "".join(lines)
+
+    def _settings(self, host: str, gpus: Sequence[Gpu]) -> Dict[str, str]:
+        """What shows these GPUs of a node and no others."""
+        settings = self._hidden([host])
+        for kind, variable in VARIABLES.items():
+            words = [gpu.word for gpu in gpus if gpu.kind == kind]
+            if words:
+                settings[variable] = ",".join(words)
+        return settings
+
+    def _hidden(self, hosts: Sequence[str]) -> Dict[str, str]:
+        """What shows no GPU of these nodes."""
+        kinds = {gpu.kind for host in hosts for gpu in self._gpus.get(host, {}).values()}
+        return {variable: NOTHING.get(variable, "") for kind, variable in VARIABLES.items()
+                if kind in kinds}
+
+
+def _line(task: str, settings: Mapping[str, str]) -> str:
+    return " ".join([task, *(f"{name}={value}" for name, value in settings.items())]) + "\n"

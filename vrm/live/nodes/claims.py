@@ -1,0 +1,132 @@
+"""Cores and GPUs of a node that one vrm holds and no other takes. One file, the standard library only,
+Python 3.6 or newer: agents (`agent.py`) run it on their nodes.
+
+A claim is the name of a socket, which one process of this machine can have at a time and which goes
+with the process, of whatever user it is.
+"""
+
+import os
+
+if not __package__:
+    import proc
+else:
+    from vrm.live.nodes import proc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Set
+
+_CLAIMS: "List[Any]" = []  # sockets that hold claims, until this process ends
+
+LONGEST = 90
+"""Characters of a name that a claim takes; the kernel allows 107 bytes."""
+
+
+class Claim:
+    """Cores of this node that no other vrm takes, where the batch system has granted a number of
+    them and not said which. `wish` is that number, or the CPUs of an earlier claim (`cpus:0,4`)
+    which is to be held again. `cpus` are what was claimed (None: all may be used, nothing was
+    claimed), `trouble` says why they are others, or fewer, than wished for.
+
+    A claim is the name of a socket, which one process of this machine can have at a time and
+    which goes with the process, of whatever user it is. Cores to which processes of others are
+    bound come last.
+    """
+
+    def __init__(self, files: "Dict[str, str]", mask: "Set[int]", wish: str) -> None:
+        self.cpus: "Optional[List[int]]" = None
+        self.trouble = ""
+        cores = _cores(files, mask)
+        again = [int(cpu) for cpu in wish[5:].split(",")] if wish.startswith("cpus:") else None
+        if again is not None:
+            # An agent that has lost its vrm may hold them still: no other vrm can have them.
+            for core in cores:
+                if core[0] in again:
+                    _hold(core[0])
+            self.cpus = again
+            return
+        wanted = max(1, int(wish))
+        if wanted >= len(cores):
+            return
+        bound = bound_cpus(mask)
+        free = [core for core in cores if not any(cpu in bound for cpu in core)]
+        used = [core for core in cores if core not in free]
+        claimed: "List[List[int]]" = []
+        taken = 0
+        for core in free + used:
+            if len(claimed) == wanted:
+                break
+            if not _hold(core[0]):
+                taken += 1
+                continue
+            claimed.append(core)
+            if core in used:
+                self.trouble = "CPU {} is used although {} is bound to it".format(
+                    core[0], next(bound[cpu] for cpu in core if cpu in bound))
+        self.cpus = sorted(cpu for core in claimed for cpu in core)
+        if len(claimed) < wanted:
+            self.trouble = ("{} core(s) are granted to this job, and of the {} that are seen there "
+                            "{} are taken by other vrm".format(wanted, len(cores), taken))
+
+
+def _cores(files: "Dict[str, str]", mask: "Set[int]") -> "List[List[int]]":
+    """The CPUs of each core that may be used, by the kernel's files; the lowest first."""
+    cores: "Dict[str, List[int]]" = {}
+    for cpu in sorted(mask):
+        folder = "cpu/cpu{}/topology/".format(cpu)
+        siblings = (files.get(folder + "core_cpus_list")
+                    or files.get(folder + "thread_siblings_list") or str(cpu))
+        cores.setdefault(siblings, []).append(cpu)
+    return sorted(cores.values())
+
+
+def hold_device(device: "Mapping[str, Any]") -> bool:
+    """Claim a GPU (see `devices.py`); False when another process has it. Its UUID is the same wherever
+    its file may stand."""
+    file = os.path.realpath(device["file"])
+    known = device["uuid"] if file.startswith("/dev/") and device["uuid"] else file
+    return _claim("\0vrm-gpu-" + known[-LONGEST:])
+
+
+def _hold(cpu: int) -> bool:
+    """Claim a core by its lowest CPU; False when another process has it."""
+    return _claim("\0vrm-core-{}".format(cpu))
+
+
+def _claim(name: str) -> bool:
+    import socket  # only here: a third of the agent's start
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        claim.bind(name)
+    except OSError:
+        claim.close()
+        return False
+    _CLAIMS.append(claim)
+    return True
+
+
+def bound_cpus(mask: "Set[int]") -> "Dict[int, str]":
+    """The CPUs to which processes are bound, but for those of runs of vrm (whose claims count), and
+    what is bound there."""
+    bound: "Dict[int, str]" = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or proc.environment_of(int(name)):
+            continue
+        listed = proc.allowed_cpus(int(name))
+        if listed is None or not _has_command(name):
+            continue
+        cpus = {cpu for part in listed.split(",")
+                for cpu in range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)}
+        if not mask <= cpus:
+            for cpu in cpus & mask:
+                bound.setdefault(cpu, "process {}".format(name))
+    return bound
+
+
+def _has_command(pid: str) -> bool:
+    """Whether a process is none of the kernel's own."""
+    try:
+        with open("/proc/{}/cmdline".format(pid), "rb") as file:
+            return bool(file.read(1))
+    except OSError:
+        return False

@@ -1,0 +1,178 @@
+"""The cluster of a run, made of what its nodes have (`vrm.live.nodes.topology`) and what the configuration
+wishes for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from vrm.live.nodes.topology import Gpu, NodeFacts, Topology, TopologyError, read_topology
+from vrm.model.amounts import GPU, MEMORY, people
+from vrm.model.node import Device, Node
+
+Size = Union[str, int]
+
+
+def geometry(nodes: Size = "auto", sockets: Size = "auto", cores: Size = "auto",
+             emulate: bool = False, topology: Optional[Topology] = None
+             ) -> Tuple[List[Node], bool]:
+    """The nodes of the wished cluster, and whether they are emulated.
+
+    Each size is a number or `auto`, which is what the machine has. A cluster that is smaller
+    than the machine uses its first sockets and cores. A larger one is emulated if `emulate`
+    allows it (its nodes are then n0, n1, ...), else TopologyError.
+    """
+    machine = topology or read_topology()
+    found = cluster_geometry([machine.host], {machine.host: NodeFacts(machine)},
+                             nodes, sockets, cores, emulate)
+    return list(found.nodes), found.emulated
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The nodes of a run and their topologies by name. An `emulated` cluster has none: all of
+    its nodes are this machine. `warnings` say what is used otherwise than it might seem.
+    `granted` are all nodes of the allocation; one that does not answer counts as like the first
+    that does. `gpus` are those of each node by its name."""
+
+    nodes: Tuple[Node, ...]
+    topologies: Mapping[str, Topology]
+    emulated: bool = False
+    warnings: Tuple[str, ...] = ()
+    granted: Tuple[Node, ...] = ()
+    gpus: Mapping[str, Tuple[Gpu, ...]] = field(default_factory=dict)
+
+
+MOST_CORES = 10_000_000
+"""Cores of the largest cluster that is made."""
+
+
+def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
+                     nodes: Size = "auto", sockets: Size = "auto", cores: Size = "auto",
+                     emulate: bool = False, granted: Optional[Mapping[str, int]] = None,
+                     failed: Optional[Mapping[str, str]] = None,
+                     memory: Optional[Mapping[str, int]] = None,
+                     stand_ins: Optional[Callable[[str], Sequence[Gpu]]] = None,
+                     described: bool = False) -> Geometry:
+    """The wished cluster on the nodes of an allocation.
+
+    `hosts` in the allocation's order, `facts` of those that answered, `failed` the reasons of
+    those that did not: they are left out with a warning, unless none is left. `granted` are the
+    cores that the batch system gives on a host. Where the probe sees more, the first so many are
+    used (a batch system that confines jobs shows them no other). `memory` are the bytes that it gives:
+    of these, of what the node has and of the limit there the least counts. `stand_ins` gives the GPUs
+    of an emulated node, which has no others; emulated nodes share this machine's memory, but for such
+    as are only `described`.
+
+    `nodes`, `sockets` and `cores` are numbers or `auto`, which is what there is: nodes may
+    differ. Smaller numbers take the first nodes, sockets and cores. Larger ones give nodes n0,
+    n1 ... emulated on this machine if `emulate` allows it, else TopologyError.
+    """
+    granted, failed, memory = granted or {}, failed or {}, memory or {}
+    wanted_nodes = _size("Nodes", nodes) or len(hosts)
+    wanted_sockets, wanted_cores = _size("Sockets", sockets), _size("Cores", cores)
+    answered = [host for host in hosts if host in facts]
+    if wanted_nodes * (wanted_sockets or 1) * (wanted_cores or 1) > MOST_CORES:
+        raise TopologyError(f"Nodes, Sockets and Cores ask for more than {MOST_CORES} cores in all; "
+                            "make them smaller, or write auto")
+    if not answered:
+        raise TopologyError("no node of the allocation answers: " + "; ".join(
+            f"{host}: {failed.get(host, 'not asked')}" for host in hosts))
+    warnings = [f"{host} is left out: {failed.get(host, 'not asked')}"
+                for host in hosts if host not in facts]
+    chosen, shapes, complaint = [], {}, ""
+    for host in answered[:wanted_nodes]:
+        machine, text = _granted(host, facts[host].topology, granted.get(host))
+        warnings += [f"{host}: {part}" for part in (facts[host].warning, text, facts[host].lacking)
+                     if part]
+        shape = _wanted_shape(machine, wanted_sockets, wanted_cores)
+        chosen.append(_node(host, shape, facts[host], memory.get(host, 0)))
+        shapes[host] = machine
+        if not complaint and not (len(shape) <= len(machine) and all(
+                wanted <= there for wanted, there in zip(shape, machine))):
+            complaint = (f"this machine is 1 node of {_shape(machine)} usable cores"
+                         if len(hosts) == 1 else f"{host} has {_shape(machine)} usable cores")
+    first = shapes[chosen[0].name]
+    if wanted_nodes > len(hosts) and not complaint:
+        complaint = (f"this machine is 1 node of {_shape(first)} usable cores" if len(hosts) == 1
+                     else f"the allocation has {len(hosts)} nodes")
+    if not complaint:
+        like = facts[answered[0]]
+        silent = [_node(host, _wanted_shape(_granted(host, like.topology, granted.get(host))[0],
+                                            wanted_sockets, wanted_cores), like, memory.get(host, 0))
+                  for host in hosts if host not in facts]
+        return Geometry(tuple(chosen), {host: facts[host].topology for host in shapes},
+                        warnings=tuple(warnings), granted=(*chosen, *silent)[:wanted_nodes],
+                        gpus={host: facts[host].gpus for host in shapes})
+    shape = _wanted_shape(first, wanted_sockets, wanted_cores)
+    if emulate:
+        machine_facts = facts[chosen[0].name]
+        share = usable_memory(machine_facts, memory.get(chosen[0].name, 0)) // (
+            1 if described else wanted_nodes)
+        gpus = {f"n{i}": tuple(stand_ins(f"n{i}")) if stand_ins else () for i in range(wanted_nodes)}
+        return Geometry(tuple(_node(host, shape, NodeFacts(machine_facts.topology, share, gpus=own))
+                              for host, own in gpus.items()), {}, True, tuple(warnings), gpus=gpus)
+    raise TopologyError(
+        f"Nodes, Sockets and Cores ask for {wanted_nodes} node(s) of {_shape(shape)} cores; "
+        f"{complaint}. Make them smaller, or write auto; or add `Emulate: true` to run the ranks "
+        "oversubscribed and unbound")
+
+
+def _wanted_shape(machine: Sequence[int], sockets: int, cores: int) -> Tuple[int, ...]:
+    """Cores of each wanted socket; 0 stands for what the machine has."""
+    return tuple(cores or (machine[i] if i < len(machine) else max(machine))
+                 for i in range(sockets or len(machine)))
+
+
+def _granted(host: str, topology: Topology, cores: Optional[int]) -> Tuple[Tuple[int, ...], str]:
+    """Cores of each socket that may be used when so many are granted, and a warning if these
+    are fewer than there are."""
+    sockets = topology.node.sockets
+    if cores is None or cores >= sum(sockets):
+        return sockets, ""
+    cut, left = [], max(cores, 1)
+    for size in sockets:
+        cut += [min(size, left)] if left else []
+        left -= min(size, left)
+    return tuple(cut), (f"{cores} of the {sum(sockets)} cores that are seen there are granted to this "
+                        "job, and the first ones are used")
+
+
+MEMORY_STEP = 64 * 2**20
+"""Bytes to a multiple of which a node's memory is rounded down: nodes of a kind differ by a few pages."""
+
+
+def usable_memory(facts: NodeFacts, granted: int = 0) -> int:
+    """Bytes of a node's memory that a run may use: the least of what it has, of the limit there, and of
+    what is granted (0: not said); 0 where nothing is known."""
+    kernel = facts.memory // MEMORY_STEP * MEMORY_STEP or facts.memory
+    return min((size for size in (kernel, facts.limit, granted) if size), default=0)
+
+
+def _node(host: str, shape: Tuple[int, ...], facts: NodeFacts, granted: int = 0) -> Node:
+    """A node with its memory and GPUs."""
+    memory = usable_memory(facts, granted)
+    resources: Dict[str, float] = {MEMORY: people(MEMORY, memory)} if memory else {}
+    devices = {}
+    if facts.gpus:
+        resources[GPU] = len(facts.gpus)
+        devices[GPU] = tuple(Device(gpu.index, gpu.socket if gpu.socket < len(shape) else -1, gpu.uuid)
+                               for gpu in facts.gpus)
+    return Node(host, shape, resources, devices=devices)
+
+
+def _size(key: str, value: Size) -> int:
+    """The number, or 0 for auto."""
+    if value == "auto":
+        return 0
+    if not isinstance(value, int) or value < 1:
+        raise TopologyError(f"{key}: found {value!r}, wanted auto or a whole number from 1 up")
+    return value
+
+
+def _shape(sockets: Sequence[int]) -> str:
+    """`2 x 4` for two sockets of four cores, `2+4` when they differ."""
+    if len(set(sockets)) == 1:
+        return f"{len(sockets)} x {sockets[0]}"
+    return "+".join(map(str, sockets))

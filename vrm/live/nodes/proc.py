@@ -1,0 +1,168 @@
+"""The processes of runs on a node, by the kernel's files. One file, the standard library only, Python
+3.6 or newer: agents (`agent.py`) run it on their nodes.
+
+Processes are found by `VRM_RUN` and `VRM_JOB_ID` in the environment they were started with.
+"""
+
+import os
+
+# The C module itself: `signal` imports enum, a tenth of the agent's start.
+import _signal as signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing would be another tenth
+    from typing import Iterator, List, Optional, Set, Tuple
+
+    Process = Tuple[int, int]  # number, and start time in clock ticks since the boot
+
+ROUNDS = 10
+"""How often processes are listed in one look at them; new ones come all the time on a busy node."""
+
+
+def read_stat(pid: int) -> "Optional[Tuple[int, int]]":
+    """A process's parent and start time, or None when there is no such process."""
+    try:
+        with open("/proc/{}/stat".format(pid), "rb", 0) as file:
+            text = file.read(4096)
+    except OSError:
+        return None
+    # The program's name is in brackets and may itself hold brackets, spaces and newlines.
+    fields = text.rpartition(b")")[2].split()
+    return int(fields[1]), int(fields[19])
+
+
+def environment_of(pid: int) -> "List[bytes]":
+    """What a process of some run was started with; nothing of other processes, of other users'
+    and of dead ones."""
+    try:
+        with open("/proc/{}/environ".format(pid), "rb", 0) as file:
+            text = file.read()
+    except OSError:
+        return []
+    # Nearly all processes: no need to take the text apart.
+    return text.split(b"\0") if b"VRM_RUN=" in text else []
+
+
+def marked() -> "Iterator[Tuple[Process, List[bytes]]]":
+    """The processes of all runs with their environment, the newest first: so a process that
+    always goes on in a child of its own is met before it has gone.
+
+    Those that have come in the meantime are looked at as well, ROUNDS times at most: else a child
+    could be missed that has come since and whose parent has gone.
+    """
+    known: "Set[int]" = set()
+    for _ in range(ROUNDS):
+        numbers = {int(name) for name in os.listdir("/proc") if name.isdigit()} - known
+        known |= numbers
+        for pid in sorted(numbers, reverse=True):
+            if not environment_of(pid):
+                continue
+            stat = read_stat(pid)
+            # Once more: the number may have gone to another process before its start was read.
+            environment = environment_of(pid)
+            if stat is not None and environment:
+                yield (pid, stat[1]), environment
+        if not numbers:
+            break
+
+
+def marks(run: str, job: "Optional[int]") -> "List[bytes]":
+    """What all processes of a job, or of a whole run, have in their environment."""
+    run_mark = [os.fsencode("VRM_RUN=" + run)]
+    return run_mark + ([] if job is None else [os.fsencode("VRM_JOB_ID={}".format(job))])
+
+
+def kill(process: "Process") -> None:
+    """SIGKILL to this very process, never to a later one with its number."""
+    pid, started = process
+    handle = None
+    try:
+        # The handle (Linux 5.3) holds on to one process: check it, then signal it, no race.
+        if hasattr(os, "pidfd_open"):
+            try:
+                handle = os.pidfd_open(pid)
+            except ProcessLookupError:
+                return
+            except OSError:
+                handle = None
+        stat = read_stat(pid)
+        if stat is None or stat[1] != started:
+            return
+        if handle is not None:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        else:
+            os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # gone, or somebody else's
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def rank_of(environment: "List[bytes]", name: bytes) -> "Optional[int]":
+    """The whole number behind `name`, None if there is none."""
+    # All that a batch script starts inherits one that says 0: ranks have it in a step.
+    if name == b"SLURM_PROCID=" and not any(
+            entry.startswith(b"SLURM_STEP_ID=") for entry in environment):
+        return None
+    for entry in environment:
+        if entry.startswith(name) and entry[len(name):].isdigit():
+            return int(entry[len(name):])
+    return None
+
+
+def outermost(processes: "Set[Process]") -> int:
+    """The one that has started the others: none of them is above it; if there are several,
+    the oldest."""
+    if len(processes) > 1:
+        numbers = {pid for pid, _ in processes}
+        roots = [process for process in processes if not _below(process[0], numbers)]
+        processes = set(roots) or processes
+    return min(processes, key=lambda process: (process[1], process[0]))[0]
+
+
+def _below(pid: int, numbers: "Set[int]") -> bool:
+    """Whether a process has one of these above it."""
+    stat = read_stat(pid)
+    while stat is not None and stat[0] > 1:
+        if stat[0] in numbers:
+            return True
+        stat = read_stat(stat[0])
+    return False
+
+
+def allowed_cpus(pid: int) -> "Optional[str]":
+    """The CPUs that a process may use, as the kernel lists them; None when it is gone."""
+    try:
+        with open("/proc/{}/status".format(pid)) as file:
+            for line in file:
+                if line.startswith("Cpus_allowed_list:"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # gone
+    return None
+
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident(pid: int) -> int:
+    """Bytes of a process that are in memory, also those that it shares with others; 0 when it is gone."""
+    try:
+        with open("/proc/{}/statm".format(pid), "rb", 0) as file:
+            return PAGE * int(file.read(256).split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def proportional(pid: int) -> int:
+    """The same, of what is shared its part alone (PSS); takes the kernel some time. What is in memory,
+    where the kernel does not say it (before Linux 4.14)."""
+    try:
+        with open("/proc/{}/smaps_rollup".format(pid), "rb", 0) as file:
+            for line in file.read(4096).splitlines():
+                if line.startswith(b"Pss:"):
+                    return 1024 * int(line.split()[1])
+    except (OSError, IndexError, ValueError):
+        pass  # gone, or an old kernel
+    return resident(pid)

@@ -1,0 +1,42 @@
+"""What is said to the agents of GPUs, and what stands for such as are not there."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, Mapping, Sequence
+
+from vrm.live.batch.allocation import Allocation
+from vrm.live.nodes import devices
+from vrm.live.nodes.topology import Gpu, TopologyError, gpus_of, read_topology
+
+
+def said_of_devices(allocation: Allocation, env: Mapping[str, str], claim: bool
+                    ) -> Dict[str, Dict[str, Any]]:
+    """What the agent of each node is told of GPUs (see `agent.of_devices`): what the batch system gives,
+    and which directory stands for them. With `claim` no other vrm may have them."""
+    wanted: Dict[str, Dict[str, Any]] = {}
+    for host in allocation.hosts:
+        share = allocation.shares.get(host)
+        said: Dict[str, Any] = {"claim": True} if claim else {}
+        if share is not None and share.indices is not None:
+            said["indices"] = list(share.indices)
+        if share is not None and share.gpus is not None:
+            said["count"] = share.gpus
+        if env.get("VRM_DEVICES"):
+            said.update(stand_ins=os.path.abspath(env["VRM_DEVICES"]), host=host)
+        wanted[host] = said
+    return wanted
+
+
+def stand_ins(env: Mapping[str, str]) -> Callable[[str], Sequence[Gpu]]:
+    """The GPUs of emulated nodes: those for which the directory that VRM_DEVICES names stands."""
+    def of(host: str) -> Sequence[Gpu]:
+        if not env.get("VRM_DEVICES"):
+            return ()
+        try:
+            found = devices.stand_ins(env["VRM_DEVICES"], host)
+        except devices.DeviceError as error:
+            raise TopologyError(str(error)) from error
+        return gpus_of(found, read_topology())
+
+    return of
