@@ -34,8 +34,7 @@ class Slurm(BatchSystem):
     step_wishes = (
         r"SLURM_(CPU_BIND\w*|CPUS_PER_TASK|CORE_SPEC|DISTRIBUTION|EXACT|EXCLUSIVE|HINT|HOSTFILE"
         r"|MEM_BIND\w*|MULTI_PROG|NNODES|NPROCS|NTASKS(_PER_\w+)?|OVERCOMMIT|THREADS_PER_CORE|WHOLE)"
-        r"|SRUN_CPUS_PER_TASK|SLURM_TRES_(PER_TASK|BIND)|SLURM_GPUS(_PER_(NODE|SOCKET|TASK))?"
-        r"|SLURM_GPU_(BIND|FREQ)|SLURM_NTASKS_PER_GPU|SLURM_(CPUS|MEM)_PER_GPU")
+        r"|SRUN_CPUS_PER_TASK|SLURM_TRES_PER_TASK")
     submit = "sbatch"
     directive = "SBATCH"
     script_help = "for sbatch"
@@ -210,7 +209,7 @@ def parse_shares(text: str) -> Dict[str, Share]:
     """Memory and GPUs on each node in what `scontrol show job -d JOB` prints, in lines such as
     `Nodes=n[1-2] CPU_IDs=0-3 Mem=4096 GRES=gpu:a100:2(IDX:0,3)`."""
     found: Dict[str, Share] = {}
-    for match in re.finditer(r"^\s+Nodes=(\S+) CPU_IDs=\S* Mem=(\d+) ?(?:GRES(?:_IDX)?=(\S*))?", text,
+    for match in re.finditer(r"^\s+Nodes=(\S+) CPU_IDs=\S* Mem=(\d+) ?(?:GRES=(\S*))?", text,
                              re.MULTILINE):
         gpus, sure = 0, True
         indices: List[int] = []

@@ -8,6 +8,8 @@ It starts from vrm's own environment and is made in this order; later rows win.
 | `OMPI_COMM_WORLD_*`, `OMPI_UNIVERSE_SIZE`, `OMPI_MCA_ess*`, `OMPI_MCA_orte_hnp_uri` and the like; `PMIX_*` but `PMIX_MCA_*`; `PMI_*`, `PMI2_*`, `HYDI_*`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS`, `PRTE_LAUNCHED`, `PRTE_SHARED_FS` | removed | an mpirun or srun around vrm left them; an mpirun that sees them takes itself for a rank of that one and refuses to run |
 | `OPAL_PREFIX`, `OMPI_MCA_pmix`, `OMPI_MCA_mpi_oversubscribe`, `OMPI_MCA_orte_tmpdir_base`, `PMIX_MCA_mca_base_component_show_load_errors` | removed if `OMPI_COMM_WORLD_SIZE` is there | the same, but outside an mpirun they are the user's own |
 | `OMPI_MCA_rmaps_*`, `OMPI_MCA_hwloc_base_binding_policy`, `PRTE_MCA_rmaps_*`, `PRTE_MCA_hwloc_default_binding_policy` | removed | they place and bind ranks, which is vrm's part: with a mapping policy mpirun 4.1 refuses the rankfile, with a binding policy of none 5 does not bind |
+| `SLURM_GPUS`, `SLURM_GPUS_PER_*`, `SLURM_GPU_BIND`, `SLURM_NTASKS_PER_GPU`, `SLURM_MEM_PER_GPU`, `SLURM_TRES_*` and the like | removed | wishes of the whole job for GPUs, which an srun inside (also mpirun's own) would take for its step's, on however few nodes that is; without them a step sees all GPUs that the job has there |
+| `CUDA_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK` | set in each task of a job that asks for GPUs, and removed with `HIP_VISIBLE_DEVICES` and `GPU_DEVICE_ORDINAL` | a task sees its own GPUs (`vrm.live.launch.visible`) |
 | all other `OMPI_MCA_*`, `PMIX_MCA_*`, `PRTE_MCA_*`, `HWLOC_*` and everything else | kept | the user's settings |
 | `SLURM_OVERLAP=1` | set inside a Slurm job | else the mpiruns of several jobs wait for each other |
 | `SLURM_TASKS_PER_NODE` | set inside a Slurm job to all cores of every node | Open MPI takes its slots from it, and `--ntasks-per-node=1 -c N` would leave one |
@@ -54,6 +56,8 @@ _UNWANTED = re.compile(r"""
     |OMPI_MCA_(rmaps_\w+|hwloc_base_binding_policy)
     |PRTE_MCA_(rmaps_\w+|hwloc_default_binding_policy)
     |PMIX_(?!MCA_)\w+|PMI2?_\w+|HYDI_\w+|MPI_LOCALRANKID|MPI_LOCALNRANKS
+    |SLURM_(GPUS(_PER_(NODE|SOCKET|TASK))?|GPU_(BIND|FREQ)|NTASKS_PER_GPU|(CPUS|MEM)_PER_GPU
+           |TRES_(PER_TASK|BIND))
     |HYDRA_(BINDING|MAPPING|MEMBIND|HOST_FILE)|I_MPI_(PIN(_\w+)?|PERHOST|HYDRA_HOST\w*)
     """, re.VERBOSE)
 

@@ -36,7 +36,8 @@ def declared(settings: Settings, nodes: Sequence[Node]) -> Tuple[Tuple[Node, ...
                 warnings.append(f"{node.name}: {amount:g} {name} by NodeClasses, {there:g} found: "
                                 f"{there:g} are used")
             amounts[name] = amount if there is None else min(amount, there)
-        found.append(replace(node, resources=amounts,
+        fewer = {name: listed[:int(amounts.get(name, 0))] for name, listed in node.devices.items()}
+        found.append(replace(node, resources=amounts, devices=fewer,
                              features=node.features | frozenset(said.features)))
     for number, each in enumerate(settings.node_classes):
         if number not in used:

@@ -8,6 +8,8 @@ from typing import Any, Callable, Dict, Mapping, Sequence
 from vrm.live.batch.allocation import Allocation
 from vrm.live.nodes import devices
 from vrm.live.nodes.topology import Gpu, TopologyError, gpus_of, read_topology
+from vrm.model import Node
+from vrm.model.amounts import GPU
 
 
 def said_of_devices(allocation: Allocation, env: Mapping[str, str], claim: bool
@@ -40,3 +42,10 @@ def stand_ins(env: Mapping[str, str]) -> Callable[[str], Sequence[Gpu]]:
         return gpus_of(found, read_topology())
 
     return of
+
+
+def gpus_of_node(node: Node, found: Mapping[str, Sequence[Gpu]]) -> Sequence[Gpu]:
+    """The GPUs of a node: those that were found, else those that `NodeClasses` declares. They are taken
+    for NVIDIA's; a directory that VRM_DEVICES names can say otherwise."""
+    return found.get(node.name) or [Gpu("nvidia", each.index, str(each.index))
+                                    for each in node.devices_of(GPU)]

@@ -25,7 +25,7 @@ from vrm.live.nodes.geometry import cluster_geometry
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.nodes.topology import TopologyError, node_facts
 from vrm.live.site.classes import declared, described
-from vrm.live.site.granted import said_of_devices, stand_ins
+from vrm.live.site.granted import gpus_of_node, said_of_devices, stand_ins
 from vrm.live.site.room import NodesOf, Room
 from vrm.live.spawn import runner
 from vrm.live.spawn.remote import Relay
@@ -204,7 +204,7 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
     watcher = NodeWatch(agents if watched else None, cluster, wished.topologies,
                         launcher.rank_variables, here, wished.gpus)
     room = make_room(settings, cluster, scheduler, declared(settings, wished.granted)[0])
-    visible = Visible(wished.gpus, list(settings.launcher.environment), not launcher.rank_variables)
+    visible = Visible({node.name: gpus_of_node(node, wished.gpus) for node in nodes}, list(settings.launcher.environment), not launcher.rank_variables)
     return Site(cluster, wished.emulated, scheduler, launcher, room,
                 batch_job(env, allocation.runs),
                 (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
