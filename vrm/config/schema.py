@@ -196,6 +196,11 @@ _LIST = '["--mca", "btl", "self,tcp"]'
 Options = Annotated[
     Tuple[Annotated[str, _kind("text", _LIST)], ...], _kind("a list", _LIST, empty=())
 ]
+_RUNS = "[../first/logs, ../second/logs]"
+Directories = Annotated[
+    Tuple[Annotated[FilePath, _kind("a path", _RUNS)], ...],
+    _kind("a list of directories", _RUNS, empty=())
+]
 Reach = Annotated[
     Union[str, Tuple[str, ...]],
     PlainValidator(_reach),
@@ -248,14 +253,15 @@ class Hosts(BaseModel):
     timeout: Duration = 10.0  # seconds in which a node must answer
 
 
-def _section(name: str, text: str) -> Any:
-    """A section whose keys are those of the table of `vrm.model.rules`."""
+def _section(name: str, text: str, **more: Any) -> Any:
+    """A section whose keys are those of the table of `vrm.model.rules`, and `more`: a kind and a
+    default each."""
     kinds: Dict[str, Any] = {"backfilling": Backfilling, "seconds": Seconds, "number": Amount,
                              "count": Limit, "flag": Switch}
     keys: Dict[str, Any] = {
         attribute: (kinds.get(key.kind) or Annotated[Text, _kind("text", key.example)], default)
         for attribute, (key, default) in section(name).items()}
-    return create_model(name, __base__=_Section, __doc__=text, **keys)
+    return create_model(name, __base__=_Section, __doc__=text, **keys, **more)
 
 
 class _Section(BaseModel):
@@ -264,12 +270,20 @@ class _Section(BaseModel):
 
 if TYPE_CHECKING:  # who needs their values asks `Settings.rules`, which has types
     class Scheduling(_Section):
-        pass
+        calibrated: Optional[Path] = None
+        history: Tuple[Path, ...] = ()
 
     class Allocation(_Section):
         pass
+
+    class Starvation(_Section):
+        pass
 else:
-    Scheduling = _section("Scheduling", "Which job starts next.")
+    Scheduling = _section(
+        "Scheduling", "Which job starts next.",
+        calibrated=(Optional[FilePath], None),  # the table of Estimates: calibrated
+        history=(Directories, ()))  # earlier runs, which teach Estimates
+    Starvation = _section("Starvation", "The guard against starvation.")
     Allocation = _section("Allocation", "Where a job's ranks go.")
 
 
@@ -320,6 +334,7 @@ class Settings(BaseModel):
     version: Version = "1.0"
     applications: Annotated[Applications, _group("{Path: bin}")] = Field(default_factory=_defaults)
     scheduling: Annotated[Scheduling, _group("{Algorithm: FCFS}")] = Field(default_factory=_defaults)
+    starvation: Annotated[Starvation, _group("{Factor: 25}")] = Field(default_factory=_defaults)
     hosts: Annotated[Hosts, _group("{Timeout: 10}")] = Field(default_factory=_defaults)
     nodes: Size = "auto"  # auto = what the allocation or the machine has
     sockets: Size = "auto"  # per node
@@ -385,6 +400,7 @@ class Settings(BaseModel):
             ("Applications.Path", self.applications.path, _must_be_directory),
             ("Applications.Queue", self.applications.queue, _may_be_file),
             ("Applications.Heatmap", self.applications.heatmap, _must_be_file),
+            ("Scheduling.Calibrated", self.scheduling.calibrated, _must_be_file),
             ("Applications.RunIn", self.applications.run_in, _must_be_directory),
             ("Hosts.File", self.hosts.file, _must_be_file),
             ("Log", self.log, _may_be_directory),

@@ -19,7 +19,8 @@ _new = tuple.__new__
 
 
 class Booking(NamedTuple):
-    """A running job: its placement, start, and expected end (start + expected run time), in seconds."""
+    """A running job: its placement, start, and expected end, in seconds. That is the start and the
+    expected run time, until the job has outlived it and something else is expected."""
 
     job: Job
     placement: AnyPlacement
@@ -35,6 +36,9 @@ class Watcher(Protocol):
 
     def released(self, booking: Booking) -> None:
         """A job has ended."""
+
+    def revised(self, booking: Booking, before: float) -> None:
+        """A job that runs is expected to end otherwise than `before`."""
 
     def nodes_changed(self) -> None:
         """Nodes came or went."""
@@ -225,6 +229,16 @@ class Cluster(Pool):
         self.watchers: List[Watcher] = []
         self.bookings: Dict[int, Booking] = {}
         self._ends: Optional[List[Tuple[float, int]]] = None
+        self._limits: Optional[List[Tuple[float, int]]] = None
+
+    @property
+    def limits(self) -> List[Tuple[float, int]]:
+        """(end of the walltime, job id) of the running jobs, earliest first; kept in order from the
+        first question on."""
+        if self._limits is None:
+            self._limits = sorted((booking.start + booking.job.walltime, job_id)
+                                  for job_id, booking in self.bookings.items())
+        return self._limits
 
     @property
     def ends(self) -> List[Tuple[float, int]]:
@@ -245,6 +259,7 @@ class Cluster(Pool):
         twin.watchers = []
         twin.bookings = dict(self.bookings)
         twin._ends = None if self._ends is None else list(self._ends)
+        twin._limits = None if self._limits is None else list(self._limits)
         return twin
 
     @classmethod
@@ -271,6 +286,8 @@ class Cluster(Pool):
         booking = self.bookings[job_id] = _new(Booking, (job, placement, now, end))
         if self._ends is not None:
             bisect.insort(self._ends, (end, job_id))
+        if self._limits is not None:
+            bisect.insort(self._limits, (now + job.walltime, job_id))
         lane0, lane1 = placement.claims
         if placement.share == CORES:
             placement.take(self)
@@ -296,9 +313,12 @@ class Cluster(Pool):
     def release(self, job_id: int) -> Booking:
         """Free the cores of a running job; KeyError when it does not run."""
         booking = self.bookings.pop(job_id)
-        job, placement, _, end = booking
+        job, placement, start, end = booking
         if self._ends is not None:
             del self._ends[bisect.bisect_left(self._ends, (end, job_id))]
+        if self._limits is not None:
+            limit = start + job.walltime
+            del self._limits[bisect.bisect_left(self._limits, (limit, job_id))]
         lane0, lane1 = placement.claims
         up = self.up == self._all
         if placement.share == CORES:
@@ -323,6 +343,19 @@ class Cluster(Pool):
         self.generation += 1
         for watcher in self.watchers:
             watcher.released(booking)
+        return booking
+
+    def revise(self, job_id: int, end: float) -> Booking:
+        """Expect the end of a running job at another time, in seconds; KeyError when it does not
+        run."""
+        job, placement, start, before = self.bookings[job_id]
+        booking = self.bookings[job_id] = Booking(job, placement, start, end)
+        if self._ends is not None:
+            del self._ends[bisect.bisect_left(self._ends, (before, job_id))]
+            bisect.insort(self._ends, (end, job_id))
+        self.generation += 1
+        for watcher in self.watchers:
+            watcher.revised(booking, before)
         return booking
 
     def set_up(self, node: int, up: bool) -> None:

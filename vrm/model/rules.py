@@ -57,7 +57,7 @@ class Rules:
 
     algorithm: Any = _rule(
         "FCFS", "text", "Scheduling.Algorithm",
-        "fcfs, sjf, ljf, fcsj, wfp1, wfp3, an expression such as '(q/t)**3*n', or "
+        "fcfs, sjf, ljf, saf, laf, fcsj, wfp1, wfp3, an expression such as '(q/t)**3*n', or "
         "module:function (your module.py is found in this directory)", metavar="NAME|EXPR",
         example="FCFS", always=True, own=True)
     backfill: Any = _rule(
@@ -88,6 +88,24 @@ class Rules:
         "which nodes come first: first-fit, best-fit, balanced, weighted, hybrid, priority-weighted, "
         "number, heatmap (default: heatmap under strip, first-fit under pack, else number)", metavar="NAME",
         example="weighted", own=True)
+
+    estimates: str = _rule(
+        "requested", "text", "Scheduling.Estimates",
+        "how long jobs are expected to take: requested, last-two, accasim, history, calibrated, "
+        "module:function, or (simulated only) actual; limits stay as requested",
+        metavar="NAME", example="history", own=True)
+    correction: str = _rule(
+        "request", "text", "Scheduling.Correction",
+        "what is expected of a job that runs longer: request, stepwise, doubling", metavar="NAME",
+        example="stepwise", beside="estimates")
+    backfill_order: str = _rule(
+        "queue", "text", "Scheduling.BackfillOrder",
+        "in which order later jobs are backfilled: queue, or an algorithm such as sjf or saf",
+        metavar="NAME|EXPR", example="sjf", own=True)
+    starvation: float = _rule(
+        0.0, "number", "Starvation.Factor",
+        "with easy: jobs that have waited longer than X times the mean wait come first (0: off)",
+        metavar="X", example="25")
 
     def record(self) -> Dict[str, Any]:
         """What files have of it; `read` reads that."""

@@ -3,18 +3,22 @@ clock, the simulator's in virtual time) ask it what starts now."""
 
 from __future__ import annotations
 
-from typing import List
+from typing import List, Optional
 
+from vrm.run.expectations import Expectations
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start
 
 
 class Run:
-    """The state of a run and its scheduler."""
+    """The state of a run and its scheduler. `expectations`: how long jobs are expected to take; None:
+    as long as their users say."""
 
-    def __init__(self, state: State, scheduler: Scheduler) -> None:
+    def __init__(self, state: State, scheduler: Scheduler,
+                 expectations: Optional[Expectations] = None) -> None:
         self.state = state
         self.scheduler = scheduler
+        self.expectations = expectations
 
     def step(self, now: float) -> List[Start]:
         """Start all that may start at `now` (seconds): it is booked, and out of the queue."""
@@ -35,4 +39,5 @@ class Run:
         """An independent copy, which can go on in virtual time while this one goes on in its own.
         Nothing of it is recorded."""
         state = self.state.copy()
-        return Run(state, self.scheduler.copy(state.cluster))
+        return Run(state, self.scheduler.copy(state.cluster),
+                   self.expectations and self.expectations.copy())

@@ -16,8 +16,9 @@ from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.ordering import Ordering, make_ordering
 from vrm.scheduling.queue import Waiting
-from vrm.scheduling.registry import Registry, guarded
+from vrm.scheduling.registry import PolicyError, Registry, guarded
 from vrm.scheduling.reservations import Reserving
 
 BACKFILLINGS = Registry("backfilling")
@@ -86,15 +87,29 @@ class NoBackfilling(Dispatcher):
         return room is not None and (room == 0 or policy.size(waiting[0]) > room)
 
 
+def ordered(jobs: Iterable[Job], order: Optional[Ordering], now: float,
+            policy: PlacementPolicy) -> Iterable[Job]:
+    """Later jobs in the order in which they are backfilled; None: as they come."""
+    if order is None:
+        return jobs
+    key, nodes = order.key, policy.nodes
+    return sorted(jobs, key=lambda job: key(job, now, nodes(job)))
+
+
 class ListScheduling(Dispatcher):
-    """Whatever fits starts, in the order of the queue; nobody gets a reservation."""
+    """Whatever fits starts, in the order of the queue (or behind the head by `order`); nobody gets a
+    reservation."""
 
     name = "list"
+
+    def __init__(self, order: Optional[Ordering] = None) -> None:
+        super().__init__()
+        self.order = order
 
     def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
              policy: PlacementPolicy) -> Starts:
         """Jobs of `waiting` after the head (at `first`) that fit, with their places."""
-        for job in fitting(waiting, first + 1, view, policy):
+        for job in ordered(fitting(waiting, first + 1, view, policy), self.order, now, policy):
             placement = policy.place(job, view)
             if placement is not None:
                 yield job, placement
@@ -113,12 +128,15 @@ def fitting(waiting: Waiting, first: int, view: Pool, policy: PlacementPolicy,
 
 
 class Easy(Dispatcher):
-    """EASY backfilling: one reservation, for the head, made again at each step."""
+    """EASY backfilling: one reservation, for the head, made again at each step. Later jobs are
+    backfilled in the order of the queue, or by `order` (the shortest first: Tsafrir, Etsion and
+    Feitelson, 2007)."""
 
     name = "easy"
 
-    def __init__(self) -> None:
+    def __init__(self, order: Optional[Ordering] = None) -> None:
         super().__init__()
+        self.order = order
         # That of the last step, and how that left the cluster. What found no room then finds none
         # until something changes, unless it has come since.
         self.reservation: Optional[Reservation] = None
@@ -151,7 +169,7 @@ class Easy(Dispatcher):
                 spare = room
             jobs = fitting(waiting, first + 1, view, policy, _window(now, shadow), spare)
         size_of = policy.size
-        for job in jobs:
+        for job in ordered(jobs, self.order, now, policy):
             size = size_of(job)
             if size > room:
                 continue
@@ -184,7 +202,7 @@ class Easy(Dispatcher):
         # one of the class would too. Forgotten when the cluster changes.
         too_large: Dict[Hashable, int] = {}
         started = False
-        for job in jobs:
+        for job in ordered(jobs, self.order, now, policy):
             if not policy.fits(job, view):
                 continue
             if now + job.expected <= known.time:
@@ -269,13 +287,39 @@ def easy_kept() -> Reserving:
 _DEPTH = re.compile(r"(\d{1,18})(-kept)?", re.ASCII)
 
 
-def make_backfilling(text: Union[str, int]) -> Dispatcher:
+def make_backfilling(text: Union[str, int], order: str = "queue",
+                     starvation: float = 0.0) -> Dispatcher:
     """The dispatcher of that name or dotted path, or with that number of reservations.
 
     `3` makes three reservations again at each step, `3-kept` keeps them. A user's own is a function
     or class without arguments whose result is a `Dispatcher` or has `fill`, as Easy, or `plan`, as
-    `Dispatcher.decide` without its last argument. Raises PolicyError.
+    `Dispatcher.decide` without its last argument. `order`: that in which later jobs are backfilled,
+    queue or as of `make_ordering`. `starvation`: the factor of `vrm.scheduling.starvation`, 0 for
+    none. Raises PolicyError.
     """
+    dispatcher = _backfilling(text)
+    return with_order(dispatcher, order, starvation)
+
+
+def with_order(dispatcher: Dispatcher, order: str, starvation: float) -> Dispatcher:
+    """A dispatcher with the order in which it backfills, and the factor of its guard; PolicyError
+    where it has no use for them."""
+    by = None if order.strip().lower() == "queue" else make_ordering(order)
+    if starvation:
+        if type(dispatcher) is not Easy:
+            raise PolicyError("Starvation works with the backfilling easy: "
+                              f"{dispatcher.name} has no one head to which others give way")
+        from vrm.scheduling.starvation import GuardedEasy
+        return GuardedEasy(starvation, by)
+    if by is not None:
+        if not isinstance(dispatcher, (Easy, ListScheduling)):
+            raise PolicyError("an order of backfilling works with the backfillings easy and list: "
+                              f"under {dispatcher.name} it is the queue's")
+        dispatcher.order = by
+    return dispatcher
+
+
+def _backfilling(text: Union[str, int]) -> Dispatcher:
     depth = _DEPTH.fullmatch(str(text).strip())
     if depth is None:
         from vrm.scheduling.custom import dispatcher_of

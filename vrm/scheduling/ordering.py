@@ -1,7 +1,8 @@
 """Orderings: a utility function decides which waiting job comes first, highest first.
 
 With t the wall-time estimate, q the time waited and n the nodes a job needs: FCFS q, FCSJ q/t,
-WFP1 (q/t) n, WFP3 (q/t)^3 n (Tang et al., 2009), SJF -t, LJF t. Ties: submit time, then id.
+WFP1 (q/t) n, WFP3 (q/t)^3 n (Tang et al., 2009), SJF -t, LJF t, SAF and LAF -t n and t n (the smallest and the largest
+area first). Ties: submit time, then id.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ _builtin("WFP3", lambda job, now, nodes: _cube((now - job.submit) / job.expected
          vector=_wfp3)
 _builtin("SJF", lambda job, now, nodes: -job.expected, static=True)
 _builtin("LJF", lambda job, now, nodes: job.expected, static=True)
+_builtin("SAF", lambda job, now, nodes: -job.expected * nodes, static=True)
+_builtin("LAF", lambda job, now, nodes: job.expected * nodes, static=True)
 
 
 def _own(text: str, own: Callable[..., Any]) -> Utility:

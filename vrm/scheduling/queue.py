@@ -48,6 +48,11 @@ class Waiting(Sequence[Job]):
         return self._queue.ordering.static
 
     @property
+    def by_submission(self) -> bool:
+        """Whether the order is that in which the jobs came."""
+        return self._queue.ordering.name == "FCFS" and not self._queue.prioritised
+
+    @property
     def prioritised(self) -> bool:
         """Whether keys begin with priorities."""
         return self._queue.prioritised

@@ -85,6 +85,10 @@ class Reserving(Dispatcher):
         """A job ended."""
         self._early.append(booking)
 
+    def revised(self, booking: Booking, before: float) -> None:
+        """A job is expected to run on: what was planned for its nodes is void."""
+        self._stale = True
+
     def nodes_changed(self) -> None:
         """Nodes came or went."""
         self._stale = True

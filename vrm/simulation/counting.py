@@ -38,6 +38,7 @@ def possible(source: Any, scheduler: Scheduler) -> bool:
     """Whether counts say all of this workload under these policies."""
     return (isinstance(source, Trace) and not source.keep_estimates  # no job outruns its estimate
             and type(scheduler.dispatcher) in (NoBackfilling, Easy)
+            and getattr(scheduler.dispatcher, "order", None) is None
             and scheduler.ordering.static and not scheduler.interval
             and isinstance(scheduler.policy, (LanePolicy, CorePolicy))
             and scheduler.policy.follower is None  # it is to be told each step

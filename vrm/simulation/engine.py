@@ -1,8 +1,8 @@
 """The event loop in virtual time: a run as the live manager has it, with a clock that jumps from
 event to event.
 
-The order of things at one instant is fixed: first all ends, then nodes that go or come, then all
-submissions, then one scheduling step. Jobs that end at one instant do so by id. The real run time
+The order of things at one instant is fixed: first all ends, then jobs that have outlived what was
+expected of them, then nodes that go or come, then all submissions, then one scheduling step. Jobs that end at one instant do so by id. The real run time
 of a job is known to the executor alone: who decides sees what is expected of it.
 """
 
@@ -16,8 +16,10 @@ from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import PLAIN, Details, Infeasible, Job, JobState
 from vrm.run.again import waits_again
 from vrm.run.book import Dropped, LifeError
+from vrm.run.expectations import Expectations
 from vrm.run.run import Run
 from vrm.run.state import State
+from vrm.scheduling.estimators import Actual
 from vrm.scheduling.queue import JobQueue
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler, Start
@@ -66,11 +68,14 @@ class Simulator:
     def __init__(self, scheduler: Scheduler, cluster: Cluster, recorder: Recorder,
                  kill: bool = False, rate: Optional[Rate] = None,
                  progress: Optional[Callable[[float, int, int], None]] = None,
-                 outages: Iterable[Outage] = (), end: float = math.inf) -> None:
+                 outages: Iterable[Outage] = (), end: float = math.inf,
+                 expectations: Optional[Expectations] = None) -> None:
         outages = tuple(outages)
         sparse = end == math.inf
-        self._start_with(Run(State(scheduler.new_queue(), cluster, sparse=sparse), scheduler),
-                         VirtualExecutor(kill, rate, bool(outages) or not sparse), recorder)
+        self._start_with(Run(State(scheduler.new_queue(), cluster, sparse=sparse), scheduler,
+                             expectations),
+                         VirtualExecutor(kill, rate, bool(outages) or not sparse,
+                                         revises=expectations is not None), recorder)
         self.progress = progress
         self.end = end
         self._nodes += sorted([(each.down, False, each.node) for each in outages]
@@ -83,6 +88,9 @@ class Simulator:
         self.cluster: Cluster = run.state.cluster
         self.queue: JobQueue = run.state.queue
         self.executor = executor
+        self.expectations = run.expectations
+        if self.expectations is not None and isinstance(self.expectations.estimator, Actual):
+            self.expectations.estimator.runs = executor.runs
         self.recorder = recorder
         self.progress = None
         self.end = math.inf
@@ -97,7 +105,7 @@ class Simulator:
         """Go on with a (copied) run at `now`. `runs` are the run times of its jobs, of those that
         run from their start on, in seconds."""
         self = cls.__new__(cls)
-        executor = VirtualExecutor()
+        executor = VirtualExecutor(revises=run.expectations is not None)
         self._start_with(run, executor, recorder)
         executor.runs.update(runs)
         for booking in run.state.cluster.running():
@@ -118,7 +126,7 @@ class Simulator:
         events, runs, waiting = executor.events, executor.runs, queue.jobs
         step, moment, start_job = self.subject.step, self.recorder.moment, executor.start
         arrive, sparse = state.arrive, state.sparse
-        foreseen = executor.foreseen
+        foreseen, expect = executor.foreseen, self.expectations
         interval = self.scheduler.interval
         wakes = interval or not self.scheduler.dispatcher.heads_first
         busy_cores = cluster.taken_cores
@@ -143,8 +151,11 @@ class Simulator:
             self.now = now
             while events and events[0][0] <= now:
                 event = pop(events)
-                if event[1] == END and (foreseen or not executor.is_void(event)):
-                    busy_cores -= end_job(event, now)
+                if event[1] == END:
+                    if foreseen or not executor.is_void(event):
+                        busy_cores -= end_job(event, now)
+                elif expect is not None and not executor.is_void(event):
+                    executor.revise(event[4], expect.correct(cluster, event[2], now)[3], now)
             while nodes and nodes[0][0] <= now:
                 busy_cores -= self._node(*pop(nodes)[1:], now)
             while submit <= now:
@@ -152,6 +163,8 @@ class Simulator:
                 if sparse and following[2:5] == plain and not following[5].retries:
                     job = following[0]
                     runs[job.id] = following[1]
+                    if expect is not None:
+                        job = expect.of(job)
                     try:
                         arrive(job)
                     except Infeasible as reason:
@@ -192,6 +205,8 @@ class Simulator:
         """A job comes of which there is more to say than that it waits."""
         job = submission.job
         self.executor.runs[job.id] = submission.run
+        if self.expectations is not None:
+            job = self.expectations.of(job)
         try:
             if submission.refused:
                 raise Infeasible(submission.refused)
@@ -225,6 +240,9 @@ class Simulator:
         if not executor.foreseen:
             executor.gone(start, now)
         job = booking[0]
+        if self.expectations is not None:
+            self.expectations.learn(job, now - booking[2], JobState.TIMEOUT if killed
+                                    else JobState.COMPLETED)
         if killed:
             self._failed(start, JobState.TIMEOUT, "ran longer than its walltime", "timeout")
             return job.request.cores

@@ -39,16 +39,19 @@ class VirtualExecutor:
     With `kill`, a job that reaches its walltime is ended there. With a `rate` jobs run faster or
     slower beside others. `tracked`: running jobs may end otherwise than foreseen at their start, as
     with a rate; events of other ends are void then. Else every end is `foreseen`, and none is void.
+    With `revises`, other ends may be expected of running jobs than at their start.
     """
 
-    def __init__(self, kill: bool = False, rate: Optional[Rate] = None,
-                 tracked: bool = False) -> None:
+    def __init__(self, kill: bool = False, rate: Optional[Rate] = None, tracked: bool = False,
+                 revises: bool = False) -> None:
         self.kill = kill
         self.rate = rate
         self.events: List[Event] = []
         self.runs: Dict[int, float] = {}  # seconds that jobs take which have not ended
         self._live: Optional[Dict[int, Tuple[Start, float]]] = (
-            {} if tracked or rate is not None else None)
+            {} if tracked or revises or rate is not None else None)
+        self._revises = revises
+        self._expected: Dict[int, float] = {}  # ends that are expected otherwise than at the start
         self.foreseen = self._live is None
 
     def next_time(self) -> float:
@@ -80,12 +83,21 @@ class VirtualExecutor:
         killed = self.kill and end > begun + job.walltime
         if killed:
             end = begun + job.walltime
-        if end > expected_end and (self._live is None or job.id not in self._live
+        expected_end = self._expected.get(job.id, expected_end)
+        if end > expected_end and (self._revises or self._live is None or job.id not in self._live
                                    or math.isnan(self._live[job.id][1])):
             heapq.heappush(self.events, (expected_end, EXPECTED, job.id, False, start))
         if self._live is not None:
             self._live[job.id] = start, end
         heapq.heappush(self.events, (end, END, job.id, killed, start))
+
+    def revise(self, start: Start, expected_end: float, now: float) -> None:
+        """A job that runs is expected to end at this time; if that is now, nothing more is."""
+        assert self._live is not None
+        job_id = start[0][0].id
+        self._expected[job_id] = expected_end
+        if self._live[job_id][1] > expected_end > now:
+            heapq.heappush(self.events, (expected_end, EXPECTED, job_id, False, start))
 
     def _move(self, ends: Iterable[Tuple[int, float]]) -> None:
         assert self._live is not None
@@ -98,7 +110,11 @@ class VirtualExecutor:
             return False
         time, what, job_id, _, start = event
         live = self._live.get(job_id)
-        return live is None or live[0] is not start or (what == END and live[1] != time)
+        if live is None or live[0] is not start:
+            return True
+        if what == END:
+            return live[1] != time
+        return self._revises and self._expected.get(job_id, start[0][3]) != time
 
     def unfinished(self, event: Event, now: float) -> bool:
         """Whether a job that is ended at its walltime had work left."""
@@ -115,5 +131,6 @@ class VirtualExecutor:
         """A job has left its cores, whose neighbours may be faster from now on."""
         if self._live is not None:
             del self._live[start[0][0].id]
+            self._expected.pop(start[0][0].id, None)
         if self.rate is not None:
             self._move(self.rate.ended(start[0], now))

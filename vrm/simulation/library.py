@@ -19,10 +19,13 @@ from vrm.model.machine import Machine
 from vrm.model.node import Node
 from vrm.model.rules import DEFAULTS, KEYS, Rules
 from vrm.model.speedups import Speedups
+from vrm.results.history import lessons
 from vrm.results.metrics import THRESHOLD
+from vrm.run.expectations import make_expectations
 from vrm.scheduling.backfilling import make_backfilling
 from vrm.scheduling.custom import dispatcher_of, placement_of
 from vrm.scheduling.node_orders import AUTO
+from vrm.scheduling.estimators import Estimator, Own as OwnEstimator
 from vrm.scheduling.ordering import Ordering, Utility, make_ordering
 from vrm.scheduling.placement import make_policy
 from vrm.scheduling.registry import PolicyError
@@ -34,6 +37,7 @@ from vrm.simulation.inputs import WorkloadError, open_workload, read_heatmap
 from vrm.simulation.outcome import Outcome, Watcher
 from vrm.simulation.results import Results
 from vrm.system.memory import rare_collections
+from vrm.workload.estimates import seconds_of_runs
 from vrm.workload.submission import Submission
 from vrm.workload.swf import LARGEST_ID, LONGEST
 from vrm.workload.swf import Rules as Selection
@@ -54,7 +58,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
              out: Union[str, Path, None] = None, places: Optional[str] = None,
              evalys: bool = False, progress: Optional[Progress] = None,
              watchers: Iterable[Watcher] = (), outages: Iterable[Outage] = (),
-             end: float = math.inf, **how: Any) -> Outcome:
+             end: float = math.inf, calibrated: Union[str, Path, None] = None,
+             history: Iterable[Union[str, Path]] = (), **how: Any) -> Outcome:
     """Run a workload in virtual time and return its outcome.
 
     `workload`: a trace (SWF, also .gz), a queue file, the jobs.csv of a run, or submissions in
@@ -79,6 +84,11 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     `outages`: nodes that are lost for a while; their jobs wait again, as live. `end`: seconds at
     which the allocation ends; jobs that would not have ended by then do not start, and
     `summary["held"]` counts what is left for the next one.
+
+    `estimates` says how long jobs are expected to take, a name or an object with `expected(job)` and
+    `learn(job, run)`; see `vrm.scheduling.estimators`. `calibrated`: the table of the estimator of
+    that name. `history`: earlier runs, from which it learns before the first job: directories with
+    a jobs.csv, or such files.
 
     `out`: a directory for jobs.csv (and evalys.csv with `evalys`); `places`: full, nodes or none,
     how much of a job's place is written (default: full up to 1024 nodes, else nodes).
@@ -111,7 +121,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     cluster.watchers += watchers
     algorithm, backfill, policy = chosen.algorithm, chosen.backfill, chosen.policy
     ordering = _ordering(algorithm)
-    dispatcher = (make_backfilling(backfill) if isinstance(backfill, (str, int)) else
+    dispatcher = (make_backfilling(backfill, chosen.backfill_order, chosen.starvation)
+                  if isinstance(backfill, (str, int)) else
                   dispatcher_of(_own_name(backfill), backfill, f"backfill={backfill!r}: give a "
                                 "name, a number of reservations, or an object with `fill` or "
                                 "`plan`"))
@@ -123,6 +134,10 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                  placement_of(_own_name(policy), policy(cluster, heatmap), f"policy={policy!r}: "
                               "give a name, or a function that gives an object with `nodes` and "
                               "`place`"))
+    expectations = make_expectations(
+        chosen.estimates if isinstance(chosen.estimates, (str, Estimator))
+        else OwnEstimator(_own_name(chosen.estimates), chosen.estimates), chosen.correction,
+        None if calibrated is None else seconds_of_runs(calibrated), lessons(history))
     if not 0 <= chosen.interval < math.inf:
         raise PolicyError(f"interval={chosen.interval!r}: give seconds from 0 on")
     if hasattr(source, "rules") and source.processors is not None:
@@ -149,11 +164,11 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         simulator: Union[Simulator, CountingSimulator]
         outages = tuple(outages)
         if not (results.needs_bookings or cluster.watchers or speeds or outages or end < math.inf
-                ) and possible(source, scheduler):
+                or expectations) and possible(source, scheduler):
             simulator = CountingSimulator(scheduler, cluster, results, progress)
         else:
             simulator = Simulator(scheduler, cluster, results, chosen.kill, speeds, progress,
-                                  outages, end)
+                                  outages, end, expectations)
         begun = time.perf_counter()
         interrupted = False
         try:
@@ -168,8 +183,9 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         results.flush()
         seconds = time.perf_counter() - begun
     summary = {
-        **replace(chosen, algorithm=ordering.name, backfill=dispatcher.name,
-                  policy=placement.name).record(),
+        **replace(chosen, algorithm=ordering.name, backfill=dispatcher.name, policy=placement.name,
+                  estimates=expectations.estimator.name if expectations else chosen.estimates
+                  ).record(),
         **results.summary(warm_up, cool_down, threshold),
         "backfilled": results.backfilled,
         "held": simulator.left,

@@ -29,6 +29,9 @@ class Watcher:
     def released(self, booking: Booking) -> None:
         """A job has ended."""
 
+    def revised(self, booking: Booking, before: float) -> None:
+        """A job that runs is expected to end otherwise than `before` (s)."""
+
     def nodes_changed(self) -> None:
         """Nodes came or went; never in a simulation."""
 

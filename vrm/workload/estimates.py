@@ -85,6 +85,11 @@ def read_estimates(path: Union[str, Path]) -> Tuple[Table, List[str]]:
     return table, comments
 
 
+def seconds_of_runs(path: Union[str, Path]) -> Dict[Tuple[str, int], float]:
+    """The mean run times of a table by executable and ranks, in seconds; EstimateError."""
+    return {key: each.mean for key, each in read_estimates(path)[0].items()}
+
+
 def _estimate(place: str, words: Dict[str, str]) -> Estimate:
     try:
         procs, seconds = int(words["procs"]), float(words["seconds"])

@@ -32,10 +32,13 @@ from vrm.live.spawn.remote import Relay
 from vrm.model import Cluster, Heatmap, Node
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.scheduling.backfilling import with_order
+from vrm.scheduling.estimators import make_correction, make_estimator
 from vrm.scheduling.node_orders import AUTO
 from vrm.system.errors import RunError
 from vrm.system.trust import distrust
 from vrm.workload import heatmap_files
+from vrm.workload.estimates import seconds_of_runs
 
 
 @dataclass(frozen=True)
@@ -115,9 +118,20 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
             ("Scheduling.Algorithm", lambda: make_ordering(settings.rules.algorithm)),
             ("Scheduling.Backfilling",
              lambda: make_backfilling(str(settings.rules.backfill))),
+            ("Scheduling.BackfillOrder", lambda: with_order(
+                made["Scheduling.Backfilling"], settings.rules.backfill_order, 0.0)),
+            ("Starvation.Factor", lambda: with_order(
+                made["Scheduling.BackfillOrder"], settings.rules.backfill_order,
+                settings.rules.starvation)),
+            ("Scheduling.Correction", lambda: make_correction(settings.rules.correction)),
+            ("Scheduling.Calibrated", lambda: table_of(settings)),
+            ("Scheduling.Estimates", lambda: make_estimator(
+                settings.rules.estimates, made["Scheduling.Calibrated"], live=True)),
             ("Applications.Heatmap", lambda: read_heatmap(settings))):
         try:
             made[key] = make()
+        except KeyError:
+            pass  # what it needs is wrong itself
         except (PolicyError, ValueError, OSError) as error:
             problems.append(settings.problem(key, str(error)))
     for key, order in (("Allocation.Policy", AUTO),
@@ -131,10 +145,16 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
     if problems:
         raise ConfigError(problems)
     try:
-        return Scheduler(made["Scheduling.Algorithm"], made["Scheduling.Backfilling"], policy,
+        return Scheduler(made["Scheduling.Algorithm"], made["Starvation.Factor"], policy,
                          settings.rules.interval, settings.rules.starts_per_interval)
     except PolicyError as error:
         raise ConfigError([settings.problem("Scheduling.StartsPerInterval", str(error))]) from error
+
+
+def table_of(settings: Settings) -> Optional[Dict[Tuple[str, int], float]]:
+    """The table of Estimates: calibrated; None where there is none. EstimateError."""
+    path = settings.scheduling.calibrated
+    return None if path is None else seconds_of_runs(path)
 
 
 def distrusted(settings: Settings) -> List[Problem]:
@@ -142,6 +162,7 @@ def distrusted(settings: Settings) -> List[Problem]:
     named = {"Applications.Path": settings.applications.path,
              "Applications.Queue": settings.applications.queue,
              "Applications.Heatmap": settings.applications.heatmap,
+             "Scheduling.Calibrated": settings.scheduling.calibrated,
              "Hosts.File": settings.hosts.file,
              "Launcher.Mpirun": settings.launcher.mpirun}
     reasons = {key: distrust(path, settings.trust) for key, path in named.items()

@@ -1,0 +1,89 @@
+"""What a run expects of its jobs: how long they take, learnt from those that have ended, and longer
+where a running job outlives it. Live runs and simulations ask the same; nothing of it needs a record
+but what was expected of a job when it came: all else follows from that and from the ends."""
+
+from __future__ import annotations
+
+import math
+from typing import Iterable, Optional, Tuple, Union
+
+from vrm.model import Booking, Cluster, Job, JobState
+from vrm.scheduling.estimators import (Correction, Estimator, Table, make_correction,
+                                       make_estimator)
+
+TEACHING = (JobState.COMPLETED, JobState.TIMEOUT)
+"""How a job must have ended for estimators to learn from it: others end at any time."""
+
+_ROUNDING = 1e-6
+"""Seconds by which sums of times may be wrong."""
+
+
+class Expectations:
+    """An estimator, and the correction of what it expected too short."""
+
+    def __init__(self, estimator: Estimator, correction: Correction) -> None:
+        self.estimator = estimator
+        self._correction = correction
+
+    def of(self, job: Job) -> Job:
+        """A job that comes, with what is expected of it."""
+        expected = self.estimator.expected(job)
+        return job if expected == job.expected else job.but(expected=expected)
+
+    def learn(self, job: Job, run: float, state: JobState) -> None:
+        """A job has ended after `run` seconds."""
+        if state in TEACHING:
+            self.estimator.learn(job, run)
+
+    def correct(self, cluster: Cluster, job_id: int, now: float) -> Booking:
+        """A running job has outlived what was expected: expect it longer, if its walltime lets it
+        run longer."""
+        booking = cluster.bookings[job_id]
+        if not _correctable(booking):
+            return booking
+        job, _, start, _ = booking
+        ran = max(now - start, job.expected) + _ROUNDING
+        return cluster.revise(job_id, start + self._correction(job.expected, ran, job.walltime))
+
+    def correct_all(self, cluster: Cluster, now: float) -> bool:
+        """Do that for all such jobs; whether there was any."""
+        outlived = [job_id for end, job_id in cluster.ends
+                    if end <= now and _correctable(cluster.bookings[job_id])]
+        for job_id in outlived:
+            self.correct(cluster, job_id, now)
+        return bool(outlived)
+
+    def due(self, cluster: Cluster) -> float:
+        """When the next running job outlives what is expected of it; infinity for never."""
+        for end, job_id in cluster.ends:
+            if _correctable(cluster.bookings[job_id]):
+                return end
+        return math.inf
+
+    def copy(self) -> Expectations:
+        """An independent copy, with all that was learnt."""
+        return Expectations(self.estimator.copy(), self._correction)
+
+
+def make_expectations(estimates: Union[str, Estimator], correction: str,
+                      table: Optional[Table] = None,
+                      lessons: Iterable[Tuple[Job, float, JobState]] = (), live: bool = False
+                      ) -> Optional[Expectations]:
+    """What the names of an estimator and a correction stand for; None where nothing else is expected
+    than what users say. `table`: see `make_estimator`. `lessons` are the jobs of earlier runs, with
+    their run times (seconds) and how they ended. Raises PolicyError."""
+    how = make_correction(correction)
+    estimator = (make_estimator(estimates, table, live) if isinstance(estimates, str)
+                 else estimates)
+    if type(estimator) is Estimator:
+        return None
+    found = Expectations(estimator, how)
+    for job, run, state in lessons:
+        found.learn(job, run, state)
+    return found
+
+
+def _correctable(booking: Booking) -> bool:
+    """Whether more could be expected of a job than is: no more is than its walltime."""
+    job, _, start, end = booking
+    return end < start + job.walltime

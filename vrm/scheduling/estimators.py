@@ -1,0 +1,294 @@
+"""How long a job will take: estimators, which learn from jobs that have ended, and what is expected
+of a job that has outlived its estimate.
+
+Schedulers go by what is expected, limits by the user's walltime. No estimator expects more than
+the walltime.
+
+Whose jobs are alike: those of one user, where the workload says who that is; else those of one
+program on one number of ranks, as in a live run, whose jobs are all of one user.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Hashable, List, Mapping, Optional, Tuple
+
+from vrm.model.job import Job
+from vrm.scheduling.registry import PolicyError, Registry, guarded, is_dotted, load_dotted, where
+
+ESTIMATORS = Registry("estimator")
+CORRECTIONS = Registry("correction")
+
+LEAST = 1.0
+"""Seconds that are expected of any job at the least."""
+
+Table = Mapping[Tuple[str, int], float]
+"""Seconds by program and number of ranks."""
+
+
+class Estimator:
+    """Expects of each job what its user says. Subclasses override `expected` and `learn`."""
+
+    name = "requested"
+
+    def expected(self, job: Job) -> float:
+        """Seconds that a job will take which is submitted now."""
+        return job.walltime
+
+    def learn(self, job: Job, run: float) -> None:
+        """A job has ended after `run` seconds: it completed, or reached its walltime."""
+
+    def copy(self) -> Estimator:
+        """An independent copy, with all that it has learnt."""
+        return copy.deepcopy(self)
+
+
+def alike(job: Job) -> Tuple[Hashable, ...]:
+    """Whose jobs this one is like: its user's, or where nobody is named its program's on as many
+    ranks."""
+    return (job.user,) if job.user else (job.app, job.procs)
+
+
+def within(job: Job, seconds: float) -> float:
+    """The seconds as an expectation: at least LEAST, at most the walltime."""
+    return min(job.walltime, max(LEAST, seconds))
+
+
+class LastTwo(Estimator):
+    """The mean of the last two run times of jobs alike (Tsafrir, Etsion and Feitelson, "Backfilling
+    using system-generated predictions rather than user runtime estimates", 2007); of the request
+    until there are two."""
+
+    name = "last-two"
+
+    def __init__(self) -> None:
+        self._last: Dict[Hashable, Tuple[float, ...]] = {}
+
+    def expected(self, job: Job) -> float:
+        last = self._last.get(alike(job), ())
+        return within(job, sum(last) / 2) if len(last) == 2 else job.walltime
+
+    def learn(self, job: Job, run: float) -> None:
+        key = alike(job)
+        self._last[key] = (*self._last.get(key, ())[-1:], run)
+
+
+def prefix(name: str) -> str:
+    """A job's name without the digits and separators at its end, by which users number jobs."""
+    return re.sub(r"[\d_.:,;#@+ -]+$", "", name)
+
+
+class AccaSim(Estimator):
+    """The run time of the last job of the user with the same profile: user, name, queue, walltime
+    and request (Galleguillos, Sîrbu, Kiziltan, Babaoglu, Borghesi and Bridi, "Data-driven job
+    dispatching in HPC systems", 2017).
+
+    The first of these rules that finds one decides: (1) the whole profile is the same; (2) of the
+    name, only what is before its final digits; (3) the request may differ; (4) both; (5) the name
+    is the same, or else what is before its final digits; (6) else it is the walltime. The name is
+    that of the program.
+    """
+
+    name = "accasim"
+
+    def __init__(self) -> None:
+        self._last: Dict[Hashable, float] = {}
+
+    @staticmethod
+    def _keys(job: Job) -> List[Hashable]:
+        user, name, short = job.user, job.app, prefix(job.app)
+        kind = user, job.queue, job.walltime
+        keys: List[Hashable] = [(1, kind, name, job.request), (2, kind, short, job.request),
+                                (3, kind, name), (4, kind, short), (5, user, name),
+                                (6, user, short)]
+        return keys if short else keys[::2]
+
+    def expected(self, job: Job) -> float:
+        for key in self._keys(job):
+            if key in self._last:
+                return within(job, self._last[key])
+        return job.walltime
+
+    def learn(self, job: Job, run: float) -> None:
+        for key in self._keys(job):
+            self._last[key] = run
+
+
+QUANTILE = 0.3
+"""Of the ratios that `history` looks at."""
+
+MEMORY = 10
+"""How many jobs alike `history` looks at."""
+
+
+class History(Estimator):
+    """The request times a quantile of run time / request of the last jobs alike: QUANTILE of at most
+    MEMORY of them, between the two nearest in proportion.
+
+    Alike are, as far as there are any that ended, jobs of the same user and program with as many
+    ranks and the same request; else those with the same request; else all jobs of the user (and
+    where nobody is named, of the program); else all jobs.
+    """
+
+    name = "history"
+
+    def __init__(self, quantile: float = QUANTILE, memory: int = MEMORY) -> None:
+        self._quantile = quantile
+        self._memory = memory
+        self._ratios: Dict[Hashable, Deque[float]] = {}
+
+    @staticmethod
+    def _keys(job: Job) -> Tuple[Hashable, ...]:
+        who = job.user, job.app
+        return ((*who, job.walltime, job.procs), (*who, job.walltime),
+                job.user or job.app, None)
+
+    def expected(self, job: Job) -> float:
+        for key in self._keys(job):
+            ratios = self._ratios.get(key)
+            if ratios:
+                return within(job, job.walltime * quantile(ratios, self._quantile))
+        return job.walltime
+
+    def learn(self, job: Job, run: float) -> None:
+        for key in self._keys(job):
+            ratios = self._ratios.get(key)
+            if ratios is None:
+                ratios = self._ratios[key] = deque(maxlen=self._memory)
+            ratios.append(run / job.walltime)
+
+
+def quantile(values: Any, share: float) -> float:
+    """The value below which that share of the values lies, interpolated between neighbours."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return float(ordered[below] + (place - below) * (ordered[above] - ordered[below]))
+
+
+class Calibrated(Estimator):
+    """The seconds of a table, by program and ranks; of the request for what is not in it."""
+
+    name = "calibrated"
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def expected(self, job: Job) -> float:
+        seconds = self._table.get((job.app, job.procs))
+        return job.walltime if seconds is None else within(job, seconds)
+
+    def copy(self) -> Calibrated:
+        return self
+
+
+class Actual(Estimator):
+    """The run time itself, which a simulation knows: the bound of what estimators can do. `runs` are
+    the seconds of jobs by id."""
+
+    name = "actual"
+
+    def __init__(self, runs: Optional[Mapping[int, float]] = None) -> None:
+        self.runs: Mapping[int, float] = {} if runs is None else runs
+
+    def expected(self, job: Job) -> float:
+        return within(job, self.runs.get(job.id, job.walltime))
+
+    def copy(self) -> Actual:
+        return self
+
+
+for _class in (Estimator, LastTwo, AccaSim, History, Calibrated, Actual):
+    ESTIMATORS.register(_class.name)(_class)
+
+
+class Own(Estimator):
+    """A user's own: an object with `expected(job)` and, if it learns, `learn(job, run)`."""
+
+    def __init__(self, text: str, own: Any) -> None:
+        self.name = text.strip()
+        self._own = own
+
+    def expected(self, job: Job) -> float:
+        value = guarded(self.name, self._own.expected)(job)
+        try:
+            seconds = float(value)
+        except (TypeError, ValueError):
+            seconds = math.nan
+        if math.isnan(seconds):
+            raise PolicyError(f"`{self.name}`{where(self._own.expected)} expects {value!r} of job "
+                              f"{job.id}; an estimator gives seconds")
+        return within(job, seconds)
+
+    def learn(self, job: Job, run: float) -> None:
+        learn = getattr(self._own, "learn", None)
+        if learn is not None:
+            guarded(self.name, learn)(job, run)
+
+
+def make_estimator(text: str, table: Optional[Table] = None, live: bool = False) -> Estimator:
+    """The estimator of that name or dotted path. `table` is that of `calibrated`; `live`: the
+    future is not known. Raises PolicyError."""
+    found = ESTIMATORS.find(text)
+    if is_dotted(text):
+        own = guarded(text, load_dotted(text))()
+        if not callable(getattr(own, "expected", None)):
+            raise PolicyError(f"`{text}` makes no estimator: give a class or function without "
+                              "arguments that makes an object with `expected(job)`")
+        return Own(text, own)
+    if found is Actual and live:
+        raise PolicyError("`actual` is what a job really takes, which only a simulation knows; "
+                          "use last-two, history or another")
+    if found is Calibrated:
+        if table is None:
+            raise PolicyError("`calibrated` needs a table of run times (`vrm calibrate` measures "
+                              "one); name it: Scheduling.Calibrated in the configuration, "
+                              "--calibrated FILE of `vrm simulate`")
+        return Calibrated(table)
+    estimator: Estimator = found()
+    return estimator
+
+
+# ------------------------------------------------------------------------------- corrections
+
+Correction = Callable[[float, float, float], float]
+"""What is expected from now on of a job of which `first` was expected, that has run for `ran` and
+may run for `walltime` (all seconds): more than `ran`, or the walltime."""
+
+STEPS = tuple(60.0 * minutes for minutes in (1, 5, 15, 30, 60, 120, 300, 600, 1200, 3000, 6000))
+"""Seconds beyond the first expectation, one after the other (Tsafrir, Etsion and Feitelson, 2007)."""
+
+
+@CORRECTIONS.register("request")
+def request(first: float, ran: float, walltime: float) -> float:
+    """The walltime at once."""
+    return walltime
+
+
+@CORRECTIONS.register("stepwise")
+def stepwise(first: float, ran: float, walltime: float) -> float:
+    """A minute more, then five, and so on: the first of STEPS that is not over."""
+    for step in STEPS:
+        if first + step > ran:
+            return min(first + step, walltime)
+    return walltime
+
+
+@CORRECTIONS.register("doubling")
+def doubling(first: float, ran: float, walltime: float) -> float:
+    """Twice as much, and again."""
+    while first <= ran and first < walltime:
+        first *= 2
+    return min(first, walltime)
+
+
+def make_correction(text: str) -> Correction:
+    """The correction of that name; PolicyError when there is none."""
+    found: Optional[Correction] = CORRECTIONS.get(text)
+    if found is None:
+        raise PolicyError(CORRECTIONS.unknown(text).replace(" (or module:function for your own)", ""))
+    return found
