@@ -51,6 +51,12 @@ def _add_arguments(parser: Parser) -> None:
             add(option, action="store_const", const=True, help=key.help)
         else:
             add(option, metavar=key.metavar, type=types.get(key.kind, str), help=key.help)
+        if name == "estimates":
+            add("--calibrated", metavar="FILE",
+                help="for --estimates calibrated: run times, as `vrm calibrate` writes them")
+            add("--history", metavar="DIR", action="append",
+                help="an earlier run (its Log, or a jobs.csv), from which --estimates learns; may be "
+                     "repeated")
         if name == "policy":
             add("--heatmap", metavar="FILE",
                 help="for strip: ranks, or measured speed-ups (a table or a JSON pool)")
@@ -170,7 +176,7 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
             own(getattr(args, name), Path.cwd())
         elif name in chosen:
             own(str(chosen[name]), settings.base, settings.trust)
-    for name in (*KEYS, "heatmap", "nodes", "sockets", "cores"):
+    for name in (*KEYS, "heatmap", "calibrated", "history", "nodes", "sockets", "cores"):
         if getattr(args, name) is not None:
             chosen[name] = getattr(args, name)
     if args.machine is not None:

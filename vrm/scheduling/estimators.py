@@ -117,20 +117,20 @@ class AccaSim(Estimator):
             self._last[key] = run
 
 
-QUANTILE = 0.3
+QUANTILE = 0.25
 """Of the ratios that `history` looks at."""
 
 MEMORY = 10
-"""How many jobs alike `history` looks at."""
+"""How many jobs `history` looks at."""
 
 
 class History(Estimator):
-    """The request times a quantile of run time / request of the last jobs alike: QUANTILE of at most
-    MEMORY of them, between the two nearest in proportion.
+    """The request times a quantile of run time / request of the last jobs: QUANTILE of at most MEMORY
+    of them, between two of them in proportion. It is low since an estimate that is too long costs
+    the job its place in the order, and one that is too short is corrected.
 
-    Alike are, as far as there are any that ended, jobs of the same user and program with as many
-    ranks and the same request; else those with the same request; else all jobs of the user (and
-    where nobody is named, of the program); else all jobs.
+    The last jobs are those alike with the same request; if none has ended, those alike; if there is
+    none of these either, all. Until a job has ended it is the request.
     """
 
     name = "history"
@@ -142,9 +142,8 @@ class History(Estimator):
 
     @staticmethod
     def _keys(job: Job) -> Tuple[Hashable, ...]:
-        who = job.user, job.app
-        return ((*who, job.walltime, job.procs), (*who, job.walltime),
-                job.user or job.app, None)
+        who = alike(job)
+        return (job.walltime, who), who, None
 
     def expected(self, job: Job) -> float:
         for key in self._keys(job):

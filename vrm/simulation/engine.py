@@ -1,9 +1,10 @@
 """The event loop in virtual time: a run as the live manager has it, with a clock that jumps from
 event to event.
 
-The order of things at one instant is fixed: first all ends, then jobs that have outlived what was
-expected of them, then nodes that go or come, then all submissions, then one scheduling step. Jobs that end at one instant do so by id. The real run time
-of a job is known to the executor alone: who decides sees what is expected of it.
+The order of things at one instant is fixed: first all ends, then running jobs that have outlived
+what was expected of them, then nodes that go or come, then all submissions, then one scheduling step.
+Jobs that end at one instant do so by id. The real run time of a job is known to the executor alone:
+who decides sees what is expected of it.
 """
 
 from __future__ import annotations

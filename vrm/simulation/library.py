@@ -24,8 +24,8 @@ from vrm.results.metrics import THRESHOLD
 from vrm.run.expectations import make_expectations
 from vrm.scheduling.backfilling import make_backfilling
 from vrm.scheduling.custom import dispatcher_of, placement_of
-from vrm.scheduling.node_orders import AUTO
 from vrm.scheduling.estimators import Estimator, Own as OwnEstimator
+from vrm.scheduling.node_orders import AUTO
 from vrm.scheduling.ordering import Ordering, Utility, make_ordering
 from vrm.scheduling.placement import make_policy
 from vrm.scheduling.registry import PolicyError
@@ -217,6 +217,10 @@ def choices_of(settings: Any) -> Dict[str, Any]:
     chosen = vars(settings.rules).copy()
     if settings.applications.heatmap is not None:
         chosen["heatmap"] = settings.applications.heatmap
+    if settings.scheduling.calibrated is not None:
+        chosen["calibrated"] = settings.scheduling.calibrated
+    if settings.scheduling.history:
+        chosen["history"] = settings.scheduling.history
     for name in ("nodes", "sockets", "cores"):
         if isinstance(getattr(settings, name), int):
             chosen[name] = getattr(settings, name)
