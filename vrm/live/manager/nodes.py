@@ -11,7 +11,7 @@ from vrm.live.manager.running import Running
 from vrm.live.nodes.agents import MemoryUse
 from vrm.live.nodes.nodewatch import Bound, Down, Left, NodeWatch, Unsure, Up
 from vrm.model import AnyPlacement
-from vrm.model.amounts import said
+from vrm.model.amounts import MEMORY, said
 from vrm.model.job import Request
 from vrm.scheduling import Start
 
@@ -79,8 +79,9 @@ class Nodes:
             return
         job, placement = running.job, running.booking.placement
         allowed = self._limits(placement, job.request)[event.host]
-        why = (f"it used {event.memory / 2**30:.3g} GiB of memory on {event.host}, and asked for "
-               f"{said('memory', allowed)} there")
+        used = (f"{event.memory / 2**30:.1f}G" if event.memory > 10 << 30
+                else f"{event.memory / 2**20:.0f}M")
+        why = f"it used {used} of memory on {event.host}, and asked for {said(MEMORY, allowed)} there"
         if desk.settings.memory.over == "kill":
             desk.tell("warning", f"#{job.id} {job.app}: {why}; ending it (Memory: {{Over: kill}})")
             running.why = why
@@ -90,7 +91,7 @@ class Nodes:
 
     def _limits(self, placement: AnyPlacement, request: Request) -> Dict[str, int]:
         """The bytes of memory that a job asked for on each of its nodes; none where it asked for none."""
-        each, once = (dict(amounts).get("memory", 0) for amounts in (request.per_task,
+        each, once = (dict(amounts).get(MEMORY, 0) for amounts in (request.per_task,
                                                                       request.per_node))
         if not each and not once:
             return {}
