@@ -37,8 +37,9 @@ def _add_arguments(parser: Parser) -> None:
 
     add = parser.add_argument
     add("workload", metavar="WORKLOAD",
-        help="a trace in the Standard Workload Format (also .gz), a queue file, the jobs.csv of an "
-             "earlier run, or lublin:PROCESSORS:JOBS[:SEED] for a synthetic one")
+        help="a trace in the Standard Workload Format, a dump of sacct, an accounting log of PBS, a CSV "
+             "(each also .gz), a queue file, the jobs.csv of an earlier run, or "
+             "lublin:PROCESSORS:JOBS[:SEED] for a synthetic one")
     add("-c", "--config", metavar="FILE", default=argparse.SUPPRESS,
         help="take algorithm, backfilling, policy, heatmap and geometry from a configuration")
     add("-config", dest="config", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
@@ -78,6 +79,8 @@ def _add_arguments(parser: Parser) -> None:
     add("--jobs", metavar="N", type=count, help="at most N jobs")
     add("--load", metavar="FACTOR", type=factor, default=1.0,
         help="divide the times between submissions (2: twice the load)")
+    add("--units", action="store_true",
+        help="a row of n nodes is n equal parts, several of which may be on one node (default: n nodes)")
     add("--clean", action="store_true",
         help="drop cancelled jobs (status 5) and parts of checkpointed ones (2 to 4)")
     add("--keep-estimates", action="store_true",
@@ -111,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         choices = _choices(args)
         rules = Rules(args.first, args.last, args.begin, args.end, args.load, args.clean,
-                      jobs=args.jobs)
+                      jobs=args.jobs, units=args.units)
         try:
             outcome = simulate(
                 args.workload, **choices, rows_are=args.heatmap_rows, rules=rules,
@@ -305,6 +308,10 @@ def _table(report: Dict[str, Any]) -> str:
         cells = "".join(f"{'-' if values[key] is None else format(values[key] / scale, '.2f'):>14}"
                         for key in ("mean", "median", "p95", "maximum"))
         text.append(f"{name.replace('_', ' ') + (f' [{unit}]' if unit else ''):<32}{cells}")
+    if "recorded" in report:
+        unit, scale = unit_of([report["turnaround"]["mean"]])
+        text.append(f"{f'really waited [{unit}]':<32}{report['recorded']['average_wait'] / scale:>14.2f}"
+                    f"   {report['recorded']['jobs']} jobs, by the log")
     text.append(f"\n{report['jobs_per_second']:.0f} jobs/s, {report['seconds']:.2f} s; bounded "
                 f"slowdown over {report['method']['bounded_slowdown_threshold']:g} s; schedule "
                 f"{report['start_hash']}")

@@ -3,28 +3,20 @@ configurations."""
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Dict, List, Tuple, Union
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
 
 from vrm.config.kinds import OURS, STRICT, kind
+from vrm.model.amounts import MEMORY, base, memory_bytes, memory_text, people
 from vrm.system.hosts import expand
-
-_GIB = 1 << 30
-_BYTES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_MEMORY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(?:([kmgt])(?:i?b)?|b)", re.IGNORECASE)
-
 
 def _memory(value: Any) -> Any:
     """GiB of a text such as 64GiB, 64G or 64000M; a unit is needed, a power of 1024."""
     if isinstance(value, float):  # checked before
         return value
-    found = _MEMORY.fullmatch(str(value).strip())
-    if not found:
-        raise ValueError(value)
-    return float(found[1]) * _BYTES.get((found[2] or "").lower(), 1) / _GIB
+    return people(MEMORY, memory_bytes(str(value).strip()))
 
 
 def _no_keys(resources: Any) -> Any:
@@ -46,7 +38,7 @@ def _whole_gpus(resources: Dict[str, float]) -> Dict[str, float]:
 
 Memory = Annotated[float, Field(gt=0), BeforeValidator(_memory),
                    kind("memory with its unit, as 64GiB, 64G or 64000M", "64GiB"),
-                   PlainSerializer(lambda size: f"{round(size * _GIB) >> 10}K", return_type=str)]
+                   PlainSerializer(lambda size: memory_text(base(MEMORY, size)), return_type=str)]
 _FEATURES = "[ib, ssd]"
 _WORD = r"^[A-Za-z][A-Za-z0-9_.+-]{0,63}$"
 Features = Annotated[
@@ -76,7 +68,7 @@ class Holdings(BaseModel):
 
     def amounts(self) -> Dict[str, float]:
         """The resources of a node, as `Node` has them: memory in GiB."""
-        found = {"memory": self.memory or 0.0, **self.resources}
+        found = {MEMORY: self.memory or 0.0, **self.resources}
         return {name: amount for name, amount in found.items() if amount}
 
 

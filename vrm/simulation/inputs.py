@@ -12,7 +12,7 @@ import tempfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+from typing import (Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Type, Union)
 
 from vrm.model.fields import made
 from vrm.model.heatmap import Heatmap
@@ -20,11 +20,17 @@ from vrm.model.job import PLAIN, Job, resolved
 from vrm.model.speedups import SpeedError, Speedups
 from vrm.results.jobs import SIMULATED, JobFileError, JobRow, read_jobs, submitted
 from vrm.workload import heatmap_files
-from vrm.workload.lublin import Lublin
+from vrm.workload.eurora import EuroraTrace
+from vrm.workload.eurora import is_trace as is_eurora
 from vrm.workload.following import QueueFollower
 from vrm.workload.grammar import LineError, parse_line
+from vrm.workload.lublin import Lublin
+from vrm.workload.pbs_log import PbsLog, is_log
 from vrm.workload.replay import replay
+from vrm.workload.rows import Rows
+from vrm.workload.sacct import SacctDump, is_dump
 from vrm.workload.submission import Submission
+from vrm.workload.table import Table, is_table
 from vrm.workload.swf import FIELDS, LARGEST_ID, LONGEST, NEEDED, Rules, Trace, TraceError
 
 
@@ -220,13 +226,18 @@ class SyntheticWorkload:
             yield one
 
 
-Workload = Union[Trace, QueueWorkload, RecordedRun, SyntheticWorkload]
+Workload = Union[Trace, QueueWorkload, RecordedRun, SyntheticWorkload, Rows]
+
+FORMS: Sequence[Tuple[Callable[[str], bool], Type[Rows]]] = (
+    (is_dump, SacctDump), (is_log, PbsLog), (is_eurora, EuroraTrace), (is_table, Table))
+"""Tables and logs by what their first line tells."""
 
 
 def open_workload(path: Union[str, Path], rules: Rules = Rules(), keep_estimates: bool = False,
                   speedups: Optional[Speedups] = None) -> Workload:
-    """The workload of a file: an SWF trace (18 columns), a `jobs.csv`, or else a queue file; or
-    a synthetic one, for a text that begins with `lublin:`. A pipe is read to its end first.
+    """The workload of a file: an SWF trace (18 columns), a `jobs.csv`, a dump of sacct, an accounting
+    log of PBS, a table (see `FORMS`), or else a queue file; or a synthetic one, for a text that begins
+    with `lublin:`. A pipe is read to its end first.
 
     Raises WorkloadError when it cannot be read.
     """
@@ -255,8 +266,8 @@ def open_workload(path: Union[str, Path], rules: Rules = Rules(), keep_estimates
     return made
 
 
-WANTED = ("a trace (SWF, also .gz), a queue file, the jobs.csv of a run, or "
-          "lublin:PROCESSORS:JOBS[:SEED]")
+WANTED = ("a trace (SWF, also .gz), a dump of sacct, a log of PBS, a CSV with jobs, a queue file, the "
+          "jobs.csv of a run, or lublin:PROCESSORS:JOBS[:SEED]")
 _MARKS = {codecs.BOM_UTF8: "UTF-8", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 
 
@@ -276,7 +287,7 @@ def _spooled(path: Path) -> Any:
 
 
 def _workload(path: Path, name: str, start: bytes, rules: Rules, keep_estimates: bool,
-              speedups: Optional[Speedups]) -> Union[Trace, "QueueWorkload", "RecordedRun"]:
+              speedups: Optional[Speedups]) -> Union[Trace, QueueWorkload, RecordedRun, Rows]:
     """The workload of a file that begins like this."""
     if not start:
         raise WorkloadError(f"{name}: empty; name {WANTED}")
@@ -293,6 +304,11 @@ def _workload(path: Path, name: str, start: bytes, rules: Rules, keep_estimates:
     text = start.decode("utf-8", "replace")
     if text.startswith("id,app,"):
         return RecordedRun(path, rules, name)
+    first = next((line for line in text.splitlines()
+                  if line.strip() and not line.startswith(("#", ";"))), "")
+    for tells, form in FORMS:
+        if tells(first):
+            return form(path, rules, keep_estimates, name)
     rows = [line for line in text.splitlines()
             if line.strip() and not line.lstrip().startswith((";", "#"))]
     if name.endswith((".swf", ".swf.gz")) or text.lstrip().startswith(";") or (

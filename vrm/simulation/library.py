@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Union
 
 from vrm.model import bits
+from vrm.model.amounts import MEMORY
 from vrm.model.cluster import Cluster
 from vrm.model.heatmap import Heatmap
 from vrm.model.machine import Machine
@@ -140,8 +141,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         None if calibrated is None else seconds_of_runs(calibrated), lessons(history))
     if not 0 <= chosen.interval < math.inf:
         raise PolicyError(f"interval={chosen.interval!r}: give seconds from 0 on")
-    if hasattr(source, "rules") and source.processors is not None:
-        source.rules = _limited(source.rules, cluster)
+    if hasattr(source, "rules"):
+        source.rules = _fitted(source.rules, cluster, source.processors is not None)
     if places is None:
         places = "full" if len(cluster.nodes) <= 1024 else "nodes"
     with ExitStack() as stack:
@@ -163,8 +164,9 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                               chosen.starts_per_interval)
         simulator: Union[Simulator, CountingSimulator]
         outages = tuple(outages)
+        counted = getattr(getattr(source, "rules", None), "memory", False)
         if not (results.needs_bookings or cluster.watchers or speeds or outages or end < math.inf
-                or expectations) and possible(source, scheduler):
+                or expectations or counted) and possible(source, scheduler):
             simulator = CountingSimulator(scheduler, cluster, results, progress)
         else:
             simulator = Simulator(scheduler, cluster, results, chosen.kill, speeds, progress,
@@ -190,6 +192,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         "backfilled": results.backfilled,
         "held": simulator.left,
         **({"unmatched_speeds": speeds.unmatched()} if speeds is not None else {}),
+        **_recorded(getattr(source, "waited", {})),
         "start_hash": results.start_hash(),
         "refusals": dict(results.refusals),
         "events": simulator.events,
@@ -197,6 +200,13 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         "jobs_per_second": results.ran / seconds if seconds > 0 else 0.0,
     }
     return Outcome(summary, results, cluster, dict(getattr(source, "dirt", {})), interrupted)
+
+
+def _recorded(waited: Dict[int, float]) -> Dict[str, Any]:
+    """How long the jobs of a log really waited (s), on the machine that it is of."""
+    if not waited:
+        return {}
+    return {"recorded": {"jobs": len(waited), "average_wait": math.fsum(waited.values()) / len(waited)}}
 
 
 def _signature() -> inspect.Signature:
@@ -278,7 +288,7 @@ def _described(machine: Union[str, Path, Machine], nodes: Any) -> Cluster:
     if not isinstance(machine, Machine):
         from vrm.config.machine import read_machine  # its libraries take a quarter of a second
         machine = read_machine(machine)
-    return Cluster(machine.nodes)
+    return Cluster(machine.nodes, machine.licences)
 
 
 def _ordering(algorithm: Union[str, Ordering, Utility]) -> Ordering:
@@ -321,8 +331,9 @@ def _checked(submissions: Iterable[Submission]) -> Iterator[Submission]:
         yield one
 
 
-def _limited(rules: Selection, cluster: Cluster) -> Selection:
-    """The rules, with jobs dropped that are larger than the machine (traces have such dirt)."""
-    if rules.largest is not None:
-        return rules
-    return replace(rules, largest=cluster.cores)
+def _fitted(rules: Selection, cluster: Cluster, limited: bool) -> Selection:
+    """The rules for this machine: memory counts where it has some, and if `limited`, jobs are dropped
+    that are larger than it (traces have such dirt)."""
+    names = frozenset(name for one in cluster.classes for name in one.node.resources)
+    largest = cluster.cores if limited and rules.largest is None else rules.largest
+    return replace(rules, largest=largest, memory=MEMORY in names, resources=names)

@@ -15,9 +15,10 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, IO, Iterable, Iterator, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, FrozenSet, IO, Iterable, Iterator, Optional, Set, Tuple, Union
 
-from vrm.model.job import Job
+from vrm.model.amounts import MEMORY
+from vrm.model.job import Job, Request
 from vrm.workload.submission import Submission
 
 FIELDS = 18
@@ -44,6 +45,9 @@ class Rules:
     2 makes the load twice as high. `clean` drops what has no sensible run: status cancelled
     (5) before it started, and partial executions (2 to 4), which other rows sum up.
     `largest` is the number of processors of the machine; larger jobs are dropped when given.
+    `memory`: whether requested memory counts. `units`: a row of n nodes is n equal parts, several of
+    which may be on one node (see `vrm.workload.rows.request_of`). `resources` are the names of those
+    that the machine has, where that is known.
     """
 
     first: Optional[int] = None
@@ -54,6 +58,9 @@ class Rules:
     clean: bool = False
     largest: Optional[int] = None
     jobs: Optional[int] = None  # at most this many
+    memory: bool = False
+    units: bool = False
+    resources: FrozenSet[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.load > 0:
@@ -75,7 +82,8 @@ class Trace:
     at least 1 and its submission time is not negative. The estimate is the requested time,
     else the run time, and never less than the run time unless `keep_estimates`. Times are the
     trace's own seconds. Preceding jobs and think times (fields 17 and 18) are not followed: jobs
-    come when the trace says that they came. Lines that begin with `;` or `#` are remarks.
+    come when the trace says that they came. Lines that begin with `;` or `#` are remarks. Where memory
+    counts (see `Rules`), field 10 is what each processor asks for, in KiB. Field 15 is the queue.
 
     Job numbers need not rise, but each is that of one job: a row whose number was used before
     gets one above all others. `name` is what messages call the file (its path unless given).
@@ -174,6 +182,9 @@ class Trace:
         latest = float("-inf")
         seen: Set[int] = set()
         number, fields, largest_id, longest = _number, FIELDS, LARGEST_ID, LONGEST
+        memory = rules.memory
+        requests: Dict[Tuple[int, bytes], Optional[Request]] = {}
+        queues: Dict[bytes, str] = {b"-1": ""}
         names: Dict[bytes, str] = {}
         owners: Dict[bytes, str] = {}
         for line_number, line in enumerate(lines, 1):
@@ -256,7 +267,31 @@ class Trace:
             if owner is None:
                 text = user.decode("ascii", "replace")
                 owner = owners[user] = "" if text.startswith("-") else text
-            yield Submission(Job(job_id, name, procs, estimate, submit, user=owner), run)
+            queue = ""
+            if len(words) >= fields - 3:
+                text_of_queue = words[14]
+                found = queues.get(text_of_queue)
+                if found is None:
+                    found = queues[text_of_queue] = text_of_queue.decode("ascii", "replace")
+                queue = found
+            request = None
+            if memory:
+                key = procs, words[9]
+                try:
+                    request = requests[key]
+                except KeyError:
+                    request = requests[key] = self._with_memory(procs, words[9], line_number)
+            yield Submission(Job(job_id, name, procs, estimate, submit, user=owner, queue=queue,
+                                 request=request), run)
+
+    def _with_memory(self, procs: int, text: bytes, line_number: int) -> Optional[Request]:
+        """The request of so many processors with a memory in KiB for each; None where there is none."""
+        try:
+            size = int(text)
+        except ValueError:
+            raise TraceError(f"{self.name}:{line_number}: memory `{text.decode('ascii', 'replace')}` is "
+                             "no whole number of KiB; correct the row, or put a `;` before it") from None
+        return None if size <= 0 else Request.of(procs, 1, False, {MEMORY: size / (1 << 20)})
 
 
 def _number(text: bytes) -> float:

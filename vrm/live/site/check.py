@@ -130,14 +130,14 @@ def _cluster(settings: Settings, env: Mapping[str, str], sizes: Dict[str, Size],
             shutil.which(system.submit) for system in with_scripts()):
         report.add("note", "nodes", "checked for this machine alone, outside of a batch job",
                    "for 4 nodes: vrm check --nodes 4 (--sockets and --cores, if they differ)")
-    return Cluster(nodes)
+    return Cluster(nodes, settings.licences)
 
 
 def _described(settings: Settings, machine: str, report: Report) -> Cluster:
     """The cluster of a machine file; ConfigError."""
     found = read_machine(machine)
     report.add("ok", "nodes", f"{describe(settings, found.nodes, False)} ({machine})")
-    return Cluster(found.nodes)
+    return Cluster(found.nodes, found.licences)
 
 
 def _launcher(settings: Settings, report: Report) -> Optional[Launcher]:

@@ -106,7 +106,7 @@ def _machine(settings: Settings) -> List[Finding]:
     findings += [Finding("note", "cluster", warning) for warning in (*wished.warnings, *told)
                  if warning not in said]
     try:
-        make_scheduler(settings, Cluster(nodes))
+        make_scheduler(settings, Cluster(nodes, settings.licences))
     except ConfigError as error:
         return [*findings, *(Finding("wrong", "scheduling", str(p)) for p in error.problems)]
     return [*findings, Finding("note" if wished.emulated else "ok", "cluster",

@@ -97,7 +97,7 @@ def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
     heatmap = scheduler.policy.heatmap
 
     def on(nodes: Sequence[Node]) -> NodesOf:
-        return make_policy(settings.rules.policy, Cluster(nodes), heatmap,
+        return make_policy(settings.rules.policy, Cluster(nodes, settings.licences), heatmap,
                            settings.rules.node_order).nodes
 
     return Room(scheduler, cluster.nodes, on, granted)
@@ -207,7 +207,7 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
                                   stand_ins(env))
         agents.drop(set(allocation.hosts) - {node.name for node in wished.nodes})
         nodes, told = declared(settings, wished.nodes)
-        cluster = Cluster(nodes)
+        cluster = Cluster(nodes, settings.licences)
         scheduler = make_scheduler(settings, cluster)
         launcher = make_launcher(settings.launcher, emulated=wished.emulated,
                                  topologies=wished.topologies or None, base=env)

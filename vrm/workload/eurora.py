@@ -1,0 +1,53 @@
+"""Traces of Eurora, the machine of AccaSim's authors (CINECA, 2014), in the form in which their group
+publishes them: one line for a job,
+
+    id;program;user;queue;submitted__node;cores;gpus;mics;KiB#...__start;end;nodes;cores;memory;limit;...
+
+with dates as `2014-03-31 11:09:04` and the limit as hours and minutes. What the job held on its nodes
+counts, not what it asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, Iterator
+
+from vrm.model.amounts import GPU, MEMORY
+from vrm.workload.rows import Asked, Rows, moment, program
+
+_LINE = re.compile(r"(\d+);([^;]*);([^;]*);([^;]*);([^;_]*)__([^_]*)__(.*)")
+
+
+def is_trace(line: str) -> bool:
+    """Whether a line is one of a trace."""
+    return _LINE.match(line) is not None
+
+
+class EuroraTrace(Rows):
+    """The jobs of a trace."""
+
+    def asked(self) -> Iterator[Asked]:
+        """What the lines say."""
+        for number, line in self.lines():
+            if not line.strip():
+                continue
+            found = _LINE.fullmatch(line.strip())
+            rest = found[7].split(";") if found else []
+            if found is None or len(rest) < 6:
+                self.dirt["dropped: no job, or cut off"] += 1
+                continue
+            try:
+                hours, _, minutes = rest[5].partition(":")
+                submit, begin, end = (moment(text) for text in (found[5], rest[0], rest[1]))
+                if submit is None or begin is None or end is None:
+                    self.dirt["dropped: never ran"] += 1
+                    continue
+                parts = [tuple(map(int, part.split(";"))) for part in found[6].split("#") if part]
+                _, cores, gpus, mics, memory = (sum(each) for each in zip(*parts))
+            except ValueError as error:
+                raise self.wrong(f"{error}; the form is id;program;user;queue;submitted__node;cores;"
+                                 "gpus;mics;KiB#__start;end;nodes;cores;memory;HH:MM;...", number) from error
+            total: Dict[str, float] = {MEMORY: memory / (1 << 20), GPU: gpus, "mic": mics}
+            yield Asked(int(found[1]), submit, end - begin, 3600.0 * int(hours) + 60.0 * int(minutes or 0),
+                        len(parts), cores, total=total, user=found[3], app=program(found[2]),
+                        queue=found[4], start=begin)

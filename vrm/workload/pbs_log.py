@@ -1,0 +1,135 @@
+"""Accounting logs of PBS (OpenPBS, PBS Professional) and Torque: lines `date;type;id;key=value ...`.
+
+A job is its `E` record, which says what was asked for and when it ran; other records are no jobs. A
+request is `Resource_List.select` (chunks, `2:ncpus=16:mem=4gb:ngpus=2`), Torque's `Resource_List.nodes`
+(`2:ppn=6:gpus=1`), or the totals `ncpus`, `nodect`, `mem`, `ngpus`. Chunks are on nodes of their own,
+under `place=pack` all on one. Several days' logs can be put together with `cat`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, Iterator, List, Optional, Tuple
+
+from vrm.model.amounts import GPU, MEMORY
+from vrm.workload.rows import Asked, Rows, clock, gibibytes, program, whole
+
+_RECORD = re.compile(r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;([A-Za-z]);([^;]*);(.*)")
+_PAIR = re.compile(r'([\w.]+)=("[^"]*"|\S*)')
+_CORES = ("ncpus", "ppn", "procs")
+_NO_AMOUNTS = ("walltime", "cput", "place", "select", "nodes", "nodect", "neednodes", "ncpus", "mem",
+               "vmem", "pmem", "pvmem", "ngpus", "mpiprocs", "ompthreads", "mpiprocs", "procs", "pcput")
+
+
+def is_log(line: str) -> bool:
+    """Whether a line is a record of a log."""
+    return _RECORD.match(line) is not None
+
+
+class PbsLog(Rows):
+    """The jobs of a log that have ended."""
+
+    def asked(self) -> Iterator[Asked]:
+        """What the records say."""
+        numbers: Dict[str, int] = {}
+        kept: Dict[str, Asked] = {}
+        for number, line in self.lines():
+            if not line.strip() or line.startswith("#"):
+                continue
+            record = _RECORD.fullmatch(line)
+            if record is None:
+                self.dirt["dropped: no record, or cut off"] += 1
+                continue
+            kind, name, rest = record.groups()
+            if kind != "E":
+                continue
+            says = {key: value.strip('"') for key, value in _PAIR.findall(rest)}
+            if "end" not in says:
+                self.dirt["dropped: no record, or cut off"] += 1
+                continue
+            if not says.get("start", "").isdigit() or says["start"] == "0":
+                self.dirt["dropped: never ran"] += 1  # also the record of an array as a whole
+                continue
+            try:
+                one = self._job(name, says, numbers)
+            except ValueError as error:
+                raise self.wrong(f"job {name}: {error} is not understood; correct the record, or put "
+                                 "a # before it", number) from error
+            if name in kept:
+                self.dirt["dropped: an earlier run of a job that was requeued"] += 1
+                del kept[name]
+            kept[name] = one
+        yield from kept.values()
+
+    def _job(self, name: str, says: Dict[str, str], numbers: Dict[str, int]) -> Asked:
+        begin, end = float(says["start"]), float(says["end"])
+        submit = float(says.get("qtime") or says.get("ctime") or begin)
+        wanted = {key.partition(".")[2]: value for key, value in says.items()
+                  if key.startswith("Resource_List.")}
+        chunks = _chunks(wanted)
+        nodes = sum(count for count, _ in chunks)
+        if len({tuple(sorted(each.items())) for _, each in chunks}) > 1:
+            self.dirt["chunks that differ: taken as equal ones"] += 1
+        cores = sum(count * whole(_first(each, _CORES) or "1") for count, each in chunks)
+        total: Dict[str, float] = {}
+        for count, each in chunks:
+            for key, value in each.items():
+                amount = _amount(key, value)
+                if amount:
+                    total[_NAMES.get(key, key)] = total.get(_NAMES.get(key, key), 0) + count * amount
+        if not chunks:
+            nodes = whole(wanted.get("nodect", ""))
+            cores = whole(_first(wanted, ("ncpus", "procs")) or "") or nodes
+        for key in ("mem", "ngpus"):  # totals, where the chunks do not say it
+            if key in wanted and _NAMES[key] not in total:
+                total[_NAMES[key]] = _amount(key, wanted[key]) or 0.0
+        for key, value in wanted.items():
+            if key not in _NO_AMOUNTS and key in self.rules.resources and key not in total:
+                total[key] = float(value)
+        place = wanted.get("place", "")
+        if place.startswith("pack"):
+            nodes = 1
+        return Asked(_number(name, numbers), submit, end - begin, clock(wanted.get("walltime", "")),
+                     nodes, cores, total=total, exclusive="excl" in place, user=says.get("user", ""),
+                     app=program(says.get("jobname", "")), queue=says.get("queue", ""), start=begin)
+
+
+_NAMES = {"mem": MEMORY, "ngpus": GPU, "gpus": GPU, "nmics": "mic", "mics": "mic"}
+
+
+def _amount(key: str, value: str) -> Optional[float]:
+    """The amount of a resource of a chunk; None for what is no amount."""
+    if key == "mem":
+        return gibibytes(value)
+    if key in _CORES or key in _NO_AMOUNTS and key != "ngpus":
+        return None
+    return float(value) if re.fullmatch(r"\d+(\.\d+)?", value) else None
+
+
+def _chunks(wanted: Dict[str, str]) -> List[Tuple[int, Dict[str, str]]]:
+    """How many chunks there are of what, of `select` or Torque's `nodes`."""
+    found: List[Tuple[int, Dict[str, str]]] = []
+    for part in filter(None, (wanted.get("select") or wanted.get("nodes") or "").split("+")):
+        first, *words = part.split(":")
+        count = 1
+        if first.isdigit():
+            count = int(first)
+        else:
+            words = [first, *words]  # the name of a host, or a chunk without its number
+        pairs = (word.partition("=") for word in words)
+        found.append((count, {key: value for key, equals, value in pairs if equals}))
+    return found
+
+
+def _first(says: Dict[str, str], names: Tuple[str, ...]) -> str:
+    return next((says[name] for name in names if says.get(name)), "")
+
+
+def _number(name: str, numbers: Dict[str, int]) -> int:
+    """`1234` of `1234.server`; a job `1234[5]` of an array has a number of its own, above 2^40."""
+    text = name.partition(".")[0]
+    if text.isdigit():
+        return int(text)
+    if not re.match(r"\d", text):
+        raise ValueError(f"`{text[:30]}`")
+    return numbers.setdefault(text, (1 << 40) + len(numbers))

@@ -1,0 +1,307 @@
+"""Workloads that are tables or logs: what a row says of a job, how that becomes a job, and which rows
+are left out. The forms themselves (CSV, sacct, PBS, Eurora) are a file each.
+
+A row says nodes, cores and amounts over all of them; a job of vrm has tasks. `request_of` says how the
+one becomes the other. Rows that are dropped or changed are counted, by reason.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import re
+import zlib
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Dict, FrozenSet, Iterator, Mapping, NamedTuple, Optional, Tuple
+
+from vrm.model.amounts import GPU, MEMORY
+from vrm.model.job import Job, Request
+from vrm.workload.submission import Submission
+from vrm.workload.swf import LARGEST_ID, LONGEST, Rules, TraceError
+
+NOTHING: Mapping[str, float] = {}
+
+
+class Asked(NamedTuple):
+    """What a row says of a job; 0, empty and None where it says nothing.
+
+    Times in seconds; `limit` is the requested time. `cores` and `total` are over all nodes, amounts
+    as people count them (memory in GiB). `start` is when it really started.
+    """
+
+    id: int
+    submit: float
+    run: float
+    limit: float = 0.0
+    nodes: int = 0
+    cores: int = 0
+    tasks: int = 0
+    tasks_per_node: int = 0
+    total: Mapping[str, float] = NOTHING
+    per_node: Mapping[str, float] = NOTHING
+    per_task: Mapping[str, float] = NOTHING
+    licences: Mapping[str, float] = NOTHING
+    features: FrozenSet[str] = frozenset()
+    exclusive: bool = False
+    user: str = ""
+    app: str = ""
+    queue: str = ""
+    start: Optional[float] = None
+
+
+def request_of(asked: Asked, units: bool = False, counts: Any = None) -> Request:
+    """The request of a row.
+
+    Each core is a task of its own, unless the row says how many tasks there are: then these share its
+    cores. A row of n nodes is a job on exactly n nodes, with an equal share of tasks and amounts on
+    each. With `units` it is n equal tasks, each with its share of cores and amounts, and several of
+    them may be on one node. A row that does not say its nodes goes anywhere: amounts over all nodes
+    are shared by its tasks, or (GPUs that its tasks cannot share) it has one node. Whole things that
+    cannot be shared equally are rounded up. `counts(name)` says whether a resource counts here.
+    """
+    def kept(amounts: Mapping[str, float]) -> Dict[str, float]:
+        return {name: amount for name, amount in amounts.items()
+                if amount and (counts is None or counts(name))}
+
+    total, per_node, per_task = kept(asked.total), kept(asked.per_node), kept(asked.per_task)
+    cores = max(asked.cores, asked.tasks, asked.nodes, 1)
+    tasks = asked.tasks or cores
+    nodes = min(asked.nodes, tasks)
+    width = max(1, cores // tasks)
+    more: Dict[str, Any] = {"features": asked.features, "licences": asked.licences}
+    if units:
+        parts = nodes or 1
+        width = -(-cores // parts)
+        amounts = _sum(_shared(total, parts), per_node,
+                       {name: amount * (tasks // parts or 1) for name, amount in per_task.items()})
+        return Request.of(parts, width, asked.exclusive, amounts, **more)
+    if not nodes and total.get(GPU, 0) % tasks:
+        nodes = 1
+    if nodes:
+        per_node = _sum(per_node, _shared(total, nodes))
+        most = asked.tasks_per_node or (-(-tasks // nodes) if nodes > 1 else 0)
+        return Request.of(tasks, width, asked.exclusive, per_task, per_node=per_node,
+                          nodes=(nodes, nodes), tasks_per_node=most, **more)
+    return Request.of(tasks, width, asked.exclusive, _sum(per_task, _shared(total, tasks)),
+                      per_node=per_node, tasks_per_node=asked.tasks_per_node, **more)
+
+
+def _shared(amounts: Mapping[str, float], parts: int) -> Dict[str, float]:
+    return {name: math.ceil(amount / parts) if name == GPU else amount / parts
+            for name, amount in amounts.items()}
+
+
+def _sum(*parts: Mapping[str, float]) -> Dict[str, float]:
+    found: Dict[str, float] = {}
+    for part in parts:
+        for name, amount in part.items():
+            found[name] = found.get(name, 0.0) + amount
+    return found
+
+
+@dataclass
+class Rows:
+    """A workload of rows; a subclass says in `asked` what they are.
+
+    Times of the epoch are counted from the first submission. A job is taken when it ran for more than
+    0 s and has cores. Its estimate is the requested time, else the run time, and never less than the
+    run time unless `keep_estimates`. `waited` says how long the jobs really waited, by their numbers.
+    """
+
+    path: Path
+    rules: Rules = field(default_factory=Rules)
+    keep_estimates: bool = False
+    name: str = ""
+    dirt: "Counter[str]" = field(default_factory=Counter)
+    taken: int = 0
+    spool: Any = field(default=None, repr=False, compare=False)
+    waited: Dict[int, float] = field(default_factory=dict, repr=False, compare=False)
+    unix_start: Optional[int] = None
+
+    processors: Optional[int] = None
+    says_more = True
+
+    def __post_init__(self) -> None:
+        self.path = Path(self.path)
+        self.name = self.name or str(self.path)
+        self.header: Dict[str, str] = {}
+
+    def asked(self) -> Iterator[Asked]:
+        """What the rows say, in their order; counts in `dirt` those that say no job."""
+        raise NotImplementedError
+
+    def lines(self) -> Iterator[Tuple[int, str]]:
+        """The lines of the file with their numbers, from 1 on. Raises TraceError."""
+        try:
+            with open(self.path, "rb") as raw:
+                packed = raw.read(2) == b"\x1f\x8b"
+                raw.seek(0)
+                stream: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+                text = io.TextIOWrapper(stream, "utf-8", "replace", newline="")
+                for number, line in enumerate(text, 1):
+                    yield number, line.rstrip("\r\n")
+        except OSError as error:
+            if isinstance(error, gzip.BadGzipFile):
+                raise self.wrong(f"damaged gzip file ({error}); fetch it again") from error
+            raise self.wrong((error.strerror or str(error)).lower()) from error
+        except (EOFError, zlib.error) as error:
+            raise self.wrong(f"damaged gzip file ({error}); fetch it again") from error
+
+    def wrong(self, message: str, line: int = 0) -> TraceError:
+        """The error with the place."""
+        return TraceError(f"{self.name}:{line}: {message}" if line else f"{self.name}: {message}")
+
+    def __iter__(self) -> Iterator[Submission]:
+        self.taken, self.dirt, self.waited = 0, Counter(), {}
+        rows = sorted(self.asked(), key=lambda one: one.submit)  # stable: then as they stand
+        origin = 0.0
+        if rows and rows[0].submit >= EPOCH:
+            origin = rows[0].submit
+            self.unix_start = int(origin)
+        requests: Dict[Any, Request] = {}
+        seen: Dict[int, None] = {}
+        highest = max((one.id for one in rows), default=0)
+        first, rules = None, self.rules
+        for one in rows:
+            job_id, submit = one.id, one.submit - origin
+            if not (0 <= job_id <= LARGEST_ID and submit < LONGEST and one.run < LONGEST):
+                raise self.wrong(f"job {str(job_id)[:30]}: a number out of range; job numbers go from 0 to "
+                                 "2^63 - 1 and times to 2^53 s")
+            if not rules.wants(job_id, submit) or not self._sound(one):
+                continue
+            if rules.jobs is not None and self.taken >= rules.jobs:
+                return
+            if job_id in seen:
+                self.dirt["job number used before: renumbered"] += 1
+                job_id = highest = highest + 1
+            seen[job_id] = None
+            key = _key(one)
+            request = requests.get(key)
+            if request is None:
+                request = requests[key] = self._request(one)
+            if one.start is not None:
+                self.waited[job_id] = one.start - one.submit
+            if rules.load != 1.0:
+                first = submit if first is None else first
+                submit = first + (submit - first) / rules.load
+            self.taken += 1
+            yield Submission(Job(job_id, one.app or "app", request.tasks, self._limit(one), submit,
+                                 request.exclusive, request.cores_per_task, user=one.user,
+                                 queue=one.queue, request=request), one.run)
+
+    def _sound(self, one: Asked) -> bool:
+        """Whether the row is a job that ran."""
+        if one.run <= 0:
+            self.dirt["dropped: run time 0"] += 1
+        elif one.submit < 0:
+            self.dirt["dropped: no submission time"] += 1
+        elif max(one.cores, one.tasks, one.nodes) < 1:
+            self.dirt["dropped: no cores"] += 1
+        else:
+            return True
+        return False
+
+    def _limit(self, one: Asked) -> float:
+        if one.limit <= 0:
+            self.dirt["no requested time: run time instead"] += 1
+            return one.run
+        if one.limit < one.run and not self.keep_estimates:
+            self.dirt["run time above the requested time: estimate raised"] += 1
+            return one.run
+        return one.limit
+
+    def _request(self, one: Asked) -> Request:
+        try:
+            return request_of(one, self.rules.units, self._counts)
+        except ValueError as error:
+            raise self.wrong(f"job {one.id}: {error}") from error
+
+    def _counts(self, name: str) -> bool:
+        """Whether a resource counts: memory, and what vrm does not know by itself, only where the
+        machine says how much there is."""
+        if name == MEMORY:
+            return self.rules.memory
+        known = name == GPU or name in self.rules.resources
+        if not known:
+            self.dirt[f"`{name[:30]}`, which no node of the machine file has: not counted, kinds of "
+                      "jobs"] += 1
+        return known
+
+
+EPOCH = 1e8
+"""Seconds from which on a time is one of the epoch (1973), not one of a workload."""
+
+
+def _key(one: Asked) -> Any:
+    """What its request depends on, as a key."""
+    return (one.nodes, one.cores, one.tasks, one.tasks_per_node, one.exclusive, one.features,
+            *(tuple(sorted(each.items())) for each in
+              (one.total, one.per_node, one.per_task, one.licences)))
+
+
+# ---------------------------------------------------------------------------- words of logs
+
+_CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b|w)?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+
+
+def clock(text: str) -> float:
+    """Seconds of `[days-][hours:]minutes:seconds` or of a number; 0 for anything else, such as
+    UNLIMITED."""
+    text = text.strip()
+    found = _CLOCK.fullmatch(text)
+    if found:
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return ((days * 24.0 + hours) * 60 + minutes) * 60 + seconds
+    try:
+        value = float(text)
+    except ValueError:
+        return 0.0
+    return value if 0 <= value < math.inf else 0.0
+
+
+def gibibytes(text: str, unit: str = "") -> float:
+    """GiB of a text such as 4G, 4096mb or 62.50G; a bare number is in `unit` (k, m, g; none: bytes).
+    ValueError for another text."""
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise ValueError(text)
+    power = _POWERS[(found[2] or unit).lower()]
+    return float(found[1]) * 1024.0 ** (power - 3)
+
+
+def moment(text: str) -> Optional[float]:
+    """Seconds of the epoch of a date (`2024-03-31T02:30:00`, with a blank or a zone, too) or of a
+    number; None for Unknown, None and nothing. A date without a zone counts as UTC: a change of the
+    clocks is not corrected. ValueError for another text."""
+    text = text.strip()
+    if text.lower() in ("", "unknown", "none", "n/a", "(null)", "-1"):
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+
+
+_UNFIT = re.compile(r"[^A-Za-z0-9._+-]")
+
+
+def program(text: str) -> str:
+    """The name of a job as that of a program: other characters than letters, digits and `._+-` become
+    `_`."""
+    return _UNFIT.sub("_", text.strip())[:64].lstrip("-") or "app"
+
+
+def whole(text: str) -> int:
+    """A whole number, as `12`, `12.0` or `1.5K` (sacct rounds so); 0 for nothing. ValueError."""
+    text = text.strip()
+    if not text:
+        return 0
+    factor = {"K": 1000, "M": 1000000}.get(text[-1].upper(), 1)
+    return int(float(text[:-1] if factor > 1 else text) * factor)

@@ -1,0 +1,208 @@
+"""Workloads as CSV with a header line, for whatever has no form of its own: a job is a row, and names of
+columns say what is meant (`COLUMNS`). Upper and lower case, blanks and hyphens in names do not matter.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from typing import Dict, Iterator, List, Optional, Tuple
+
+from vrm.model.amounts import GPU, MEMORY
+from vrm.model.times import seconds_of
+from vrm.workload.rows import Asked, Rows, clock, gibibytes, moment, program
+
+COLUMNS: Dict[str, Tuple[str, ...]] = {
+    "id": ("id", "job", "job_id", "jobid", "job_number"),
+    "submit": ("submit", "submitted", "submit_time", "submission_time", "arrival", "arrival_time"),
+    "start": ("start", "start_time", "starting_time", "begin"),
+    "end": ("end", "end_time", "finish_time", "finish"),
+    "run": ("run", "runtime", "run_time", "duration", "elapsed", "execution_time"),
+    "limit": ("estimate", "walltime", "limit", "timelimit", "time_limit", "requested_time"),
+    "nodes": ("requested_nodes", "nodes", "num_nodes", "node_count"),
+    "cores": ("requested_cores", "cores", "cpus", "ncpus", "requested_cpus"),
+    "tasks": ("tasks", "procs", "ranks", "ntasks"),
+    "cores_per_task": ("cores_per_task", "cpus_per_task"),
+    "tasks_per_node": ("tasks_per_node", "ranks_per_node"),
+    "features": ("features", "constraints"),
+    "licences": ("licences", "licenses"),
+    "exclusive": ("exclusive",),
+    "user": ("user", "username", "uid"),
+    "app": ("app", "program", "executable", "name", "job_name", "jobname"),
+    "queue": ("queue", "partition", "class"),
+}
+"""What is read, and the names of columns that give it: the first one that is there counts. Amounts have
+names of their own (see `amount_of`)."""
+
+_AMOUNT = re.compile(r"(?P<name>[a-z][a-z0-9_]*?)(?:s)?(?P<where>_per_node|_per_task)?"
+                     r"(?:_(?P<unit>[kmgt]i?b|bytes))?")
+_MEMORIES = ("mem", "memory")
+
+
+def normal(name: str) -> str:
+    """A name of a column as `COLUMNS` has it."""
+    return re.sub(r"[\s-]+", "_", name.strip().strip('"').lower())
+
+
+def is_table(first: str) -> bool:
+    """Whether a line is the header of a table of jobs."""
+    found = {normal(name) for name in re.split("[,;\t]", first)}
+
+    def has(what: str) -> bool:
+        return bool(found & set(COLUMNS[what]))
+
+    return has("submit") and (has("run") or has("start") and has("end"))
+
+
+def amount_of(column: str, resources: frozenset[str]) -> Optional[Tuple[str, str, str]]:
+    """The resource of a column such as `mem_mib`, `gpus_per_task` or `ssd_per_node`, where it counts
+    (`per_task`, `per_node`, or all nodes: "") and the unit of its numbers; None for none. Besides memory
+    and GPUs these are the `resources` of the machine."""
+    found = _AMOUNT.fullmatch(column)
+    if found is None:
+        return None
+    where = (found["where"] or "")[1:]
+    if found["name"] in _MEMORIES:
+        unit = found["unit"] or ""
+        return MEMORY, where, "b" if unit == "bytes" else unit[:1]
+    if found["unit"]:
+        return None
+    name = found["name"]
+    if name == GPU or name in resources:
+        return name, where, ""
+    plain = column[:len(column) - len(found["where"] or "")]
+    return (plain, where, "") if plain in resources else None
+
+
+class Table(Rows):
+    """The jobs of a table."""
+
+    def asked(self) -> Iterator[Asked]:
+        """What the rows say."""
+        lines = ((number, line) for number, line in self.lines()
+                 if line.strip() and not line.startswith("#"))
+        number, header = next(lines, (1, ""))
+        delimiter = max(",;\t", key=header.count)
+        names = [normal(name) for name in next(csv.reader([header], delimiter=delimiter))]
+        place = {what: names.index(name) for what, known in COLUMNS.items()
+                 for name in reversed(known) if name in names}
+        amounts = self._amounts(names, set(place.values()))
+        count = 0
+        for number, line in lines:
+            cells = next(csv.reader([line], delimiter=delimiter))
+            if len(cells) != len(names):
+                self.dirt["dropped: cut off, or with other columns than the header"] += 1
+                continue
+            row = {what: cells[index].strip() for what, index in place.items()}
+            count += 1
+            try:
+                one = self._job(row, count, cells, amounts)
+            except ValueError as error:
+                raise self.wrong(str(error), number) from error
+            if one is not None:
+                yield one
+
+    def _amounts(self, names: List[str], taken: set[int]) -> List[Tuple[int, str, str, str]]:
+        """Where the amounts are: column, resource, `per_task`, `per_node` or nothing, unit."""
+        found = []
+        for index, name in enumerate(names):
+            known = None if index in taken else amount_of(name, self.rules.resources)
+            if known is not None:
+                found.append((index, *known))
+        return found
+
+    def _job(self, row: Dict[str, str], count: int, cells: List[str],
+             amounts: List[Tuple[int, str, str, str]]) -> Optional[Asked]:
+        submit = _time(row, "submit")
+        begin, end = _time(row, "start"), _time(row, "end")
+        if submit is None:
+            self.dirt["dropped: no submission time"] += 1
+            return None
+        run = _length(row, "run")
+        if not run:
+            if begin is None or end is None:
+                self.dirt["dropped: never ran"] += 1
+                return None
+            run = end - begin
+        held: Dict[str, Dict[str, float]] = {"": {}, "per_node": {}, "per_task": {}}
+        for index, name, where, unit in amounts:
+            if cells[index].strip():
+                held[where][name] = held[where].get(name, 0.0) + _amount(name, cells[index], unit)
+        tasks, width = _count(row, "tasks"), _count(row, "cores_per_task")
+        cores = _count(row, "cores") or tasks * (width or 1)
+        if width and not tasks:
+            tasks = cores // width
+        return Asked(_count(row, "id") if "id" in row else count, submit, run,
+                     _length(row, "limit"), _count(row, "nodes"), cores, tasks,
+                     _count(row, "tasks_per_node"), held[""], held["per_node"], held["per_task"],
+                     _licences(row.get("licences", "")),
+                     frozenset(re.findall(r"[^\s,&;]+", row.get("features", ""))),
+                     row.get("exclusive", "0").lower() in ("1", "true", "yes"), row.get("user", ""),
+                     program(row["app"]) if "app" in row else "", row.get("queue", ""), begin)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return seconds_of(text)
+    except ValueError:
+        found = clock(text)
+        if not found and text.lower() not in ("unlimited", "none", "-1", "00:00"):
+            raise
+        return found
+
+
+def _length(row: Dict[str, str], what: str) -> float:
+    text = row.get(what, "")
+    if not text:
+        return 0.0
+    try:
+        return _seconds(text)
+    except ValueError:
+        raise ValueError(f"{what}: `{text[:40]}` is no time; write seconds, 90m or 1:30:00") from None
+
+
+def _time(row: Dict[str, str], what: str) -> Optional[float]:
+    text = row.get(what, "")
+    try:
+        return moment(text)
+    except ValueError:
+        raise ValueError(f"{what}: `{text[:40]}` is no time; write seconds, or a date as "
+                         "2024-03-31T02:30:00") from None
+
+
+def _count(row: Dict[str, str], what: str) -> int:
+    text = row.get(what, "")
+    try:
+        value = float(text or 0)
+        if value % 1 or value < 0 and value != -1:
+            raise ValueError(text)
+    except ValueError:
+        raise ValueError(f"{what}: `{text[:40]}` is no whole number, 0 or more") from None
+    return max(0, int(value))
+
+
+def _amount(name: str, text: str, unit: str) -> float:
+    try:
+        if name == MEMORY:
+            if not unit and re.fullmatch(r"[0-9.]+", text.strip()) and float(text):
+                raise ValueError(text)
+            return gibibytes(text, unit.replace("b", ""))
+        value = float(text)
+        if not 0 <= value < float("inf"):
+            raise ValueError(text)
+        return value
+    except ValueError:
+        wanted = ("write a unit, 4G, or name the column mem_mib" if name == MEMORY else
+                  "write a number, 0 or more")
+        raise ValueError(f"{name}: `{text[:40]}` is no amount; {wanted}") from None
+
+
+def _licences(text: str) -> Dict[str, float]:
+    """`ansys:1,abaqus:2` by name."""
+    found: Dict[str, float] = {}
+    for part in filter(None, re.split(r"[,;\s]+", text)):
+        name, _, amount = part.partition(":")
+        if not re.fullmatch(r"\d+", amount or "1"):
+            raise ValueError(f"licences: `{part[:40]}`; write NAME:NUMBER")
+        found[name] = found.get(name, 0.0) + float(amount or 1)
+    return found
