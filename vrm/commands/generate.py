@@ -19,13 +19,21 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     parser = command(
         commands, "generate", generate, "write a queue file with a random mix of jobs", [shared],
         "vrm generate queue --jobs 50 --estimates estimates.csv --seed 1\n"
-        "vrm generate queue --apps cg.A.x,ep.A.x --ranks 1,2 --estimate 10",
-        "The times between submissions are written, too, so that every run gets the same.",
-        usage="%(prog)s [FILE] (--estimates TABLE | --estimate SECONDS) [options]")
+        "vrm generate queue --apps cg.A.x,ep.A.x --ranks 1,2 --estimate 10\n"
+        "vrm generate more.csv --like sacct.txt --machine my.yaml --jobs 50000",
+        "The times between submissions are written, too, so that every run gets the same.\n\n"
+        "With --like it writes a workload for `vrm simulate` (CSV, also .gz) with the statistics of "
+        "another one, and prints both to compare.",
+        usage="%(prog)s [FILE] (--estimates TABLE | --estimate SECONDS | --like WORKLOAD) [options]")
     add = parser.add_argument
     add("queue", nargs="?", metavar="FILE",
         help="the queue file (default: the configuration's Applications.Queue)")
-    add("--jobs", metavar="N", type=count, default=20, help="how many (default: 20)")
+    add("--jobs", metavar="N", type=count, help="how many (default: 20; with --like as many as there)")
+    add("--like", metavar="WORKLOAD",
+        help="draw from a model that is fitted to a workload (whatever `vrm simulate` reads), or "
+             "eurora-year: a stated year of a machine with GPUs and MICs")
+    add("--machine", metavar="FILE", help="with --like: the machine of that workload, whose memory and "
+        "resources count")
     add("--apps", metavar="LIST", type=words, default=(),
         help="programs, as cg or cg.A.x (default: all that have an estimate)")
     add("--classes", metavar="LIST", type=words, default=(),
@@ -58,6 +66,11 @@ def generate(arguments: argparse.Namespace) -> int:
     """Generate; 0 done, 2 could not, 130 interrupted."""
     from vrm.workload import generator
 
+    if arguments.like:
+        return _like(arguments)
+    if arguments.machine:
+        raise CannotRun("--machine is the machine of the workload of --like; give both")
+    arguments.jobs = arguments.jobs or 20
     queue = Path(arguments.queue) if arguments.queue else settings_of(arguments).applications.queue
     if arguments.resume and (not arguments.live or arguments.seed is None):
         raise CannotRun("--resume continues a --live mix of a known --seed (the first line of "
@@ -132,3 +145,36 @@ def _header(arguments: argparse.Namespace, seed: int) -> str:
         value = getattr(arguments, name)
         options += [f"--{name}", f"{value:g}"] if value != default else []
     return shlex.join(options)
+
+
+def _like(arguments: argparse.Namespace) -> int:
+    """Draw a workload from a model; print it beside the original."""
+    from vrm.config.problems import ConfigError
+    from vrm.simulation.inputs import ERRORS, model_of
+    from vrm.workload.mixed import compared, draw
+    from vrm.workload.table import write
+
+    if not arguments.queue:
+        raise CannotRun("--like writes a workload for `vrm simulate`; name its file, as drawn.csv")
+    wrong = [f"--{name}" for name in ("apps", "classes", "ranks", "estimates", "estimate", "live")
+             if getattr(arguments, name)]
+    if wrong:
+        raise CannotRun(f"--like has its own programs, sizes and times; leave out {', '.join(wrong)}")
+    target = Path(arguments.queue)
+    if target.exists() and not arguments.force:
+        raise CannotRun(f"{target} exists; name another file, or replace it with --force")
+    seed = random.SystemRandom().randrange(1 << 31) if arguments.seed is None else arguments.seed
+    try:
+        model, original = model_of(arguments.like, arguments.machine)
+        drawn = draw(model.of(arguments.jobs) if arguments.jobs else model, seed)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write(target, drawn, model.unix_start, shlex.join(
+            ["vrm", "generate", "--like", Path(arguments.like).name, "--jobs", str(len(drawn)), "--seed",
+             str(seed)]))
+    except (ConfigError, *ERRORS, ValueError) as error:
+        raise CannotRun(str(error)) from error
+    except OSError as error:
+        raise CannotRun(f"cannot write {target}: {error.strerror}") from error
+    print(f"{target}: {len(drawn)} job(s), seed {seed}\n")
+    print(compared(original, drawn, model.unix_start))
+    return 0

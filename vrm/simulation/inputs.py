@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import (Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Type, Union)
 
+from vrm.model.amounts import MEMORY
 from vrm.model.fields import made
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import PLAIN, Job, resolved
@@ -25,6 +26,7 @@ from vrm.workload.eurora import is_trace as is_eurora
 from vrm.workload.following import QueueFollower
 from vrm.workload.grammar import LineError, parse_line
 from vrm.workload.lublin import Lublin
+from vrm.workload.mixed import Model, fit
 from vrm.workload.pbs_log import PbsLog, is_log
 from vrm.workload.replay import replay
 from vrm.workload.rows import Rows
@@ -342,6 +344,27 @@ def _check_queue(name: str, text: str) -> None:
             wrong = wrong or f"{name}:{number}: {error}"
     if wrong:
         raise WorkloadError(f"{wrong}. No line of it names a job; name {WANTED}")
+
+
+YEAR = "eurora-year"
+"""The name of the model of `vrm.workload.eurora_year`."""
+
+
+def model_of(workload: str, machine: Optional[str] = None) -> Tuple[Model, List[Submission]]:
+    """The model of a workload, and its jobs (none of a model that has a name). Of a `machine` file memory
+    and resources count. Raises WorkloadError, ConfigError and others of `ERRORS`."""
+    if workload == YEAR:
+        from vrm.workload.eurora_year import model
+        return model(), []
+    names: frozenset[str] = frozenset()
+    if machine is not None:
+        from vrm.config.machine import read_machine
+        names = frozenset(name for node in read_machine(machine).nodes for name in node.resources)
+    source = open_workload(workload, Rules(memory=MEMORY in names, resources=names), True)
+    jobs = list(source)
+    if not jobs:
+        raise WorkloadError(f"{workload}: no job of it ran; there is nothing to be like")
+    return fit(jobs, source.unix_start), jobs
 
 
 def read_heatmap(path: Union[str, Path], rows_are: str = "own",

@@ -5,12 +5,17 @@ columns say what is meant (`COLUMNS`). Upper and lower case, blanks and hyphens 
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import re
-from typing import Dict, Iterator, List, Optional, Tuple
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Dict, Iterator, List, Optional, Sequence, Tuple, Union, cast
 
-from vrm.model.amounts import GPU, MEMORY
+from vrm.model.amounts import GPU, MEMORY, people, said
 from vrm.model.times import seconds_of
 from vrm.workload.rows import Asked, Rows, clock, gibibytes, moment, program
+from vrm.workload.submission import Submission
 
 COLUMNS: Dict[str, Tuple[str, ...]] = {
     "id": ("id", "job", "job_id", "jobid", "job_number"),
@@ -72,6 +77,43 @@ def amount_of(column: str, resources: frozenset[str]) -> Optional[Tuple[str, str
         return name, where, ""
     plain = column[:len(column) - len(found["where"] or "")]
     return (plain, where, "") if plain in resources else None
+
+
+WRITTEN = ("id", "submit", "run", "limit", "tasks", "cores_per_task", "nodes", "tasks_per_node", "features",
+           "licences", "exclusive", "user", "app", "queue")
+"""The columns that `write` writes, besides amounts."""
+
+
+def write(path: Union[str, Path], submissions: Sequence[Submission], unix_start: int = 0,
+          remark: str = "") -> None:
+    """Write a workload as a table, which `Table` reads; a path that ends in `.gz` is compressed. Times
+    are those of the epoch where `unix_start` says when time 0 was. Of a range of nodes the least number
+    is written."""
+    kinds = {one.job.request for one in submissions}
+    amounts = sorted({(name, where) for each in kinds for where in ("per_task", "per_node")
+                      for name, _ in getattr(each, where)})
+    columns = [f"{'mem' if name == MEMORY else name}_{where}" for name, where in amounts]
+    path = Path(path)
+    with ExitStack() as stack:
+        raw: IO[bytes] = stack.enter_context(open(path, "wb"))
+        if path.suffix == ".gz":  # without name and time, so that equal tables are equal files
+            raw = cast(IO[bytes], stack.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0)))
+        out = stack.enter_context(io.TextIOWrapper(raw, "utf-8", newline="\n"))
+        if remark:
+            out.write(f"# {remark}\n")
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([*WRITTEN, *columns])
+        for job, run, *_ in submissions:
+            request = job.request
+            held = [dict(getattr(request, where)).get(name, 0) for name, where in amounts]
+            writer.writerow([
+                job.id, f"{job.submit + unix_start:.12g}", f"{run:.12g}", f"{job.walltime:.12g}",
+                request.tasks, request.cores_per_task,
+                request.nodes[0] if request.nodes != (1, 0) else "", request.tasks_per_node or "",
+                ",".join(sorted(request.features)),
+                ",".join(f"{name}:{people(name, amount):g}" for name, amount in request.licences),
+                int(request.exclusive), job.user, job.app, job.queue,
+                *(said(name, amount) if amount else "" for (name, _), amount in zip(amounts, held))])
 
 
 class Table(Rows):

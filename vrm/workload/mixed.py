@@ -1,0 +1,442 @@
+"""Mixed workloads drawn from a model, and models fitted to any workload that can be read.
+
+Jobs of a model come in *campaigns*: one user submits the same thing, under one name, several times in a
+short while. A campaign begins at an hour of the week that is drawn by that hour's weight. Its jobs share
+user, name, queue, request and limit; their run times share a level. A later campaign of the user
+may take up an older name, and mostly its level, too. So users and names have temporal locality, which
+is what estimators of run times live on.
+
+What is kept of a workload: of each class of jobs (by what they ask besides cores and memory), queue and
+band of sizes (1, up to 8, 64, 512 ... cores) how many there are, what they ask (jointly), the distribution
+of run times, lengths of campaigns, and times within; arrivals by hour of the week; how uneven users are.
+What is not kept: how requests and run times go together within these, and the order of campaigns.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from vrm.model.amounts import MEMORY
+from vrm.model.job import Job, Request
+from vrm.workload.submission import Submission
+
+HOURS = 168
+"""Of a week, from Monday 0:00 on."""
+
+CAMPAIGN = 3600.0
+"""Seconds without the same thing again that end a campaign."""
+
+POINTS = 1001
+"""Of a distribution, at most."""
+
+_NORMAL = NormalDist()
+_THURSDAY = 3 * 86400
+"""1970 began on a Thursday."""
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """Jobs of one class in one queue, and of one band of sizes.
+
+    `shapes` are requests and limits (s; 0: by `ratios` of limit and run time) with weights; `runs` run
+    times at equally spaced shares of the jobs, from the shortest to the longest; `lengths` of campaigns,
+    and `gaps` (s) within them, likewise;
+    `users` weights of users; `fresh` the share of campaigns under a new name; `locality` how alike run
+    times within a campaign are (correlation of their ranks, 0 to below 1); `cut`: whether no job runs
+    longer than its limit.
+    """
+
+    kind: str
+    queue: str
+    jobs: int
+    shapes: Tuple[Tuple[float, Request, float], ...]
+    runs: Tuple[float, ...]
+    lengths: Tuple[float, ...] = (1.0,)
+    gaps: Tuple[float, ...] = (0.0,)
+    users: Tuple[float, ...] = (1.0,)
+    fresh: float = 0.3
+    locality: float = 0.9
+    ratios: Tuple[float, ...] = (1.0,)
+    cut: bool = True
+
+
+@dataclass(frozen=True)
+class Period:
+    """A time, in seconds of the workload, and the jobs of each stratum that come in it."""
+
+    begin: float
+    end: float
+    jobs: Tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Model:
+    """Strata, when their jobs come, and the weights of the hours of a week. `unix_start` is the time 0 in
+    seconds of the epoch."""
+
+    strata: Tuple[Stratum, ...]
+    periods: Tuple[Period, ...]
+    hours: Tuple[float, ...] = (1.0,) * HOURS
+    unix_start: int = 0
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs it is of."""
+        return sum(sum(each.jobs) for each in self.periods)
+
+    def of(self, jobs: int) -> "Model":
+        """The model of another number of jobs, at the same rate: a part of the time, or more of it."""
+        factor = jobs / self.jobs
+        begin = self.periods[0].begin
+        periods, left = [], [0.0] * len(self.strata)
+        for each in self.periods:
+            wanted = []
+            for index, count in enumerate(each.jobs):
+                left[index] += count * factor
+                wanted.append(int(left[index] + 1e-9))
+                left[index] -= wanted[-1]
+            periods.append(Period(begin + (each.begin - begin) * factor,
+                                  begin + (each.end - begin) * factor, tuple(wanted)))
+        missing = jobs - sum(sum(each.jobs) for each in periods)
+        order = sorted(range(len(left)), key=lambda index: -left[index])[:missing]
+        last = periods[-1]
+        periods[-1] = replace(last, jobs=tuple(count + (index in order)
+                                               for index, count in enumerate(last.jobs)))
+        return replace(self, periods=tuple(periods))
+
+
+def kind_of(request: Request) -> str:
+    """The class of a request: what it asks besides cores and memory, `standard` where that is nothing."""
+    names = {name for name, _ in (*request.per_task, *request.per_node)} - {MEMORY}
+    return "+".join(sorted(names)) or "standard"
+
+
+# ---------------------------------------------------------------------------------------- fitting
+
+
+def fit(submissions: Iterable[Submission], unix_start: Optional[int] = None) -> Model:
+    """The model of a workload. ValueError where it has no jobs."""
+    found = list(submissions)
+    if not found:
+        raise ValueError("no job to fit a model to")
+    groups: Dict[Tuple[str, str, int], List[Submission]] = {}
+    for one in found:
+        request = one.job.request
+        groups.setdefault((kind_of(request), one.job.queue, _band(request.cores)), []).append(one)
+    strata = tuple(_stratum(kind, queue, jobs) for (kind, queue, _), jobs in sorted(groups.items()))
+    first, last = found[0].job.submit, found[-1].job.submit
+    hours = [0.0] * HOURS
+    for begin in itertools.chain.from_iterable(_starts(jobs) for jobs in groups.values()):
+        hours[hour_of(begin, unix_start or 0)] += 1
+    begin = math.floor(first / 3600) * 3600.0
+    end = max(begin + 3600.0, math.ceil((last + 1) / 3600) * 3600.0)
+    seen = [0.0] * HOURS
+    for number in range(round((end - begin) / 3600)):
+        seen[hour_of(begin + 3600.0 * number, unix_start or 0)] += 1
+    weights = tuple(count / times if times else 0.0 for count, times in zip(hours, seen))
+    return Model(strata, (Period(begin, end, tuple(each.jobs for each in strata)),), weights,
+                 unix_start or 0)
+
+
+def _band(cores: int) -> int:
+    """1, up to 8, up to 64 cores, and so on."""
+    return -(-(cores - 1).bit_length() // 3)
+
+
+def hour_of(time: float, unix_start: int) -> int:
+    """The hour of the week of a time."""
+    return int((time + unix_start + _THURSDAY) // 3600) % HOURS
+
+
+def _campaigns(jobs: Sequence[Submission]) -> List[List[Submission]]:
+    """The campaigns of a stratum, by their beginnings."""
+    open_ones: Dict[Any, List[Submission]] = {}
+    found: List[List[Submission]] = []
+    for one in jobs:
+        job = one.job
+        key = job.user, job.app, job.request, job.walltime if not job.user else 0
+        last = open_ones.get(key)
+        if last is not None and job.submit - last[-1].job.submit < CAMPAIGN:
+            last.append(one)
+        else:
+            open_ones[key] = [one]
+            found.append(open_ones[key])
+    return found
+
+
+def _starts(jobs: Sequence[Submission]) -> Iterator[float]:
+    for each in _campaigns(jobs):
+        yield each[0].job.submit
+
+
+def _stratum(kind: str, queue: str, jobs: List[Submission]) -> Stratum:
+    limits = len({one.job.walltime for one in jobs})
+    own = limits > max(50, len(jobs) / 4)  # nearly each job has its own
+    shapes = Counter((one.job.request, 0.0 if own else one.job.walltime) for one in jobs)
+    campaigns = _campaigns(jobs)
+    gaps = [later.job.submit - one.job.submit for each in campaigns
+            for one, later in itertools.pairwise(each)]
+    users = Counter(one.job.user for one in jobs)
+    known = len(users) > 1 or "" not in users
+    names = len({(one.job.user, one.job.app) for one in jobs})
+    return Stratum(
+        kind, queue, len(jobs),
+        tuple((float(count), request, limit) for (request, limit), count in shapes.most_common()),
+        points([one.run for one in jobs]), points([float(len(each)) for each in campaigns]),
+        points(gaps) if gaps else (0.0,),
+        tuple(float(count) for _, count in users.most_common()) if known else zipf(30),
+        min(1.0, names / len(campaigns)) if known else 0.3, _locality(jobs, campaigns),
+        points([one.job.walltime / one.run for one in jobs]) if own else (1.0,),
+        all(one.run <= one.job.walltime for one in jobs))
+
+
+def points(values: Iterable[float], most: int = POINTS) -> Tuple[float, ...]:
+    """A distribution as values at equally spaced shares."""
+    ordered = sorted(values)
+    if len(ordered) <= most:
+        return tuple(ordered)
+    return tuple(ordered[round(index * (len(ordered) - 1) / (most - 1))] for index in range(most))
+
+
+def zipf(users: int) -> Tuple[float, ...]:
+    """Weights of users of whom the n-th has 1/n of the first one's jobs."""
+    return tuple(1.0 / rank for rank in range(1, users + 1))
+
+
+def _locality(jobs: Sequence[Submission], campaigns: Sequence[Sequence[Submission]]) -> float:
+    """The correlation of normal scores of run times that follow each other in a campaign."""
+    ordered = sorted(one.run for one in jobs)
+
+    def score(run: float) -> float:
+        middle = (bisect.bisect_left(ordered, run) + bisect.bisect_right(ordered, run)) / 2
+        return _NORMAL.inv_cdf(min(max(middle / len(ordered), 1e-6), 1 - 1e-6))
+
+    pairs = [(score(one.run), score(later.run)) for each in campaigns
+             for one, later in itertools.pairwise(each)]
+    squares = sum(a * a + b * b for a, b in pairs) / 2
+    if len(pairs) < 10 or squares <= 0:
+        return 0.5
+    return min(0.98, max(0.0, sum(a * b for a, b in pairs) / squares))
+
+
+# ---------------------------------------------------------------------------------------- drawing
+
+
+class _Wanted(NamedTuple):
+    """A job whose run time is not known yet: `score` says how long it is among those of its stratum."""
+
+    submit: float
+    score: float
+    shape: int
+    user: int
+    name: str
+
+
+def draw(model: Model, seed: int) -> List[Submission]:
+    """The workload of a seed, in order of time; the same for ever. Users and names are made up.
+
+    The run times of a stratum are given to its jobs in the order of their scores: so their distribution
+    is that of the model, however few campaigns there are.
+    """
+    rng = random.Random(seed)
+    drawn: List[Submission] = []
+    clocks = [_Clock(period, model) for period in model.periods]
+    for index, stratum in enumerate(model.strata):
+        state = _State(stratum, index)
+        plan = [(begin, length, clock.end) for clock, period in zip(clocks, model.periods)
+                for begin, length in _plan(stratum, period.jobs[index], clock, rng)]
+        shapes = _dealt([length for _, length, _ in plan], stratum, rng)
+        wanted = [one for (begin, length, end), shape in zip(plan, shapes)
+                  for one in state.campaign(begin, length, end, shape, rng)]
+        order = sorted(range(len(wanted)), key=lambda number: wanted[number].score)
+        for place, number in enumerate(order):
+            one = wanted[number]
+            _, request, limit = stratum.shapes[one.shape]
+            run = max(1, round(quantile(stratum.runs, (place + 0.5) / len(order))))
+            limit = limit or math.ceil(run * quantile(stratum.ratios, rng.random()))
+            drawn.append(Submission(
+                Job(number, one.name, request.tasks, limit, one.submit, request.exclusive,
+                    request.cores_per_task, user=f"u{one.user + 1}", queue=stratum.queue,
+                    request=request), float(min(run, limit) if stratum.cut else run)))
+    drawn.sort(key=lambda one: (one.job.submit, one.job.queue, one.job.app, one.job.id))
+    return [one._replace(job=one.job.but(id=number)) for number, one in enumerate(drawn, 1)]
+
+
+class _Clock:
+    """Beginnings of campaigns in a period, by the weights of hours."""
+
+    def __init__(self, period: Period, model: Model) -> None:
+        self.begin, self.end = period.begin, period.end
+        hours = max(1, round((period.end - period.begin) / 3600))
+        weights = [model.hours[hour_of(self.begin + 3600.0 * number, model.unix_start)]
+                   for number in range(hours)]
+        if not any(weights):
+            weights = [1.0] * hours
+        self._sums = list(itertools.accumulate(weights))
+
+    def moment(self, rng: random.Random) -> float:
+        """A beginning."""
+        hour = _place(self._sums, rng)
+        return min(self.begin + 3600.0 * (hour + rng.random()), self.end - 1)
+
+
+def _plan(stratum: Stratum, jobs: int, clock: _Clock, rng: random.Random) -> List[Tuple[float, int]]:
+    """Beginnings and lengths of campaigns of so many jobs, in order of time."""
+    found = []
+    while jobs > 0:
+        length = min(jobs, max(1, round(quantile(stratum.lengths, rng.random()))))
+        found.append((clock.moment(rng), length))
+        jobs -= length
+    return sorted(found)
+
+
+class _State:
+    """The users of a stratum and their names so far."""
+
+    KEEP = 0.8
+    """The share of campaigns under an old name that also have its level."""
+
+    def __init__(self, stratum: Stratum, index: int) -> None:
+        self.stratum, self.index = stratum, index
+        self._users = list(itertools.accumulate(stratum.users))
+        self._names: Dict[int, List[Tuple[int, str, float]]] = {}
+        self._count = 0
+
+    def campaign(self, begin: float, length: int, end: float, shape: int, rng: random.Random
+                 ) -> Iterator[_Wanted]:
+        """The jobs of a campaign."""
+        names = self._names.setdefault(shape, [])
+        level = rng.gauss(0, 1)
+        if names and rng.random() >= self.stratum.fresh:
+            place = max(0, len(names) - 1 - int(rng.expovariate(0.7)))  # the latest ones, mostly
+            user, name, old = names.pop(place)
+            level = old if rng.random() < self.KEEP else level
+        else:
+            self._count += 1
+            user = _place(self._users, rng)
+            name = f"{self.stratum.kind.replace('+', '_')}{self.index}_{self._count}"
+        names.append((user, name, level))
+        del names[:-20]
+        time, rho = begin, self.stratum.locality
+        noise = math.sqrt(1 - rho * rho)
+        for _ in range(length):
+            yield _Wanted(float(int(min(time, end - 1))), rho * level + noise * rng.gauss(0, 1), shape,
+                          user, name)
+            time += quantile(self.stratum.gaps, rng.random())
+
+
+def _dealt(lengths: Sequence[int], stratum: Stratum, rng: random.Random) -> List[int]:
+    """A shape for each campaign, so that each shape has its share of the jobs (systematic sampling: the
+    campaigns are laid end to end in an order of chance)."""
+    sums = list(itertools.accumulate(weight for weight, _, _ in stratum.shapes))
+    order = list(range(len(lengths)))
+    rng.shuffle(order)
+    found = [0] * len(lengths)
+    total, done = sum(lengths), 0
+    for number in order:
+        place = (done + lengths[number] / 2) / total * sums[-1]
+        found[number] = min(bisect.bisect_right(sums, place), len(sums) - 1)
+        done += lengths[number]
+    return found
+
+
+def _place(sums: Sequence[float], rng: random.Random) -> int:
+    return min(bisect.bisect_right(sums, rng.random() * sums[-1]), len(sums) - 1)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value at a share (0 to 1) of a distribution given by `points`."""
+    place = share * (len(values) - 1)
+    below = min(int(place), max(0, len(values) - 2))
+    part = place - below
+    if len(values) == 1 or part <= 0:
+        return values[below]
+    return values[below] + part * (values[below + 1] - values[below])
+
+
+# --------------------------------------------------------------------------------------- comparing
+
+
+@dataclass
+class Figures:
+    """What is compared of two workloads; times in seconds."""
+
+    jobs: int = 0
+    runs: List[float] = field(default_factory=list)
+    cores: List[int] = field(default_factory=list)
+    work: float = 0.0  # core seconds
+    late: float = 0.0  # sum of limit less run time
+
+    def row(self, all_jobs: int) -> List[str]:
+        """Their cells in the table."""
+        ordered = sorted(self.runs)
+        mean = math.fsum(ordered) / self.jobs
+        return [f"{self.jobs}", f"{100 * self.jobs / all_jobs:.1f}", f"{mean:.0f}",
+                f"{quantile(ordered, 0.5):.0f}", f"{quantile(ordered, 0.95):.0f}", f"{ordered[-1]:.0f}",
+                f"{sum(self.cores) / self.jobs:.1f}", f"{self.work / 3600:.0f}",
+                f"{self.late / self.jobs / 60:.0f}"]
+
+
+COMPARED = ("jobs", "%", "mean run", "median", "95 %", "max", "cores", "core hours", "limit off [min]")
+
+
+def figures(submissions: Iterable[Submission]) -> Mapping[str, Figures]:
+    """Those of each class, and of `all`."""
+    found: Dict[str, Figures] = {"all": Figures()}
+    for one in submissions:
+        request = one.job.request
+        for name in ("all", kind_of(request)):
+            each = found.setdefault(name, Figures())
+            each.jobs += 1
+            each.runs.append(one.run)
+            each.cores.append(request.cores)
+            each.work += request.cores * one.run
+            each.late += one.job.walltime - one.run
+    return found
+
+
+def compared(original: Sequence[Submission], drawn: Sequence[Submission], unix_start: int = 0) -> str:
+    """A table of both: classes, run times, sizes; and how alike arrivals and repetitions are."""
+    sides = [("original", original), ("drawn", drawn)]
+    table = [["class", "", *COMPARED]]
+    known = {name: figures(jobs) for name, jobs in sides if jobs}
+    for kind in dict.fromkeys(kind for each in known.values() for kind in each):
+        for name, each in known.items():
+            if kind in each:
+                table.append([kind, name, *each[kind].row(each["all"].jobs)])
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    lines = ["  ".join(cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width)
+                       in enumerate(zip(row, widths))).rstrip() for row in table]
+    for name, jobs in sides:
+        if jobs:
+            lines.append(f"{name}: {_rhythm(jobs, unix_start)}")
+    return "\n".join(lines)
+
+
+def _rhythm(jobs: Sequence[Submission], unix_start: int) -> str:
+    """Arrivals and repetitions in words."""
+    hours = Counter(hour_of(one.job.submit, unix_start) for one in jobs)
+    weekend = sum(count for hour, count in hours.items() if hour >= 120) / len(jobs)
+    office = sum(count for hour, count in hours.items() if 8 <= hour % 24 < 20) / len(jobs)
+    again, errors = 0, []
+    last: Dict[Any, float] = {}
+    for one in jobs:
+        key = one.job.user, one.job.app, one.job.request
+        if key in last:
+            again += 1
+            errors.append(abs(one.run - last[key]))
+        last[key] = one.run
+    days = (jobs[-1].job.submit - jobs[0].job.submit) / 86400
+    ends = f", {100 * weekend:.0f} % at weekends" if unix_start else ""
+    repeated = 100 * again / len(jobs)
+    off = math.fsum(errors) / max(1, len(errors)) / 60
+    return (f"{days:.1f} days; {100 * office:.0f} % of jobs come between 8 and 20 h{ends}; {repeated:.0f} % "
+            f"repeat an earlier job (user, program, request), whose run time is off by {off:.0f} min on "
+            "average")
