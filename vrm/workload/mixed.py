@@ -50,7 +50,7 @@ class Stratum:
     and `gaps` (s) within them, likewise;
     `users` weights of users; `fresh` the share of campaigns under a new name; `locality` how alike run
     times within a campaign are (correlation of their ranks, 0 to below 1); `cut`: whether no job runs
-    longer than its limit.
+    longer than its limit; `hours` the weights of the hours of a week (none: those of the model).
     """
 
     kind: str
@@ -65,6 +65,7 @@ class Stratum:
     locality: float = 0.9
     ratios: Tuple[float, ...] = (1.0,)
     cut: bool = True
+    hours: Tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,19 +131,22 @@ def fit(submissions: Iterable[Submission], unix_start: Optional[int] = None) -> 
     for one in found:
         request = one.job.request
         groups.setdefault((kind_of(request), one.job.queue, _band(request.cores)), []).append(one)
-    strata = tuple(_stratum(kind, queue, jobs) for (kind, queue, _), jobs in sorted(groups.items()))
     first, last = found[0].job.submit, found[-1].job.submit
-    hours = [0.0] * HOURS
-    for begin in itertools.chain.from_iterable(_starts(jobs) for jobs in groups.values()):
-        hours[hour_of(begin, unix_start or 0)] += 1
+    hours = {kind: [0.0] * HOURS for kind, _, _ in groups}
+    for (kind, _, _), jobs in groups.items():
+        for each in _campaigns(jobs):
+            hours[kind][hour_of(each[0].job.submit, unix_start or 0)] += 1
     begin = math.floor(first / 3600) * 3600.0
     end = max(begin + 3600.0, math.ceil((last + 1) / 3600) * 3600.0)
     seen = [0.0] * HOURS
     for number in range(round((end - begin) / 3600)):
         seen[hour_of(begin + 3600.0 * number, unix_start or 0)] += 1
-    weights = tuple(count / times if times else 0.0 for count, times in zip(hours, seen))
-    return Model(strata, (Period(begin, end, tuple(each.jobs for each in strata)),), weights,
-                 unix_start or 0)
+    strata = tuple(
+        replace(_stratum(kind, queue, jobs), hours=tuple(
+            count / times if times else 0.0 for count, times in zip(hours[kind], seen)))
+        for (kind, queue, _), jobs in sorted(groups.items()))
+    return Model(strata, (Period(begin, end, tuple(each.jobs for each in strata)),),
+                 unix_start=unix_start or 0)
 
 
 def _band(cores: int) -> int:
@@ -169,11 +173,6 @@ def _campaigns(jobs: Sequence[Submission]) -> List[List[Submission]]:
             open_ones[key] = [one]
             found.append(open_ones[key])
     return found
-
-
-def _starts(jobs: Sequence[Submission]) -> Iterator[float]:
-    for each in _campaigns(jobs):
-        yield each[0].job.submit
 
 
 def _stratum(kind: str, queue: str, jobs: List[Submission]) -> Stratum:
@@ -247,11 +246,11 @@ def draw(model: Model, seed: int) -> List[Submission]:
     """
     rng = random.Random(seed)
     drawn: List[Submission] = []
-    clocks = [_Clock(period, model) for period in model.periods]
     for index, stratum in enumerate(model.strata):
         state = _State(stratum, index)
-        plan = [(begin, length, clock.end) for clock, period in zip(clocks, model.periods)
-                for begin, length in _plan(stratum, period.jobs[index], clock, rng)]
+        hours = stratum.hours or model.hours
+        plan = [(begin, length, period.end) for period in model.periods for begin, length in _plan(
+            stratum, period.jobs[index], _Clock(period, hours, model.unix_start), rng)]
         shapes = _dealt([length for _, length, _ in plan], stratum, rng)
         wanted = [one for (begin, length, end), shape in zip(plan, shapes)
                   for one in state.campaign(begin, length, end, shape, rng)]
@@ -272,13 +271,12 @@ def draw(model: Model, seed: int) -> List[Submission]:
 class _Clock:
     """Beginnings of campaigns in a period, by the weights of hours."""
 
-    def __init__(self, period: Period, model: Model) -> None:
+    def __init__(self, period: Period, hours: Sequence[float], unix_start: int) -> None:
         self.begin, self.end = period.begin, period.end
-        hours = max(1, round((period.end - period.begin) / 3600))
-        weights = [model.hours[hour_of(self.begin + 3600.0 * number, model.unix_start)]
-                   for number in range(hours)]
+        number = max(1, round((period.end - period.begin) / 3600))
+        weights = [hours[hour_of(self.begin + 3600.0 * hour, unix_start)] for hour in range(number)]
         if not any(weights):
-            weights = [1.0] * hours
+            weights = [1.0] * number
         self._sums = list(itertools.accumulate(weights))
 
     def moment(self, rng: random.Random) -> float:
