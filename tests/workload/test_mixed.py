@@ -52,7 +52,8 @@ def test_what_is_drawn_has_the_statistics_of_what_was_read() -> None:
         assert max(here[kind].runs) <= max(each.runs)
         assert here[kind].work == pytest.approx(each.work, rel=0.05)
     hours = Counter((kind_of(one.job.request), hour_of(one.job.submit, 0) % 24) for one in drawn)
-    assert hours["gpu", 12] + hours["standard", 2] > 0.9 * len(drawn)
+    at = hours["gpu", 12] + hours["gpu", 13] + hours["standard", 2] + hours["standard", 3]
+    assert at > 0.95 * len(drawn)  # a campaign that begins late in the hour goes on in the next one
     assert {one.job.queue for one in drawn} == {"gpu", "cpu"}
     assert all(one.run <= one.job.walltime for one in drawn)
     table = compared(original, drawn)
