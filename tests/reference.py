@@ -13,6 +13,8 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Infeasible, Job, Node
+from vrm.model.amounts import unit
+from vrm.model.job import Request
 from vrm.scheduling import JobQueue, Scheduler, make_backfilling, make_ordering, make_policy
 
 Place = Tuple[int, int, Tuple[int, ...]]
@@ -71,7 +73,7 @@ class PlainNode:
         """Socket and cores of each rank that the job could have here now."""
         if not self.up or not set(job.features) <= self.features:
             return []
-        if policy == "pack" and (job.exclusive or job.resources or job.features):
+        if policy == "pack" and job.exclusive:
             return []
         if None not in self.halves or (alone(job, policy) and self.halves != [None, None]):
             return []
@@ -87,10 +89,26 @@ class PlainNode:
             while len(cores) >= job.cores:
                 found.append((number, tuple(cores[:job.cores])))
                 cores = cores[job.cores:]
-        for name, amount in job.resources.items():
-            while len(found) * Fraction(str(amount)) > self.left.get(name, 0):
+        for name in {*job.resources, *per_node(job)}:
+            each, once = amount_of(job.resources, name), amount_of(per_node(job), name)
+            while found and once + len(found) * each > self.left.get(name, 0):
                 found.pop()
-        return found
+        cap = job.request.tasks_per_node
+        return found[:cap] if cap else found
+
+
+def amount_of(amounts: Dict[str, float], name: str) -> Fraction:
+    return Fraction(str(amounts.get(name, 0)))
+
+
+def per_node(job: Job) -> Dict[str, float]:
+    """What the job takes once on each of its nodes."""
+    return {name: amount / unit(name) for name, amount in job.request.per_node}
+
+
+def licences_of(job: Job) -> int:
+    """Of the only kind that these workloads know."""
+    return dict(job.request.licences).get("ansys", 0) // 1000
 
 
 class Reference:
@@ -99,8 +117,9 @@ class Reference:
     """
 
     def __init__(self, nodes: Sequence[Node], policy: str, ordering: str = "FCFS",
-                 backfilling: str = "none", heatmap: bool = False) -> None:
+                 backfilling: str = "none", heatmap: bool = False, licences: int = 0) -> None:
         self.facts = nodes
+        self.all_licences = self.licences = licences
         self.nodes = [PlainNode(n.sockets, dict(n.resources), n.features) for n in nodes]
         self.policy, self.ordering = policy, ordering
         self.backfilling, self.heatmap = backfilling, heatmap
@@ -108,7 +127,7 @@ class Reference:
 
     def copy(self) -> "Reference":
         twin = Reference([], self.policy, self.ordering, self.backfilling, self.heatmap)
-        twin.facts = self.facts
+        twin.facts, twin.licences = self.facts, self.licences
         twin.nodes = [node.copy() for node in self.nodes]
         twin.running = dict(self.running)
         return twin
@@ -124,16 +143,36 @@ class Reference:
             app, partner = job.app.split(".")[0], tenants[0].app.split(".")[0]
             return (rank_of_pair(app, partner) if self.heatmap else 1), index
 
-        places: List[Place] = []
-        for index in sorted(range(len(self.nodes)), key=preference):
-            for socket, cores in self.nodes[index].room(job, self.policy):
-                if len(places) < job.procs:
-                    places.append((index, socket, cores))
-        return places if len(places) == job.procs else None
+        if licences_of(job) > self.licences:
+            return None
+        rooms = [(index, room) for index in sorted(range(len(self.nodes)), key=preference)
+                 if (room := self.nodes[index].room(job, self.policy))]
+        least, most = job.request.nodes
+        chosen = self.first(rooms, job.procs, least)
+        if chosen is not None and most and len(chosen) > most:
+            largest = sorted(rooms, key=lambda each: -len(each[1]))
+            number = len(self.first(largest, job.procs, least) or ())
+            chosen = [each for each in rooms if each in largest[:number]]
+        if chosen is None or most and len(chosen) > most:
+            return None
+        here = {index: 0 for index, _ in chosen}
+        for _ in range(job.procs):
+            able = [index for index, room in chosen if here[index] < len(room)]
+            here[able[0] if (least, most) == (1, 0) else min(able, key=here.__getitem__)] += 1
+        return [(index, *place) for index, room in chosen for place in room[:here[index]]]
+
+    @staticmethod
+    def first(rooms: List[Any], tasks: int, least: int) -> Optional[List[Any]]:
+        """The first nodes with room for so many tasks, at least so many nodes."""
+        for number in range(least, len(rooms) + 1):
+            if sum(len(room) for _, room in rooms[:number]) >= tasks:
+                return rooms[:number]
+        return None
 
     def nodes_needed(self, job: Job) -> Optional[int]:
         """Nodes that the job takes on the empty cluster; None when it can never run."""
-        places = Reference(self.facts, self.policy, heatmap=self.heatmap).find(job)
+        places = Reference(self.facts, self.policy, heatmap=self.heatmap,
+                           licences=self.all_licences).find(job)
         return None if places is None else len({index for index, _, _ in places})
 
     def start(self, job: Job, places: List[Place], now: float) -> None:
@@ -144,6 +183,11 @@ class Reference:
                 node.halves = [job, job]
             elif self.policy == "strip":
                 node.halves[node.halves.index(None)] = job
+            for name, amount in per_node(job).items():
+                node.left[name] -= Fraction(str(amount))
+                assert node.left[name] >= 0
+        self.licences -= licences_of(job)
+        assert self.licences >= 0
         for index, socket, cores in places:
             for name, amount in job.resources.items():
                 left = self.nodes[index].left
@@ -157,6 +201,10 @@ class Reference:
     def end(self, job_id: int) -> None:
         """Free all that the job holds."""
         job, places, _ = self.running.pop(job_id)
+        self.licences += licences_of(job)
+        for index in {index for index, _, _ in places}:
+            for name, amount in per_node(job).items():
+                self.nodes[index].left[name] += Fraction(str(amount))
         for index, socket, cores in places:
             node = self.nodes[index]
             node.halves = [None if t is not None and t.id == job_id else t for t in node.halves]
@@ -258,13 +306,14 @@ class Cancel(NamedTuple):
 
 
 def pair(nodes: Sequence[Node], policy: str, ordering: str = "FCFS", backfilling: str = "none",
-         heatmap: bool = False) -> Tuple[Scheduler, Cluster, Reference]:
+         heatmap: bool = False, licences: int = 0) -> Tuple[Scheduler, Cluster, Reference]:
     """The real scheduler with its cluster, and the plain one of the same settings."""
-    cluster = Cluster(nodes)
+    cluster = Cluster(nodes, {"ansys": licences} if licences else None)
     ranks = Heatmap.parse(HEATMAP.splitlines()) if heatmap else None
     scheduler = Scheduler(make_ordering(ordering), make_backfilling(backfilling),
                           make_policy(policy, cluster, ranks))
-    return scheduler, cluster, Reference(nodes, policy, ordering, backfilling, heatmap)
+    return scheduler, cluster, Reference(nodes, policy, ordering, backfilling, heatmap,
+                                         licences)
 
 
 def places_of(placement: Any, nodes: Sequence[Node]) -> List[Place]:
@@ -344,23 +393,43 @@ def regular_nodes(most: int = 6, features: bool = False) -> st.SearchStrategy:
 def different_nodes(most: int = 6) -> st.SearchStrategy:
     """Nodes of different shapes, resources and features."""
     node = st.tuples(SHAPES, st.fixed_dictionaries({}, optional={
-        "gpu": st.integers(0, 3), "mem": st.sampled_from([4, 16.5])}), FEATURES)
+        "gpu": st.integers(0, 3), "mem": st.sampled_from([4, 16.5]),
+        "memory": st.sampled_from([2, 8, 64])}), FEATURES)
     return st.lists(node, min_size=1, max_size=most).map(
         lambda facts: [Node(f"n{i}", *fact) for i, fact in enumerate(facts)])
 
 
-def jobs(plain: bool = True, most_procs: int = 20) -> st.SearchStrategy:
+AMOUNTS = st.fixed_dictionaries({}, optional={
+    "gpu": st.integers(0, 2), "mem": st.sampled_from([1, 2.5, 4]),
+    "memory": st.sampled_from([0.5, 1, 3])})
+NO_AMOUNTS = st.just({})
+
+
+@st.composite
+def wished(draw: Any, procs: int, cores: int, exclusive: bool) -> Request:
+    """A request for more than cores."""
+    cap = draw(st.sampled_from([0, 0, 0, 1, 2]))
+    least = draw(st.sampled_from([1, 1, 1, 2, 3]).map(lambda number: min(number, procs)))
+    most = draw(st.sampled_from([0, 0, least, least + 1]))
+    return Request.of(
+        procs, cores, exclusive, draw(AMOUNTS),
+        draw(st.sets(st.sampled_from(["fast", "big"]), max_size=1).map(frozenset)),
+        draw(NO_AMOUNTS | AMOUNTS), {"ansys": draw(st.sampled_from([0, 0, 1, 2]))}, (least, most),
+        0 if most and cap * most < procs else cap)
+
+
+@st.composite
+def jobs(draw: Any, plain: bool = True, most_procs: int = 20) -> Dict[str, Any]:
     """Keywords of a job but for its id and submit time; with wishes unless plain."""
-    wishes: Dict[str, Any] = {} if plain else {
-        "resources": st.fixed_dictionaries({}, optional={
-            "gpu": st.integers(0, 2), "mem": st.sampled_from([1, 2.5, 4])}),
-        "features": st.sets(st.sampled_from(["fast", "big"]), max_size=1).map(frozenset)}
-    return st.fixed_dictionaries({
+    found = draw(st.fixed_dictionaries({
         "app": st.sampled_from(KINDS),
         "procs": st.one_of(st.integers(1, 4), st.integers(1, most_procs)),
         "estimate": st.one_of(st.integers(1, 12), st.sampled_from([0.125, 2.5, 40, 100])),
         "exclusive": st.sampled_from([False, False, False, True]),
-        "cores": st.sampled_from([1, 1, 1, 1, 2, 3]), **wishes})
+        "cores": st.sampled_from([1, 1, 1, 1, 2, 3])}))
+    if not plain:
+        found["request"] = draw(wished(found["procs"], found["cores"], found["exclusive"]))
+    return found
 
 
 @st.composite

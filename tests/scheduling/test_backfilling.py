@@ -37,12 +37,12 @@ def test_equal_nodes(backfilling, data, policy, ordering, heatmap):
 
 
 @pytest.mark.parametrize("backfilling", BACKFILLINGS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=350, deadline=None)
 @given(st.data(), POLICIES, ORDERINGS, st.booleans())
 @pytest.mark.slow
 def test_different_nodes_resources_and_features(backfilling, data, policy, ordering, heatmap):
     nodes = data.draw(st.one_of(different_nodes(), regular_nodes(features=True)))
-    for _ in play(*pair(nodes, policy, ordering, backfilling, heatmap),
+    for _ in play(*pair(nodes, policy, ordering, backfilling, heatmap, licences=2),
                   data.draw(workloads(plain=False)), data.draw(cancels())):
         pass
 

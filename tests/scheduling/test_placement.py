@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from reference import (HEATMAP, KINDS, ORDERINGS, POLICIES, Reference, different_nodes, jobs, pair,
                        places_of, play, rank_of_pair, regular_nodes, workloads)
 from vrm.model import Cluster, Heatmap, Infeasible, Job, Node
+from vrm.model.job import Request
 from vrm.scheduling import (PolicyError, Scheduler, make_backfilling, make_ordering,
                             make_policy)
 
@@ -265,14 +266,25 @@ MIXED = [Node("n0", (4, 4), {"gpu": 2}, frozenset({"fast"})), Node("n1", (2,), {
     ("pack", {"procs": 4, "cores": 3}, ["4 ranks of 3 core(s)"]),
     ("pack", {"procs": 1, "cores": 5}, ["5 cores of one socket", "4"]),
     ("pack", {"procs": 1, "exclusive": True}, ["pack takes no exclusive jobs"]),
-    ("pack", {"procs": 1, "resources": {"gpu": 1}}, ["resources"]),
+    ("pack", {"procs": 1, "resources": {"gpu": 3}}, ["3 of gpu", "at most 2", "nearest, n0"]),
+    ("pack", {"procs": 3, "resources": {"gpu": 1}}, ["3 ranks", "at most 2 of them"]),
+    ("pack", {"procs": 1, "per_node": {"gup": 1}}, ["1 of gup on each", "did you mean `gpu`?"]),
+    ("pack", {"procs": 1, "resources": {"memory": 4}, "per_node": {"memory": 8}},
+     ["a rank wants 4G of memory and the job 8G of memory on each node, a node has at most 0"]),
+    ("compact", {"procs": 1, "licences": {"ansys": 3}}, ["3 licence(s) of ansys", "the run has 2"]),
+    ("pack", {"procs": 1, "licences": {"ansis": 1}}, ["has none", "did you mean `ansys`?"]),
+    ("strip", {"procs": 3, "nodes": (3, 0)}, ["it wants 3 nodes, there are 2"]),
+    ("pack", {"procs": 9, "nodes": (1, 1)}, ["9 ranks do not fit on 1 of 2 node(s)"]),
 ])
 def test_jobs_that_can_never_run_are_refused_with_the_reason(policy, wish, parts):
+    wish = dict(wish)
+    tasks, width = wish.pop("procs"), wish.pop("cores", 1)
     wish = {**wish, "features": frozenset(wish.get("features", ()))}
-    chosen = make_policy(policy, Cluster(MIXED))
+    asked = Request.of(tasks, width, **wish)
+    chosen = make_policy(policy, Cluster(MIXED, {"ansys": 2}))
     for _ in range(2):  # also when asked again
         with pytest.raises(Infeasible) as refused:
-            chosen.nodes(Job(1, "ft.B.x", estimate=1, **wish))
+            chosen.nodes(Job(1, "ft.B.x", tasks, 1, cores=width, request=asked))
         assert all(part in str(refused.value) for part in parts), str(refused.value)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import bisect
-from typing import (Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Sequence,
+from typing import (Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Sequence,
                     Tuple, Union)
 
-from vrm.model import bits
+from vrm.model import bits, devices
 from vrm.model.amounts import amounts, base, people
 from vrm.model.job import Job
 from vrm.model.node import CORES, HALF, Node, Socket, node_classes
@@ -92,6 +92,11 @@ class Pool:
         twin.left, twin.tenants = self.left, self.tenants
         twin._left_is_shared = self._left_is_shared = bool(self.left)
         twin.licences = dict(self.licences) if self.licences else self.licences
+
+    def left_on(self, node: int) -> Callable[[str], int]:
+        """What tells how much of a resource is left on a node, in base units."""
+        left = self.left
+        return lambda name: left[name][node] if name in left else 0
 
     def has_licences(self, job: Job) -> bool:
         """Whether as many licences are left as the job takes."""
@@ -216,6 +221,7 @@ class Pool:
 class Cluster(Pool):
     """The nodes of the allocation and the jobs that run on them.
 
+    `held` are the devices that jobs have, `all_licences` those of the run, taken or not.
     `generation` counts the changes, so that answers derived from the state can be kept until
     it changes. Whoever keeps a plan of the future may append itself to `watchers`.
     """
@@ -225,9 +231,11 @@ class Cluster(Pool):
         super().__init__(tuple(nodes), licences)
         if not self.nodes:
             raise ValueError("a cluster needs at least one node")
+        self.all_licences = dict(self.licences)
         self.generation = 0
         self.watchers: List[Watcher] = []
         self.bookings: Dict[int, Booking] = {}
+        self.held: devices.Held = {}
         self._ends: Optional[List[Tuple[float, int]]] = None
         self._limits: Optional[List[Tuple[float, int]]] = None
 
@@ -255,9 +263,11 @@ class Cluster(Pool):
         twin = Cluster.__new__(Cluster)
         self._copy_to(twin)
         twin.tenants = {load: list(lanes) for load, lanes in self.tenants.items()}
+        twin.all_licences = self.all_licences
         twin.generation = self.generation
         twin.watchers = []
         twin.bookings = dict(self.bookings)
+        twin.held = {place: set(indices) for place, indices in self.held.items()}
         twin._ends = None if self._ends is None else list(self._ends)
         twin._limits = None if self._limits is None else list(self._limits)
         return twin
@@ -273,7 +283,8 @@ class Cluster(Pool):
         return sum(node.cores for node in self.nodes)
 
     def book(self, job: Job, placement: AnyPlacement, now: float) -> Booking:
-        """Give the placement's cores to the job until `now` plus its expected run time.
+        """Give the placement's cores to the job until `now` plus its expected run time, and devices
+        where it wants some: those that the placement has already, else the nearest.
 
         Raises ValueError when one of them is not free: a policy has erred.
         """
@@ -282,6 +293,8 @@ class Cluster(Pool):
             raise ValueError(f"job {job_id}: {placement} takes cores that are not free")
         if job_id in self.bookings:
             raise ValueError(f"job {job_id} runs already")
+        if not job.request.plain:
+            self._take_more(job, placement)
         end = now + job.expected
         booking = self.bookings[job_id] = _new(Booking, (job, placement, now, end))
         if self._ends is not None:
@@ -303,12 +316,18 @@ class Cluster(Pool):
                 tenant = self.tenants.setdefault((job.app, job.procs), [0, 0])
                 tenant[0] |= lane0
                 tenant[1] |= lane1
-        if not job.request.plain:
-            self._change_amounts(job, placement, -1)
         self.generation += 1
         for watcher in self.watchers:
             watcher.booked(booking)
         return booking
+
+    def _take_more(self, job: Job, placement: AnyPlacement) -> None:
+        """Take what a job wants besides cores: devices, amounts and licences."""
+        if not placement.devices and job.request.amounts:
+            placement.devices = devices.choose(job.request, placement.slots(self.nodes), self.nodes,
+                                               self.held)
+        devices.hold(self.held, placement.devices)
+        self._change_amounts(job, placement, -1)
 
     def release(self, job_id: int) -> Booking:
         """Free the cores of a running job; KeyError when it does not run."""
@@ -339,6 +358,7 @@ class Cluster(Pool):
                 if not tenant[0] and not tenant[1]:
                     del self.tenants[load]
         if not job.request.plain:
+            devices.free(self.held, placement.devices)
             self._change_amounts(job, placement, +1)
         self.generation += 1
         for watcher in self.watchers:

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from vrm.model.cluster import Pool
 
 
+Devices = Mapping[int, Mapping[str, Tuple[int, ...]]]
+"""Devices by node and resource, as indices: those of the tasks there, in their order, then those of
+all of them (see `vrm.model.devices`)."""
+
+NO_DEVICES: Devices = {}
+
+
 @dataclass(frozen=True)
 class RankSlot:
     """Where one rank runs: node index, socket, and its cores (logical, within the socket)."""
@@ -33,14 +40,15 @@ class Placement:
     by number, then the next, socket by socket and core by core; the last node may stay partly
     filled. `width` is the number of cores of each rank, `size` the number of nodes. `most` tells
     how many ranks a node takes where that is less than its cores allow (for lack of other
-    resources).
+    resources). `devices` are given when the job is booked.
     """
 
-    __slots__ = ("share", "claims", "order", "procs", "width", "size", "most")
+    __slots__ = ("share", "claims", "order", "procs", "width", "size", "most", "devices")
 
     def __init__(self, share: str, claims: Tuple[int, int], order: Tuple[int, ...],
                  procs: int, width: int = 1, size: int = 0,
-                 most: Optional[Mapping[int, int]] = None) -> None:
+                 most: Optional[Mapping[int, int]] = None,
+                 devices: Devices = NO_DEVICES) -> None:
         self.share = share
         self.claims = claims
         self.order = order
@@ -48,6 +56,7 @@ class Placement:
         self.width = width
         self.size = size or bits.count(claims[0] | claims[1])
         self.most = most
+        self.devices = devices
 
     def take(self, pool: "Pool") -> None:
         """Mark the lanes as taken."""
@@ -173,20 +182,23 @@ class CorePlacement:
     """Cores taken by a job on nodes that it shares with others, core by core.
 
     `taken` is a set of cores in the numbering of `layout`; ranks fill it in that order, each
-    with `width` cores of one socket. `size` is the number of cores.
+    with `width` cores of one socket. `size` is the number of cores. `devices` are given when the job
+    is booked.
     """
 
-    __slots__ = ("layout", "taken", "procs", "width", "size", "_spans")
+    __slots__ = ("layout", "taken", "procs", "width", "size", "devices", "_spans")
 
     share = CORES
     claims = (0, 0)  # no lane is closed
 
-    def __init__(self, layout: CoreLayout, taken: int, procs: int, width: int = 1) -> None:
+    def __init__(self, layout: CoreLayout, taken: int, procs: int, width: int = 1,
+                 devices: Devices = NO_DEVICES) -> None:
         self.layout = layout
         self.taken = taken
         self.procs = procs
         self.width = width
         self.size = procs * width
+        self.devices = devices
         self._spans: Optional[List[Tuple[int, int, int, int]]] = None
 
     @property

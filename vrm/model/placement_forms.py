@@ -18,15 +18,15 @@ from vrm.model.placement import CoreLayout, CorePlacement, Placement
 Values = Tuple[Any, ...]
 """A placement as numbers, texts and tuples of them."""
 
-_BY_CORE = 3  # values of a placement made core by core; others have more
+_BY_CORE = 4  # values of a placement made core by core; others have more
 
 
 def to_values(placement: AnyPlacement) -> Values:
     """The placement as values that `marshal` takes."""
     if isinstance(placement, CorePlacement):
-        return placement.taken, placement.procs, placement.width
+        return placement.taken, placement.procs, placement.width, placement.devices
     return (placement.share, placement.claims, placement.order, placement.procs, placement.width,
-            placement.size, placement.most)
+            placement.size, placement.most, placement.devices)
 
 
 def of_values(values: Values, layout: CoreLayout) -> AnyPlacement:
@@ -42,24 +42,34 @@ def width_of(values: Values) -> int:
 
 def to_record(placement: AnyPlacement) -> Dict[str, Any]:
     """The placement as JSON values; sets of nodes or cores are hexadecimal."""
+    record: Dict[str, Any]
     if isinstance(placement, CorePlacement):
-        return {"taken": hex(placement.taken), "procs": placement.procs,
-                "width": placement.width}
-    return {"share": placement.share, "claims": [hex(claim) for claim in placement.claims],
-            "order": [hex(group) for group in placement.order], "procs": placement.procs,
-            "width": placement.width,
-            "most": placement.most and {str(node): ranks for node, ranks in placement.most.items()}}
+        record = {"taken": hex(placement.taken), "procs": placement.procs,
+                  "width": placement.width}
+    else:
+        most = placement.most
+        record = {"share": placement.share, "claims": [hex(claim) for claim in placement.claims],
+                  "order": [hex(group) for group in placement.order], "procs": placement.procs,
+                  "width": placement.width,
+                  "most": most and {str(node): ranks for node, ranks in most.items()}}
+    if placement.devices:
+        record["devices"] = {str(node): {name: list(indices) for name, indices in here.items()}
+                             for node, here in placement.devices.items()}
+    return record
 
 
 def of_record(record: Mapping[str, Any], layout: CoreLayout) -> AnyPlacement:
     """The placement of a record, of which `fault` finds nothing wrong."""
+    devices = {int(node): {name: tuple(indices) for name, indices in here.items()}
+               for node, here in record.get("devices", {}).items()}
     if "taken" in record:
-        return CorePlacement(layout, int(record["taken"], 16), record["procs"], record["width"])
+        return CorePlacement(layout, int(record["taken"], 16), record["procs"], record["width"],
+                             devices)
     lane0, lane1 = (int(claim, 16) for claim in record["claims"])
     most = record["most"]
     return Placement(record["share"], (lane0, lane1),
                      tuple(int(group, 16) for group in record["order"]), record["procs"],
-                     record["width"],
+                     record["width"], devices=devices,
                      most=most and {int(node): ranks for node, ranks in most.items()})
 
 
@@ -70,6 +80,8 @@ def fault(record: Mapping[str, Any], job: Job, nodes: Sequence[Tuple[str, Sequen
     if (record.get("procs") != request.tasks
             or record.get("width") != request.cores_per_task):
         return "placement: it is that of another job"
+    if not _devices_sound(record.get("devices", {}), len(nodes)):
+        return "placement: its devices are wrong"
     if "taken" in record:
         taken = _set(record["taken"], sum(sum(sockets) for _, sockets in nodes))
         wrong = taken is None or bits.count(taken) != request.cores
@@ -99,6 +111,16 @@ def fault(record: Mapping[str, Any], job: Job, nodes: Sequence[Tuple[str, Sequen
             for node, ranks in most.items())):
         return "placement: most is wrong"
     return ""
+
+
+def _devices_sound(value: Any, nodes: int) -> bool:
+    """Whether a value can be devices by node and resource."""
+    indices = shapes.list_of(shapes.count)
+    return type(value) is dict and all(
+        re.fullmatch("[0-9]{1,9}", node) and int(node) < nodes and type(here) is dict
+        and all(shapes.line(name) and indices(each) and len(set(each)) == len(each)
+                for name, each in here.items())
+        for node, here in value.items())
 
 
 _HEX = re.compile(r"0x[0-9a-f]{1,200000}")

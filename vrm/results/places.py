@@ -1,4 +1,5 @@
-"""Placements as people read them, and as `jobs.csv` has them: the columns `nodes` and `cores`.
+"""Placements as people read them, and as `jobs.csv` has them: the columns `nodes`, `cores` and
+`devices`.
 
 What programs keep of a placement is in `vrm.model.placement_forms`.
 """
@@ -95,6 +96,12 @@ class PlacementText:
             parts.append(f"{node.name}:{cores}")
         return ";".join(parts)
 
+    def devices(self, placement: AnyPlacement) -> str:
+        """The devices of a placement by node: `n0:gpu/0,2;n1:gpu/1+mic/0` are GPUs 0 and 2 of n0,
+        GPU 1 and MIC 0 of n1. Those of single tasks come first, in the order of the tasks."""
+        return ";".join(f"{self._nodes[node].name}:" + "+".join(
+            f"{name}/{','.join(map(str, indices))}" for name, indices in here.items())
+            for node, here in placement.devices.items())
 
     def _by_core(self, placement: CorePlacement) -> str:
         places: Dict[int, List[str]] = {}

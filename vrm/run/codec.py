@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterable, List, Sequence, Tuple
 from vrm.model import AnyPlacement, Cluster, Job, Node
 from vrm.model.fields import LINE, OF_DETAILS, OF_JOB, TABLE, getter, made, same
 from vrm.model.job import PLAIN, Details
+from vrm.model.node import Device
 from vrm.model.placement_forms import of_record
 from vrm.model.ranges import fold, numbers
 
@@ -47,20 +48,37 @@ def jobs_of(record: Record) -> Tuple[List[Job], Details, Sequence[int]]:
 
 
 def nodes_record(nodes: Sequence[Node]) -> List[List[Any]]:
-    """Names and sockets of nodes as journal values."""
-    return [[node.name, list(node.sockets)] for node in nodes]
+    """Nodes as journal values: name, sockets, and what else they have, if anything."""
+    return [[node.name, list(node.sockets), *_more(node)] for node in nodes]
+
+
+def _more(node: Node) -> List[Record]:
+    more = {"resources": dict(node.resources), "features": sorted(node.features),
+            "devices": {name: [[each.index, each.socket, each.uuid] for each in devices]
+                        for name, devices in node.devices.items()}}
+    found = {key: value for key, value in more.items() if value}
+    return [found] if found else []
+
+
+def same_nodes(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two lists of nodes, as journal values, name the same nodes with the same cores."""
+    return [each[:2] for each in one] == [each[:2] for each in other]
 
 
 def cluster_of(record: Record, now: Cluster) -> Cluster:
     """The cluster of a `run` record: `now` itself where the nodes are the same, or not told."""
-    if record.get("nodes") in (None, nodes_record(now.nodes)):
+    if record.get("nodes") is None or same_nodes(record["nodes"], nodes_record(now.nodes)):
         return now
     return Cluster(nodes_of(record["nodes"]))
 
 
 def nodes_of(values: Iterable[Any]) -> List[Node]:
     """The nodes of journal values."""
-    return [Node(name, tuple(sockets)) for name, sockets in values]
+    return [Node(name, tuple(sockets), more.get("resources", {}),
+                 frozenset(more.get("features", ())),
+                 {name: tuple(Device(*each) for each in devices)
+                  for name, devices in more.get("devices", {}).items()})
+            for name, sockets, more in ((*each, {})[:3] for each in values)]
 
 
 def placement_of(record: Record, cluster: Cluster) -> AnyPlacement:

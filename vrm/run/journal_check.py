@@ -43,8 +43,30 @@ def _promise(value: Any) -> bool:
 
 
 def _node(value: Any) -> bool:
-    return (type(value) is list and len(value) == 2 and line(value[0])
-            and list_of(positive)(value[1]) and bool(value[1]))
+    if (type(value) is not list or len(value) not in (2, 3) or not line(value[0])
+            or not list_of(positive)(value[1]) or not value[1]):
+        return False
+    return len(value) == 2 or not shapes.fault(value[2], {}, _NODE_MAY)
+
+
+def _amounts(value: Any) -> bool:
+    return type(value) is dict and all(
+        line(name) and number(amount) and amount >= 0 for name, amount in value.items())
+
+
+def _devices(value: Any) -> bool:
+    return type(value) is dict and all(
+        line(name) and list_of(_device)(each) for name, each in value.items())
+
+
+def _device(value: Any) -> bool:
+    return (type(value) is list and len(value) == 3 and count(value[0]) and whole(value[1])
+            and line(value[2]))
+
+
+_NODE_MAY: Dict[str, Check] = {"resources": _amounts, "features": list_of(line),
+                               "devices": _devices}
+"""What a node may have besides its sockets."""
 
 
 def _position(value: Any) -> bool:
@@ -132,5 +154,5 @@ def _out_of_order(event: str, record: Record, past: "Past") -> str:
         return f"job {job_id} waits again, and it never started"
     if event == "start":
         return placement_forms.fault(record["placement"], past.state.book.entries[job_id].job,
-                                     past.runs[-1].get("nodes", []))
+                                     [each[:2] for each in past.runs[-1].get("nodes", [])])
     return ""

@@ -150,7 +150,10 @@ class Easy(Dispatcher):
                 or self._kept != (view, view.generation)
                 or (view.ends and view.ends[0][0] <= now)):
             known = None
-        if policy.exact(waiting[first]):
+        exact = policy.exact(waiting[first])
+        if known is not None and exact is not (known.pool is None):  # it can be counted no more
+            known = None
+        if exact:
             return self._fill_by_count(now, waiting, first, view, policy, known)
         return self._fill(now, waiting, first, view, policy, known)
 

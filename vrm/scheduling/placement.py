@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (Any, Callable, Dict, Hashable, Iterable, Iterator, List, Mapping, NamedTuple,
+                    Optional, Sequence, Tuple)
 
 from vrm.model import bits
-from vrm.model.amounts import base
+from vrm.model.amounts import base, people, said
 from vrm.model.cluster import Cluster, Pool
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Job, Request
@@ -32,6 +33,7 @@ from vrm.model.placement import CorePlacement, Placement
 from vrm.model.policies import Eligibility, Follower, NodeOrder, PlacementPolicy
 from vrm.scheduling.node_orders import AUTO, FIXED, ByNumber, FirstFit
 from vrm.scheduling.registry import Registry
+from vrm.scheduling.spread import most_on, most_tasks, spread, why_never
 
 POLICIES = Registry("placement policy")
 ELIGIBILITIES = Registry("eligibility of nodes")
@@ -132,7 +134,8 @@ def combine(eligible: Any, order: Any, share: Any, name: str = ""
         kind = CorePolicy if chosen.kind == CORES else LanePolicy
         return kind(name or " x ".join(map(_name, (eligible, order, share))),
                     eligibility_of(eligible, heatmap), order_of(node_order, heatmap, cluster.nodes),
-                    chosen, cluster.nodes, heatmap)
+                    chosen, cluster.nodes, heatmap,
+                    {name: people(name, amount) for name, amount in cluster.all_licences.items()})
     return make
 
 
@@ -178,11 +181,12 @@ class LanePolicy:
     """
 
     def __init__(self, name: str, eligibility: Eligibility, order: NodeOrder, share: Share,
-                 nodes: Sequence[Node], heatmap: Optional[Heatmap] = None) -> None:
+                 nodes: Sequence[Node], heatmap: Optional[Heatmap] = None,
+                 licences: Optional[Mapping[str, float]] = None) -> None:
         self.name = name
         self.heatmap = heatmap
         self.eligibility, self.order, self.share = eligibility, order, share.kind
-        self._machine = Pool(nodes)
+        self._machine = Pool(nodes, licences)
         self._fits: Dict[Hashable, Fit] = {}
         self._needs: Dict[Request, int] = {}
         self._sizes: Dict[Request, int] = {}
@@ -214,29 +218,21 @@ class LanePolicy:
         """Nodes the job takes on the empty machine; raises Infeasible when it can never run."""
         need = self._needs.get(job.request)
         if need is None:
-            picked = self._pick(job, self._machine)
-            if picked is None:
+            placement = self.place(job, self._machine)
+            if placement is None:
                 raise Infeasible(self._why_never(job))
-            need = self._needs[job.request] = sum(map(bits.count, picked))
+            need = self._needs[job.request] = placement.size
         return need
 
     def _why_never(self, job: Job) -> str:
-        nodes = [each.node for each in self._machine.classes]
-        lacking = job.features - frozenset().union(*(node.features for node in nodes))
-        if lacking:
-            return f"no node offers {', '.join(sorted(lacking))}"
-        for name, amount in sorted(job.resources.items()):
-            most = max(node.resources.get(name, 0) for node in nodes)
-            if amount > most:
-                return f"a rank wants {amount:g} of {name}, a node has at most {most:g}"
-        lanes = [lane_of_socket(c, self.share, 0)[1] for node in nodes for c in node.sockets]
-        if job.cores > max(lanes):
-            return (f"a rank wants {job.cores} cores of one socket, {self.name} gives a job at "
-                    f"most {max(lanes)}")
+        never = why_never(job.request, self._machine.classes, self._machine.licences,
+                          lambda node: max(lane_of_socket(cores, self.share, 0)[1]
+                                           for cores in node.sockets), self.name)
+        if never:
+            return never
         most = sum(ranks * bits.count(here) for here, ranks in
                    self._rooms(job, self._machine, self._machine.up))
-        return (f"{job.procs} ranks do not fit on {len(self._machine.nodes)} node(s) under "
-                f"{self.name}, which holds at most {most} of them")
+        return _too_many(job, self._machine, self.name, most)
 
     def _fit(self, job: Job) -> Fit:
         """How the job fits on the nodes when they are empty."""
@@ -246,20 +242,19 @@ class LanePolicy:
     def _fit_of(self, job: Job, wish: Hashable) -> Fit:
         alike: Dict[Tuple[int, int], int] = {}
         for members, node in self._machine.classes:
-            if job.features <= node.features:
-                ranks = [node.capacity(self.share, lane, job.cores) for lane in (0, 1)]
-                for name, amount in job.request.per_task:
-                    there = base(name, node.resources.get(name, 0)) // amount
-                    ranks = [min(here, there) for here in ranks]
-                if ranks[0]:
-                    key = ranks[0], ranks[1]
-                    alike[key] = alike.get(key, 0) | members
+            first, second = (most_on(job.request, node,
+                                     node.capacity(self.share, lane, job.cores))
+                             for lane in (0, 1))
+            if first:
+                alike[first, second] = alike.get((first, second), 0) | members
         shapes = tuple(Shape(members, *ranks) for ranks, members in alike.items())
         # All nodes hold equally many ranks, and a job has its nodes for itself.
-        exact = self._sole and len(shapes) == 1 and shapes[0].nodes == self._machine.up
+        exact = (self._sole and len(shapes) == 1 and shapes[0].nodes == self._machine.up
+                 and job.request.nodes == (1, 0) and not job.request.licences)
         most = max((shape.first for shape in shapes), default=1)
         alike_all = (len(shapes) == 1 and shapes[0].nodes == self._machine.up
-                     and shapes[0].first == shapes[0].second and not job.request.per_task)
+                     and shapes[0].first == shapes[0].second and not job.request.amounts
+                     and job.request.nodes == (1, 0) and not job.request.licences)
         fit = self._fits[wish] = Fit(shapes, most, exact, most if alike_all else 0)
         return fit
 
@@ -271,6 +266,10 @@ class LanePolicy:
         each = self._fit(job).each
         if each:
             return each * bits.count(self._with_room(job, view, eligible)) >= job.procs
+        if not view.has_licences(job):
+            return False
+        if job.request.nodes != (1, 0):
+            return self._pick_range(job, view) is not None
         left = job.procs
         for here, ranks in self._rooms(job, view, eligible):
             left -= ranks * bits.count(here)
@@ -282,7 +281,8 @@ class LanePolicy:
         """Where the job would start now, or None when it does not fit; takes nothing."""
         need = self._counts.get(job.request)
         if need is None:
-            simple = self._first_fit and self.exact(job) and not job.request.per_task
+            simple = (self._first_fit and self.exact(job) and not job.request.amounts
+                      and not job.request.tasks_per_node)
             need = self._counts[job.request] = self.size(job) if simple else 0
         if need:  # any empty nodes will do, and the first ones are taken
             if need > view.count_empty():
@@ -291,7 +291,14 @@ class LanePolicy:
             closed = self.share == WHOLE or self.eligibility.alone(job)
             return Placement(self.share, (chosen, chosen if closed else 0), (chosen,), job.procs,
                              job.cores, need)
-        picked = self._pick(job, view)
+        if not view.has_licences(job):
+            return None
+        most: Optional[Dict[int, int]] = None
+        if job.request.nodes != (1, 0):
+            most = self._pick_range(job, view)
+            picked = None if most is None else tuple(1 << node for node in most)
+        else:
+            picked = self._pick(job, view)
         if picked is None:
             return None
         chosen = 0
@@ -301,8 +308,7 @@ class LanePolicy:
             claims = (chosen, chosen)
         else:
             claims = (chosen & view.free0, chosen & ~view.free0)
-        most = None
-        if job.request.per_task:
+        if most is None and (job.request.amounts or job.request.tasks_per_node):
             most = {index: ranks for here, ranks in self._rooms(job, view, chosen)
                     for index in bits.members(here)}
         return Placement(self.share, claims, picked, job.procs, job.cores, most=most)
@@ -323,6 +329,18 @@ class LanePolicy:
                     return tuple(picked)
         return None
 
+    def _pick_range(self, job: Job, view: Pool) -> Optional[Dict[int, int]]:
+        """The nodes of a job that says on how many it runs, with its ranks on each; None when there
+        are not so many."""
+        eligible = self.eligibility.nodes(job, view)
+        rooms = self._rooms(job, view, eligible)
+        found = []
+        for group in self.order.groups(job, view, eligible, lambda: rooms):
+            found += sorted((node, ranks) for nodes, ranks in rooms
+                            for node in bits.members(nodes & group))
+        chosen = spread(found, job.request)
+        return None if chosen is None else dict(chosen)
+
     def _with_room(self, job: Job, view: Pool, eligible: int) -> int:
         """The eligible nodes on which the share of the job is free."""
         if self.share == WHOLE or self.eligibility.alone(job):
@@ -337,7 +355,7 @@ class LanePolicy:
             return [(eligible, fit.each)]
         empty, free0 = view.empty, view.free0
         rooms = []
-        shared = eligible & ~empty if job.request.per_task else 0
+        shared = eligible & ~empty if job.request.amounts else 0
         for nodes, first, second in fit.shapes:
             here = eligible & nodes & ~shared
             if first == second:
@@ -357,11 +375,9 @@ class LanePolicy:
             node = view.nodes[index]
             if not job.features <= node.features:
                 continue
-            ranks = node.capacity(self.share, 0 if view.free0 >> index & 1 else 1, job.cores)
-            for name, amount in job.request.per_task:
-                left = view.left[name][index] if name in view.left else 0
-                ranks = min(ranks, left // amount)
-            if ranks:
+            ranks = most_tasks(job.request, node.capacity(
+                self.share, 0 if view.free0 >> index & 1 else 1, job.cores), view.left_on(index))
+            if ranks > 0:
                 by_ranks[ranks] = by_ranks.get(ranks, 0) | 1 << index
         return [(nodes, ranks) for ranks, nodes in by_ranks.items()]
 
@@ -375,7 +391,8 @@ class LanePolicy:
         """The least number of nodes."""
         size = self._sizes.get(job.request)
         if size is None:
-            size = self._sizes[job.request] = -(-job.procs // self._fit(job).most)
+            size = self._sizes[job.request] = max(job.request.nodes[0],
+                                                  -(-job.procs // self._fit(job).most))
         return size
 
     def room(self, view: Pool) -> int:
@@ -385,7 +402,7 @@ class LanePolicy:
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
         """Jobs of one application that ask for the same; those of all, under an order by number."""
         if not isinstance(self.order, FIXED) or not isinstance(
-                self.eligibility, (Empty, Shared)):
+                self.eligibility, (Empty, Shared)) or job.request.nodes != (1, 0):
             return None
         # Where pairs are refused, on how many ranks they run decides it, too.
         kind = (job.app, job.procs) if self._refusing else job.kind
@@ -394,6 +411,9 @@ class LanePolicy:
     def lacks(self, job: Job, view: Pool) -> str:
         """What a job that does not fit needs, and how much of it there is."""
         need = self.nodes(job)
+        scarce = _scarce(job, view)
+        if scarce:
+            return scarce
         if self.share == WHOLE or self.eligibility.alone(job):
             return f"needs {_count(need, 'empty node')}, {bits.count(view.empty)} empty"
         shared = bits.count(view.free0 | view.free1)
@@ -407,8 +427,34 @@ class LanePolicy:
 
 def _wish(job: Job) -> Hashable:
     """What a rank of the job asks for: jobs of one wish are alike to a node."""
-    cores, amounts, features = job.cores, job.request.per_task, job.request.features
-    return (cores, amounts, features) if amounts or features else cores
+    request = job.request
+    return request.cores_per_task if request.plain else request._replace(tasks=0, exclusive=False)
+
+
+def _too_many(job: Job, machine: Pool, name: str, most: int) -> str:
+    request = job.request
+    least, limit = request.nodes
+    nodes = f"{len(machine.nodes)} node(s)"
+    if least > len(machine.nodes):
+        return f"it wants {least} nodes, there are {len(machine.nodes)}"
+    if limit and most >= job.procs:
+        return f"{job.procs} ranks do not fit on {limit} of {nodes} under {name}"
+    return (f"{job.procs} ranks do not fit on {nodes} under "
+            f"{name}, which holds at most {most} of them")
+
+
+def _scarce(job: Job, view: Pool) -> str:
+    """Which licence, or resource over all nodes, too little is left of for the job; "" if none."""
+    request = job.request
+    for name, amount in request.licences:
+        if view.licences.get(name, 0) < amount:
+            return (f"needs {said(name, amount)} licence(s) of {name}, "
+                    f"{said(name, view.licences.get(name, 0))} free")
+    for name, amount in request.per_task:
+        there = sum(left // amount for left in view.left.get(name, ()))
+        if there < job.procs:
+            return f"needs {job.procs} x {said(name, amount)} of {name}, there is room for {there}"
+    return ""
 
 
 def _count(number: int, what: str) -> str:
@@ -449,16 +495,24 @@ class CorePolicy:
 
     The cores of a rank lie in one socket. Nothing keeps others off a node, so an exclusive job
     is refused.
+
+    Counts of cores say all of a job with ranks of one core that asks for nothing else, and of one
+    that asks for amounts of which a core's share is enough (see `_light`), as long as nobody has
+    come who asks for more: where no job takes more than its cores' share of a resource, there is
+    enough of it wherever a core is free.
     """
 
     def __init__(self, name: str, eligibility: Eligibility, order: NodeOrder, share: Share,
-                 nodes: Sequence[Node], heatmap: Optional[Heatmap] = None) -> None:
+                 nodes: Sequence[Node], heatmap: Optional[Heatmap] = None,
+                 licences: Optional[Mapping[str, float]] = None) -> None:
         self.name = name
         self.heatmap = heatmap
         self.eligibility, self.order, self.cores = eligibility, order, share.cores
-        self._machine = Pool(nodes)
-        self._needs: Dict[Tuple[int, int], int] = {}
-        self._widest = max(max(each.node.sockets) for each in self._machine.classes)
+        self._machine = Pool(nodes, licences)
+        self._needs: Dict[Request, int] = {}
+        self._able: Dict[Hashable, int] = {}
+        self._lights: Dict[Hashable, bool] = {}
+        self._heavy = False  # whether somebody came who asks for more than a core's share
         # Every free core will do for a rank of one core: counts say all.
         self._any_core = isinstance(eligibility, Open) and share.cores is None
         self._first_fit = self._any_core and isinstance(order, (ByNumber, FirstFit))
@@ -482,29 +536,49 @@ class CorePolicy:
 
     def nodes(self, job: Job) -> int:
         """Nodes the job touches on the empty machine; raises Infeasible."""
-        if not self._plain(job):
-            raise Infeasible(self._why_never(job))
-        if self._node_cores and job.cores == 1 and job.procs <= self._machine.layout.total:
+        if self._plain(job) and self._node_cores and job.cores == 1 \
+                and job.procs <= self._machine.layout.total:
             return -(-job.procs // self._node_cores)
-        need = self._needs.get((job.procs, job.cores))
+        need = self._needs.get(job.request)
         if need is None:
             placement = self.place(job, self._machine)
             if placement is None:
                 raise Infeasible(self._why_never(job))
-            need = self._needs[job.procs, job.cores] = len(placement.nodes)
+            if not self._plain(job) and not self._light(job):
+                self._heavy = True
+            need = self._needs[job.request] = len(placement.nodes)
         return need
 
     @staticmethod
     def _plain(job: Job) -> bool:
-        return not (job.exclusive or job.resources or job.features)
+        return job.request.plain and not job.exclusive
+
+    def _light(self, job: Job) -> bool:
+        """Whether it asks for nothing but cores and amounts for each rank, of which every node has
+        as much for each of its cores."""
+        request = job.request
+        wish = _wish(job)
+        light = self._lights.get(wish)
+        if light is None:
+            light = self._lights[wish] = (
+                request._replace(per_task=()).plain and not job.exclusive
+                and all(amount * each.node.cores <= request.cores_per_task * base(
+                    name, each.node.resources.get(name, 0))
+                    for name, amount in request.per_task for each in self._machine.classes))
+        return light
 
     def _why_never(self, job: Job) -> str:
-        if not self._plain(job):
-            return f"{self.name} takes no exclusive jobs and knows neither resources nor features"
-        if job.cores > self._widest:
-            return f"a rank wants {job.cores} cores of one socket, the largest has {self._widest}"
-        return (f"{job.procs} ranks of {job.cores} core(s) do not fit on the "
-                f"{self._machine.layout.total} cores of {len(self._machine.nodes)} node(s)")
+        if job.exclusive:
+            return f"{self.name} takes no exclusive jobs"
+        never = why_never(job.request, self._machine.classes, self._machine.licences,
+                          lambda node: max(node.sockets), self.name)
+        if never:
+            return never
+        most = sum(room for _, room in self._rooms(job, self._machine))
+        if job.request.plain:
+            return (f"{job.procs} ranks of {job.cores} core(s) do not fit on the "
+                    f"{self._machine.layout.total} cores of {len(self._machine.nodes)} node(s)")
+        return _too_many(job, self._machine, self.name, most)
 
     def fits(self, job: Job, view: Pool) -> bool:
         """Whether the job could start on the view as it is."""
@@ -514,55 +588,89 @@ class CorePolicy:
 
     def place(self, job: Job, view: Pool) -> Optional[CorePlacement]:
         """Where the job would start now, or None when it does not fit; takes nothing."""
-        if not self._plain(job):
+        if job.exclusive or job.procs * job.cores > view.count_free():
             return None
-        if job.procs * job.cores > view.count_free():
-            return None
-        free = view.free_cores
-        if self._first_fit:
-            chosen = _cores(job.procs, job.cores, free, view.layout.sockets()) \
-                if job.cores > 1 else bits.lowest(free, job.procs)
+        if self._first_fit and (job.request.plain or self.exact(job)):
+            chosen = _cores(job.procs, job.cores, view.free_cores, view.layout.sockets()) \
+                if job.cores > 1 else bits.lowest(view.free_cores, job.procs)
         else:
-            chosen = self._by_node(job, view, free)
+            chosen = self._by_node(job, view) if view.has_licences(job) else 0
         if not chosen:
             return None
         return CorePlacement(view.layout, chosen, job.procs, job.cores)
 
-    def _by_node(self, job: Job, view: Pool, free: int) -> int:
+    def _by_node(self, job: Job, view: Pool) -> int:
         """The cores for all ranks, node after node in the order; 0 when there are not so many."""
-        chosen, left = 0, job.procs
-        eligible = self.eligibility.nodes(job, view) & view.up
-        for group in self.order.groups(job, view, eligible,
-                                       lambda: self._rooms(job, view, eligible)):
-            for node in bits.members(group):
-                here = free & view.layout.node_cores(node)
-                if self.cores is not None:
-                    first = view.layout.node_first[node]
-                    here &= sum(1 << first + core for core in set(self.cores(job, view, node)))
-                ranks = sum(bits.count(here >> start & ((1 << cores) - 1)) // job.cores
-                            for start, cores in view.layout.sockets_of(node))
-                ranks = min(ranks, left)
-                if ranks:
-                    chosen |= _cores(ranks, job.cores, here, view.layout.sockets_of(node))
-                    left -= ranks
-                if not left:
-                    return chosen
-        return 0
+        found: List[Tuple[int, int]] = []
+        held, anywhere = 0, job.request.nodes == (1, 0)
+        for node, room in self._rooms(job, view):
+            found.append((node, room))
+            held += room
+            if anywhere and held >= job.procs:
+                break
+        chosen = 0
+        for node, ranks in spread(found, job.request) or ():
+            chosen |= _cores(ranks, job.cores, self._offered(job, view, node),
+                             view.layout.sockets_of(node))
+        return chosen
 
-    def _rooms(self, job: Job, view: Pool, eligible: int) -> List[Tuple[int, int]]:
+    def _rooms(self, job: Job, view: Pool) -> Iterator[Tuple[int, int]]:
+        """The nodes with room for ranks, the first in the order first, and for how many."""
+        eligible = self.eligibility.nodes(job, view) & view.up & self._able_nodes(job)
+        # Under pack an empty node comes at its number, not before the others.
+        groups = (eligible,) if self._first_fit else self.order.groups(
+            job, view, eligible, lambda: self._rooms_by_size(job, view, eligible))
+        for group in groups:
+            for node in bits.members(group):
+                room = self._room(job, view, node)
+                if room > 0:
+                    yield node, room
+
+    def _room(self, job: Job, view: Pool, node: int) -> int:
+        """How many ranks of the job a node has room for."""
+        here, width = self._offered(job, view, node), job.cores
+        if not here:
+            return 0
+        room = bits.count(here) if width == 1 else sum(
+            bits.count(here >> start & ((1 << cores) - 1)) // width
+            for start, cores in view.layout.sockets_of(node))
+        return room if job.request.plain else most_tasks(job.request, room, view.left_on(node))
+
+    def _able_nodes(self, job: Job) -> int:
+        """The nodes that could run ranks of the job when they are empty."""
+        if job.request.plain:
+            return self._machine.up
+        wish = _wish(job)
+        able = self._able.get(wish)
+        if able is None:
+            able = 0
+            for members, node in self._machine.classes:
+                if most_on(job.request, node, node.cores) > 0:
+                    able |= members
+            self._able[wish] = able
+        return able
+
+    def _offered(self, job: Job, view: Pool, node: int) -> int:
+        """The free cores of a node that the job may have."""
+        here = view.free_cores & view.layout.node_cores(node)
+        if self.cores is not None:
+            first = view.layout.node_first[node]
+            here &= sum(1 << first + core for core in set(self.cores(job, view, node)))
+        return here
+
+    def _rooms_by_size(self, job: Job, view: Pool, eligible: int) -> List[Tuple[int, int]]:
         """The eligible nodes that hold ranks of the job, as sets with how many each node holds."""
         by_ranks: Dict[int, int] = {}
-        free = view.free_cores
         for node in bits.members(eligible):
-            ranks = sum(bits.count(free >> start & ((1 << cores) - 1)) // job.cores
-                        for start, cores in view.layout.sockets_of(node))
-            if ranks:
+            ranks = self._room(job, view, node)
+            if ranks > 0:
                 by_ranks[ranks] = by_ranks.get(ranks, 0) | 1 << node
         return [(nodes, ranks) for ranks, nodes in by_ranks.items()]
 
     def exact(self, job: Job) -> bool:
-        """Whether counts of cores say all: for ranks of one core."""
-        return self._any_core and job.cores == 1 and self._plain(job)
+        """Whether counts of cores say all: for ranks of one core (see above)."""
+        return self._any_core and job.cores == 1 and (
+            self._plain(job) or not self._heavy and self._light(job))
 
     def size(self, job: Job) -> int:
         """Its cores."""
@@ -573,14 +681,23 @@ class CorePolicy:
         return view.count_free()
 
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
-        """Jobs of one rank width are alike under first fit."""
-        return (job.cores, self.size(job)) if self._first_fit and self._plain(job) else None
+        """Jobs that ask for the same by rank are alike under first fit."""
+        if not self._first_fit or job.exclusive or job.request.nodes != (1, 0):
+            return None
+        return _wish(job), self.size(job)
 
     def lacks(self, job: Job, view: Pool) -> str:
         """What a job that does not fit needs, and how much of it there is."""
         size, room = self.size(job), self.room(view)
-        return (f"needs {_count(size, 'free core')}, {room} free" if size > room else
-                f"needs {job.procs} x {job.cores} free cores of one socket each")
+        if size > room:
+            return f"needs {_count(size, 'free core')}, {room} free"
+        scarce = _scarce(job, view)
+        if scarce:
+            return scarce
+        if self._plain(job):
+            return f"needs {job.procs} x {job.cores} free cores of one socket each"
+        held = sum(ranks for _, ranks in self._rooms(job, view))
+        return f"needs room for {_count(job.procs, 'rank')} with what they ask for, there is room for {held}"
 
 
 def _cores(ranks: int, width: int, free: int, sockets: Iterable[Tuple[int, int]]) -> int:

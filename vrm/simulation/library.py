@@ -157,7 +157,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                          errors="backslashreplace", newline="\n"))
         results = Results(cluster.nodes, files[0], places, files[1],
                           Path(workload).name if isinstance(workload, (str, Path)) else "workload",
-                          more=getattr(source, "says_more", False))
+                          more=getattr(source, "says_more", False) or bool(
+                              cluster.left or cluster.licences))
         stack.callback(results.close)
         speeds = CoRunning(cluster, measured) if measured is not None else None
         scheduler = Scheduler(ordering, dispatcher, placement, chosen.interval,

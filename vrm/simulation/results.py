@@ -18,6 +18,7 @@ from vrm.model.placement_forms import to_values
 from vrm.model.policies import PlacementPolicy
 from vrm.results.jobs import fields_of, job_line, more_columns
 from vrm.results.metrics import THRESHOLD
+from vrm.results.places import PlacementText
 from vrm.results.summary import Columns, Moments, summarise
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.engine import Moment
@@ -88,6 +89,7 @@ class Results:
         self._writer: Union[None, JobLines, Aside] = None
         if out is not None:
             self._writer = JobLines(nodes, out, places, more)
+        self._text = PlacementText(nodes)
         self._details: Optional[Dict[int, Details]] = {} if more and out is not None else None
         self._rows: List[Any] = []  # for the writer
         self._batches = 0
@@ -118,7 +120,8 @@ class Results:
         if self._writer is not None:
             row = (job.id, job.app, job.procs, job.submit, booking.start, end, job.walltime,
                    status, job.exclusive, start.backfilled, to_values(booking.placement))
-            self._rows.append(row if self._details is None else (*row, self._more(job)))
+            self._rows.append(row if self._details is None else
+                              (*row, self._more(job, self._text.devices(booking.placement))))
             if len(self._rows) >= BATCH:
                 self._hand_over()
         if self._evalys is not None:
@@ -140,10 +143,11 @@ class Results:
                             status, exclusive=job.exclusive, reason=reason)
             self._rows.append(line if self._details is None else f"{line[:-1]}{self._more(job)}\n")
 
-    def _more(self, job: Job) -> str:
+    def _more(self, job: Job, devices: str = "") -> str:
         """The columns behind `reason`."""
         assert self._details is not None
-        return more_columns(fields_of(job, self._details.pop(job.id, PLAIN)))
+        return more_columns({**fields_of(job, self._details.pop(job.id, PLAIN)),
+                             "devices": devices})
 
     def noting(self, submissions: Iterable[Submission]) -> Iterable[Submission]:
         """The same submissions; what they say of jobs is kept for their lines, where these have

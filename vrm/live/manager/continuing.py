@@ -65,7 +65,8 @@ class Continuing:
         intents = dict(desk.state.intents)
         for job, start in past.running:
             self._take_over(job, start, *intents.get(job.id, ("", math.inf)))
-        if past.runs and past.runs[-1].get("nodes") != codec.nodes_record(desk.cluster.nodes):
+        if past.runs and not codec.same_nodes(past.runs[-1].get("nodes", ()),
+                                              codec.nodes_record(desk.cluster.nodes)):
             desk.state.promises.clear()  # they were made for other nodes
         desk.scheduler.dispatcher.restore(desk.state.promises)
 
@@ -78,7 +79,7 @@ class Continuing:
         nodes = codec.nodes_record(desk.cluster.nodes)
         granted = codec.nodes_record(desk.room.granted)
         more = {"granted": granted} if granted not in ([], nodes) else {}
-        if past.runs and past.runs[-1].get("nodes", nodes) != nodes:
+        if past.runs and not codec.same_nodes(past.runs[-1].get("nodes", nodes), nodes):
             desk.tell("note", "the nodes are others than before; the run continues with these")
         desk.journal.append("run", format=FORMAT, run=self.run_id, time=desk.clock(),
                             pid=os.getpid(), nodes=nodes, **more,

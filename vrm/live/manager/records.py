@@ -162,7 +162,9 @@ class Records:
             exclusive=job.exclusive, backfilled=outcome.backfilled,
             nodes=text.nodes(placed) if placed else "",
             cores=text.cores(placed) if placed else "",
-            binding=binding, reason=outcome.reason, **fields_of(job, outcome.details))
+            binding=binding, reason=outcome.reason,
+            **{**fields_of(job, outcome.details),
+               "devices": text.devices(placed) if placed else ""})
 
     def tell_start(self, start: Start) -> None:
         """Report that a job was started: where its cores are, or its nodes when these are more than
@@ -172,6 +174,7 @@ class Records:
                  else self.text.nodes(placement))
         self.tell("start", f"#{job.id} {job.app}  starts: {job.procs} rank"
                   + "s" * (job.procs > 1) + f" on {where}"
+                  + f", {self.text.devices(placement)}" * bool(placement.devices)
                   + " (backfilled)" * start.backfilled)
 
     def forget(self, job_ids: Collection[int]) -> None:

@@ -10,9 +10,11 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from vrm.config.schema import Settings
 from vrm.model import Booking, Cluster, Job, JobState
+from vrm.model.amounts import people
 from vrm.model.fields import OF_DETAILS, OF_JOB, TABLE, getter
 from vrm.model.job import Details
 from vrm.model.ranges import fold
+from vrm.results.places import PlacementText
 from vrm.results.state import FORMATS
 from vrm.run.book import JobBook
 from vrm.run.reasons import STOPPING, Reasons, parked
@@ -39,12 +41,28 @@ def snapshot(now: float, settings: Settings, scheduler: Scheduler, state: State,
         "allocation": {"end": end if math.isfinite(end) else None},
         "emulated": emulated,
         "nodes": [{"name": node.name, "up": bool(cluster.up >> number & 1),
-                   "sockets": [socket_.slots for socket_ in sockets]}
+                   "sockets": [socket_.slots for socket_ in sockets], **_more(cluster, number)}
                   for number, (node, sockets) in enumerate(zip(cluster.nodes, cluster.view()))],
+        **({"licences": {name: [people(name, cluster.licences[name]), people(name, amount)]
+                         for name, amount in cluster.all_licences.items()}}
+           if cluster.all_licences else {}),
         "jobs": [*_running(running, book),
                  *_waiting(now, cluster, scheduler, book, phase)],
         "ended": state.counts,
     }
+
+
+def _more(cluster: Cluster, number: int) -> Dict[str, Any]:
+    """What a node has besides cores: of each resource what is left and what there is, in pieces (of
+    memory GiB); features."""
+    node = cluster.nodes[number]
+    found: Dict[str, Any] = {}
+    if node.resources:
+        found["resources"] = {name: [people(name, cluster.left[name][number]), amount]
+                              for name, amount in node.resources.items()}
+    if node.features:
+        found["features"] = sorted(node.features)
+    return found
 
 
 def _running(running: Iterable[Tuple[Booking, str, Cluster]], book: JobBook
@@ -53,6 +71,8 @@ def _running(running: Iterable[Tuple[Booking, str, Cluster]], book: JobBook
              "state": JobState.RUNNING.value,
              "start": booking.start, "expected_end": booking.expected_end,
              "nodes": [on.nodes[number].name for number in booking.placement.nodes],
+             **({"devices": PlacementText(on.nodes).devices(booking.placement)}
+                if booking.placement.devices else {}),
              "binding": binding}
             for booking, binding, on in sorted(running, key=lambda each: (each[0].start,
                                                                           each[0].job.id))]

@@ -1,0 +1,262 @@
+"""Cores, memory, GPUs and licences together: promises of backfilling against brute force on random
+mixed machines, devices, and how tasks are spread over nodes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, Dict, List, Sequence, Tuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import (POLICIES, Place, Reference, different_nodes, jobs, places_of, workloads)
+
+from vrm.model import Cluster, Infeasible, Job, Node, devices
+from vrm.model.job import Request
+from vrm.model.node import Device
+from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.scheduling.spread import spread
+from vrm.simulation import Submission, simulate
+
+# ------------------------------------------------------------- conservative, by trying all moments
+
+Hold = Tuple[Job, List[Place], float]
+
+
+def at(reference: Reference, holds: Sequence[Hold], moment: float, now: float) -> Reference:
+    """The machine at a moment of the future, with what is reserved."""
+    later = reference.at(moment, now)
+    for job, places, begin in holds:
+        if begin <= moment < begin + job.estimate:
+            later.start(job, places, begin)
+    return later
+
+
+def common(states: Sequence[Reference]) -> Reference:
+    """What is free in all of them."""
+    first = states[0].copy()
+    for other in states[1:]:
+        first.licences = min(first.licences, other.licences)
+        for mine, yours in zip(first.nodes, other.nodes):
+            for socket, theirs in zip(mine.slots, yours.slots):
+                socket[:] = [a if a is not None else b for a, b in zip(socket, theirs)]
+            mine.halves = [a if a is not None else b for a, b in zip(mine.halves, yours.halves)]
+            mine.left = {name: min(left, yours.left[name]) for name, left in mine.left.items()}
+    return first
+
+
+def earliest(job: Job, reference: Reference, holds: Sequence[Hold], now: float
+             ) -> Tuple[float, List[Place]]:
+    """The first moment from which the job fits for all its estimate, and where."""
+    changes = {now, *(max(end, now) for _, _, end in reference.running.values()),
+               *(begin for _, _, begin in holds), *(begin + job.estimate for job, _, begin in holds)}
+    times = sorted(time for time in changes if time >= now)
+    for time in times:
+        during = [each for each in times if time <= each < time + job.estimate]
+        places = common([at(reference, holds, each, now) for each in during]).find(job)
+        if places is not None:
+            return time, places
+    return math.inf, []
+
+
+@settings(max_examples=1000, deadline=None)
+@given(different_nodes(4), workloads(plain=False, most=7), POLICIES)
+@pytest.mark.slow
+def test_conservative_gives_every_job_the_first_hole(nodes: List[Node], tasks: Any, policy: str
+                                                     ) -> None:
+    cluster = Cluster(nodes, {"ansys": 2})
+    chosen = make_policy(policy, cluster)
+    scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("conservative-recomputed"), chosen)
+    reference = Reference(nodes, policy, licences=2)
+    queue = scheduler.new_queue()
+    waiting: Dict[int, Job] = {}
+    events: List[Tuple[float, int, Any]] = [(task.job.submit, 1, task.job) for task in tasks]
+    runs = {task.job.id: task.runtime for task in tasks}
+    while events:
+        now = min(time for time, _, _ in events)
+        happening = sorted((e for e in events if e[0] <= now), key=lambda each: each[1])
+        events = [e for e in events if e[0] > now]
+        for _, _, what in happening:
+            if isinstance(what, Job):
+                try:
+                    scheduler.check(what)
+                except Infeasible:
+                    continue
+                queue.add(what)
+                waiting[what.id] = what
+            else:
+                cluster.release(what)
+                reference.end(what)
+        holds: List[Hold] = []
+        planned: Dict[int, float] = {}
+        for job in reference.in_order(list(waiting.values()), now):
+            planned[job.id], places = earliest(job, reference, holds, now)
+            if places:
+                holds.append((job, places, planned[job.id]))
+        starts = scheduler.step(now, queue, cluster)
+        assert {start.job.id for start in starts} == {
+            job_id for job_id, time in planned.items() if time <= now}, planned
+        for start in starts:
+            reference.start(start.job, places_of(start.booking.placement, nodes), now)
+            del waiting[start.job.id]
+            events.append((now + runs[start.job.id], 0, start.job.id))
+        assert scheduler.reservations(now, queue, cluster) == {
+            job_id: time for job_id, time in planned.items() if job_id in waiting}
+    assert not waiting
+
+
+@pytest.mark.parametrize("backfill", ["conservative", "2-kept", "3", "easy-kept"])
+@settings(max_examples=150, deadline=None)
+@given(different_nodes(4), workloads(plain=False, most=8), POLICIES)
+@pytest.mark.slow
+def test_kept_promises_hold(backfill: str, nodes: List[Node], tasks: Any, policy: str) -> None:
+    """Whoever ends when expected delays nobody whose reservation is kept, and all jobs run."""
+    submissions = [Submission(task.job, task.job.estimate) for task in
+                   sorted(tasks, key=lambda task: (task.job.submit, task.job.id))]
+    promised: Dict[int, float] = {}
+    cluster = Cluster(nodes, {"ansys": 2})
+    scheduler = Scheduler(make_ordering("FCFS"), make_backfilling(backfill),
+                          make_policy(policy, cluster))
+    queue, running = scheduler.new_queue(), []
+    coming = list(submissions)
+    now = 0.0
+    while coming or running:
+        now = min([one.job.submit for one in coming[:1]] + [end for end, _ in running]
+                  + ([scheduler.wake(now)] if len(queue) else []))
+        for end, job_id in [each for each in running if each[0] <= now]:
+            running.remove((end, job_id))
+            cluster.release(job_id)
+        while coming and coming[0].job.submit <= now:
+            try:
+                scheduler.check(coming[0].job)
+                queue.add(coming[0].job)
+            except Infeasible:
+                pass
+            coming.pop(0)
+        for start in scheduler.step(now, queue, cluster):
+            running.append((now + start.job.estimate, start.job.id))
+            assert now <= promised.get(start.job.id, math.inf)
+        if scheduler.dispatcher.name == "conservative" or "kept" in backfill:
+            for job_id, time in scheduler.reservations(now, queue, cluster).items():
+                assert time <= promised.get(job_id, math.inf)
+                promised[job_id] = time
+    assert not len(queue)
+
+
+def test_a_reservation_is_protected_where_it_is_known_not_to_be() -> None:
+    """One processor is held, a job of two waits, a long one of one processor must not pass it."""
+    jobs_ = [Job(1, "a", 1, 100.0, 10.0), Job(2, "a", 2, 50.0, 11.0), Job(3, "a", 1, 1000.0, 12.0)]
+    for memory in ({}, {"resources": {"memory": 1}}):
+        asked = [Job(job.id, "a", job.procs, job.walltime, job.submit, **memory) for job in jobs_]
+        outcome = simulate([Submission(job, job.walltime) for job in asked],
+                           nodes=[Node(f"n{i}", (1,), {"memory": 1.5}) for i in range(2)],
+                           policy="pack", backfill="easy")
+        assert {job.id: job.start for job in outcome.jobs} == {1: 10, 2: 110, 3: 160}
+
+
+# ----------------------------------------------------------------------------------------- devices
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4), st.lists(
+    st.integers(-1, 2), max_size=5)), min_size=1, max_size=3), st.lists(jobs(plain=False), max_size=8),
+    POLICIES, st.data())
+def test_no_two_jobs_hold_a_device_and_each_has_the_nearest(facts: Any, wishes: Any, policy: str,
+                                                            data: Any) -> None:
+    nodes = [Node(f"n{i}", (cores,) * sockets, {"gpu": len(gpus), "mem": 4, "memory": 8}, frozenset(
+        ["fast", "big"]), {"gpu": tuple(Device(7 - at, socket) for at, socket in enumerate(gpus))})
+        for i, (sockets, cores, gpus) in enumerate(facts)]
+    cluster = Cluster(nodes, {"ansys": 2})
+    chosen = make_policy(policy, cluster)
+    held: Dict[int, Any] = {}
+    for number, wish in enumerate(wishes):
+        job = Job(id=number, **wish)
+        before = {place: set(indices) for place, indices in cluster.held.items()}
+        try:
+            chosen.nodes(job)
+        except Infeasible:
+            continue
+        placement = chosen.place(job, cluster)
+        if placement is None:
+            if held and data.draw(st.booleans()):
+                gone = data.draw(st.sampled_from(sorted(held)))
+                cluster.release(gone)
+                del held[gone]
+            continue
+        cluster.book(job, placement, 0.0)
+        request = job.request
+        held[number] = placement.devices
+        for node, slots in itertools.groupby(placement.slots(nodes), key=lambda slot: slot.node):
+            places = list(slots)
+            mine = placement.devices.get(node, {}).get("gpu", ())
+            assert len(mine) == len(set(mine)) == (request.gpus_per_task * len(places)
+                                                   + request.gpus_per_node)
+            free = {each for each in nodes[node].devices["gpu"]
+                    if each.index not in before.get((node, "gpu"), ())}
+            seen = [devices.of_task(request, "gpu", mine, task, len(places))
+                    for task in range(len(places))]
+            for task, slot in enumerate(places):
+                own = seen[task][:request.gpus_per_task]
+                near = {each.index for each in free if each.socket == slot.socket}
+                if not near >= set(own):  # then all that were near are taken by it
+                    assert near <= set(own)
+                free = {each for each in free if each.index not in own}
+            assert len({index for each in seen for index in each}) == len(mine)
+        taken = [(node, index) for given_ in held.values() for node, by_name in given_.items()
+                 for index in by_name["gpu"]]
+        assert len(taken) == len(set(taken))
+        assert {(node, index) for (node, _), indices in cluster.held.items()
+                for index in indices} == set(taken)
+    for job_id in held:
+        cluster.release(job_id)
+    assert not any(cluster.held.values())
+    assert cluster.left == Cluster(nodes).left and cluster.licences == {"ansys": 2000}
+
+
+def test_devices_that_somebody_holds_cannot_be_given_again() -> None:
+    cluster = Cluster([Node("n0", (4,), {"gpu": 2})])
+    job = Job(0, "a", 1, 9.0, resources={"gpu": 1})
+    policy = make_policy("pack", cluster)
+    for number in range(2):
+        placement = policy.place(job.but(id=number), cluster)
+        assert placement is not None
+        cluster.book(job.but(id=number), placement, 0.0)
+        assert placement.devices == {0: {"gpu": (number,)}}
+    placement.devices = {0: {"gpu": (0,)}}
+    twin = policy.place(Job(2, "a", 1, 9.0), cluster)
+    assert twin is not None
+    twin.devices = {0: {"gpu": (1,)}}
+    with pytest.raises(ValueError, match="gpu 1 of node 0 is held"):
+        cluster.book(job.but(id=2), twin, 0.0)
+
+
+# ------------------------------------------------------------------------------------------ spread
+
+
+@pytest.mark.parametrize("rooms, asked, expected", [
+    ([8, 8, 8], {"tasks": 10}, [8, 2]),
+    ([8, 8, 8], {"tasks": 8, "nodes": (2, 0)}, [4, 4]),
+    ([8, 8, 8], {"tasks": 8, "nodes": (3, 3)}, [3, 3, 2]),
+    ([1, 8, 8], {"tasks": 9, "nodes": (2, 2)}, [1, 8]),
+    ([1, 2, 8], {"tasks": 8, "nodes": (1, 1)}, {2: 8}),
+    ([1, 8, 4], {"tasks": 12, "nodes": (2, 2)}, {1: 8, 2: 4}),
+    ([1, 8, 4], {"tasks": 13, "nodes": (2, 2)}, None),
+    ([8], {"tasks": 2, "nodes": (2, 0)}, None),
+])
+def test_tasks_are_spread(rooms: List[int], asked: Any, expected: Any) -> None:
+    found = spread(list(enumerate(rooms)), Request.of(**asked))
+    if isinstance(expected, list):
+        expected = dict(enumerate(expected))
+    assert (found if found is None else dict(found)) == expected
+
+
+@pytest.mark.parametrize("asked, part", [
+    ({"tasks": 2, "nodes": (3, 0)}, "2 rank.* cannot run on 3 nodes"),
+    ({"tasks": 9, "nodes": (1, 2), "tasks_per_node": 4}, "9 ranks do not fit on 2 node"),
+    ({"tasks": 1, "resources": {"gpu": 0.5}}, "no whole number"),
+    ({"tasks": 1, "licences": {"a": -1}}, "from 0 on"),
+])
+def test_requests_that_contradict_themselves(asked: Any, part: str) -> None:
+    with pytest.raises(ValueError, match=part):
+        Request.of(**asked)

@@ -1,0 +1,90 @@
+"""Devices: resources of a node that a job gets by index, such as GPUs.
+
+A task with `gpus_per_task` gets the free devices nearest to its cores: those of its socket, then
+those of which nobody knows the socket, then others; of equals, the lowest index. The devices of
+`gpus_per_node` are chosen in the same way for all tasks of the job on the node together. Which
+resources are devices: GPUs, and whatever a node lists (`Node.devices`).
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Iterable, List, Sequence, Set, Tuple
+
+from vrm.model.amounts import GPU, Amounts
+from vrm.model.job import Request
+from vrm.model.node import Device, Node
+from vrm.model.placement import Devices, RankSlot
+
+Held = Dict[Tuple[int, str], Set[int]]
+"""The indices that jobs hold, by node and resource."""
+
+
+def wanted(request: Request, nodes: Sequence[Node]) -> List[str]:
+    """The resources that a job gets by index."""
+    asked = {name for name, _ in (*request.per_task, *request.per_node)}
+    return [name for name in sorted(asked)
+            if name == GPU or any(name in node.devices for node in nodes)]
+
+
+def choose(request: Request, slots: Iterable[RankSlot], nodes: Sequence[Node], held: Held
+           ) -> Devices:
+    """The devices of a job whose tasks are in `slots`. ValueError when there are too few."""
+    names = wanted(request, nodes)
+    if not names:
+        return {}
+    sockets: Dict[int, List[int]] = {}
+    for slot in slots:
+        sockets.setdefault(slot.node, []).append(slot.socket)
+    found: Dict[int, Dict[str, Tuple[int, ...]]] = {}
+    for node, here in sockets.items():
+        for name in names:
+            taken = held.get((node, name), set())
+            free = [each for each in nodes[node].devices_of(name) if each.index not in taken]
+            indices: List[int] = []
+            for socket in here:
+                indices += _nearest(free, {socket}, _pieces(request.per_task, name))
+            indices += _nearest(free, set(here), _pieces(request.per_node, name))
+            if indices:
+                found.setdefault(node, {})[name] = tuple(indices)
+    return found
+
+
+def of_task(request: Request, name: str, indices: Sequence[int], task: int, tasks: int
+            ) -> Tuple[int, ...]:
+    """What a task sees of the devices that its job holds on its node, where it is number `task` of
+    `tasks`: its own, then those for all."""
+    each = _pieces(request.per_task, name)
+    return (*indices[task * each:(task + 1) * each], *indices[tasks * each:])
+
+
+def hold(held: Held, devices: Devices) -> None:
+    """Mark devices as held. ValueError when one of them is held already."""
+    for node, by_name in devices.items():
+        for name, indices in by_name.items():
+            taken = held.setdefault((node, name), set())
+            twice = taken.intersection(indices)
+            if twice:
+                raise ValueError(f"{name} {min(twice)} of node {node} is held already")
+            taken.update(indices)
+
+
+def free(held: Held, devices: Devices) -> None:
+    """Undo `hold`."""
+    for node, by_name in devices.items():
+        for name, indices in by_name.items():
+            held[node, name].difference_update(indices)
+
+
+def _pieces(amounts: Amounts, name: str) -> int:
+    return next((amount // 1000 for wanted, amount in amounts if wanted == name), 0)
+
+
+def _nearest(free: List[Device], sockets: Set[int], number: int) -> List[int]:
+    """Take so many of the free devices out of the list."""
+    if number > len(free):
+        raise ValueError(f"{number} devices are wanted where {len(free)} are free")
+    chosen = sorted(free, key=lambda each: (
+        0 if each.socket in sockets else 1 if each.socket < 0 else 2, each.index))[:number]
+    for each in chosen:
+        free.remove(each)
+    return [each.index for each in chosen]
