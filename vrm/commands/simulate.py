@@ -47,6 +47,8 @@ def _add_arguments(parser: Parser) -> None:
     add = policies.add_argument
     types: Dict[str, Any] = {"seconds": factor, "number": float, "count": count}
     for name, key in KEYS.items():
+        if key.kind == "queues":  # a configuration has them
+            continue
         option = f"--{name.replace('_', '-')}"
         if key.kind == "flag":
             add(option, action="store_const", const=True, help=key.help)
@@ -180,7 +182,7 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
         elif name in chosen:
             own(str(chosen[name]), settings.base, settings.trust)
     for name in (*KEYS, "heatmap", "calibrated", "history", "nodes", "sockets", "cores"):
-        if getattr(args, name) is not None:
+        if getattr(args, name, None) is not None:
             chosen[name] = getattr(args, name)
     if args.machine is not None:
         if args.nodes or args.sockets or args.cores:

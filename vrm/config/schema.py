@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import (TYPE_CHECKING, Annotated, Any, Callable, Dict, List, Literal, Optional, Tuple,
                     Union)
@@ -20,6 +21,7 @@ from vrm.config.kinds import (OURS as _OURS, STRICT as _STRICT, defaults as _def
                               group as _group, kind as _kind, lower as _lower,
                               refuse as _refuse, strip as _strip)
 from vrm.config.problems import Problem
+from vrm.config.queues import QueueTable, queues_of
 from vrm.config.yaml_reader import Document, Source, reason, shown, validated
 from vrm.model.rules import Rules, section
 from vrm.model.times import seconds_of
@@ -342,6 +344,7 @@ class Settings(BaseModel):
     emulate: Switch = False  # a geometry larger than the machine, unbound
     node_classes: NodeClasses = Field(default_factory=list)  # what nodes have besides cores
     licences: Licences = Field(default_factory=dict)  # of the whole run
+    queues: QueueTable = Field(default_factory=dict)  # what jobs of each may take; in this order
     allocation: Annotated[Allocation, _group("{Policy: compact}")] = Field(default_factory=_defaults)
     walltime: Walltime = "warn"  # for jobs that outrun their estimate
     memory: Annotated[Memory, _group("{Over: kill}")] = Field(default_factory=_defaults)
@@ -388,7 +391,7 @@ class Settings(BaseModel):
     @property
     def rules(self) -> Rules:
         """How a run schedules."""
-        return Rules.of(self)
+        return replace(Rules.of(self), queues=queues_of(self.queues))
 
     def check_files(self) -> List[Problem]:
         """What is wrong with the files and directories that the settings name.

@@ -10,7 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Callable, Dict, Mapping, Tuple
 
+from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.shapes import count, flag, line, number
+
+
+def _queues(value: Any) -> bool:
+    try:
+        Queues.of(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
 
 KINDS: Mapping[str, Callable[[Any], bool]] = {
     "text": line,
@@ -19,8 +29,12 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
     "number": lambda value: number(value) and value >= 0,
     "count": count,
     "flag": flag,
+    "queues": _queues,
 }
 """What values of a key look like in files, by the key's kind."""
+
+_READ: Mapping[str, Callable[[Any], Any]] = {"backfilling": str, "queues": Queues.of}
+"""What makes the value of what a file has, where that is another."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,8 @@ class Rules:
         0, "count", "Scheduling.StartsPerInterval",
         "with --interval: start at most N heads of the queue each time", metavar="N",
         beside="interval")
+    queues: Any = _rule(
+        NO_QUEUES, "queues", "Queues", "limits, nodes, priorities and expected waits of queues")
     node_order: Any = _rule(
         "auto", "text", "Allocation.NodeOrder",
         "which nodes come first: first-fit, best-fit, balanced, weighted, hybrid, priority-weighted, "
@@ -109,7 +125,7 @@ class Rules:
 
     def record(self) -> Dict[str, Any]:
         """What files have of it; `read` reads that."""
-        return {key.record or name: getattr(self, name) for name, key in KEYS.items()
+        return {key.record or name: _plain(getattr(self, name)) for name, key in KEYS.items()
                 if key.always or self._changed(name) or (key.beside and self._changed(key.beside))}
 
     def _changed(self, name: str) -> bool:
@@ -125,7 +141,7 @@ class Rules:
             if key.always or word in record:
                 if not KINDS[key.kind](record[word]):
                     raise ValueError(f"{word} is {record[word]!r}")
-                found[name] = str(record[word]) if key.kind == "backfilling" else record[word]
+                found[name] = _READ.get(key.kind, _same)(record[word])
         return cls(**found)
 
     @classmethod
@@ -143,6 +159,15 @@ class Rules:
     def own(self) -> Dict[str, str]:
         """What can name a policy of the user's own, by its key in the configuration."""
         return {key.config: str(getattr(self, name)) for name, key in KEYS.items() if key.own}
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """A value as files have it."""
+    return value.record() if isinstance(value, Queues) else value
 
 
 KEYS: Mapping[str, Key] = {each.name: each.metadata["key"] for each in fields(Rules)}

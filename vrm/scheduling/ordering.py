@@ -1,17 +1,24 @@
 """Orderings: a utility function decides which waiting job comes first, highest first.
 
 With t the wall-time estimate, q the time waited and n the nodes a job needs: FCFS q, FCSJ q/t,
-WFP1 (q/t) n, WFP3 (q/t)^3 n (Tang et al., 2009), SJF -t, LJF t, SAF and LAF -t n and t n (the smallest and the largest
-area first). Ties: submit time, then id.
+WFP1 (q/t) n, WFP3 (q/t)^3 n (Tang et al., 2009), SJF -t, LJF t, SAF and LAF -t n and t n (the
+smallest and the largest area first). Ties: submit time, then id.
+
+PRB (A. Netti, "Development of data-driven dispatching heuristics for heterogeneous HPC systems",
+University of Bologna, 2017) looks at queues: who has waited longest, measured by what jobs of its
+queue are expected to wait, comes first, and of equal ones the smallest. It goes with the backfilling
+`list`, which tries every job.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Callable, Optional, Sequence, Tuple
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping, Optional, Sequence, Tuple
 
+from vrm.model.amounts import people
 from vrm.model.job import Job
+from vrm.model.queues import EXPECTED_WAIT, Queues
 from vrm.scheduling.expression import ExpressionError, compile_expression, compile_vector
 from vrm.scheduling.registry import (PolicyError, Registry, guarded, is_dotted, load_dotted,
                                      refuse_file, shortened, where)
@@ -39,10 +46,14 @@ class Ordering:
     static: bool
     vector: Optional[Vector] = None
 
-    def key(self, job: Job, now: float, nodes: int) -> Tuple[float, float, int]:
+    def key(self, job: Job, now: float, nodes: int) -> Tuple[float, ...]:
         """Sort key, smallest first; a utility that is not a number comes last."""
         value = self.utility(job, now, nodes)
         return (math.inf if value != value else -value, job.submit, job.id)
+
+    def of_queues(self, queues: Queues) -> Ordering:
+        """The ordering for jobs of these queues."""
+        return self
 
 
 def _builtin(name: str, utility: Utility, static: bool = False,
@@ -65,12 +76,52 @@ def _wfp3(v: Sequence[Any]) -> Any:
 class _Fcfs(Ordering):
     """Who waits longer was submitted earlier, so FCFS needs no clock."""
 
-    def key(self, job: Job, now: float, nodes: int) -> Tuple[float, float, int]:
+    def key(self, job: Job, now: float, nodes: int) -> Tuple[float, ...]:
         """The submission, at once."""
         submit = job.submit
         return (submit, submit, job.id)
 
 
+@dataclass(frozen=True)
+class Prb(Ordering):
+    """The job's wait in proportion to the `expected_waits` of its queue (seconds, by name; those of
+    others: an hour), then the smaller product of expected run time and all that it asks for."""
+
+    expected_waits: Mapping[str, float] = field(default_factory=dict)
+    default: float = EXPECTED_WAIT
+
+    def of_queues(self, queues: Queues) -> Ordering:
+        """With the expected waits that these say."""
+        if not queues:
+            return self
+        waits = {queue.name: queue.expected_wait for queue in queues.all}
+        return Prb(self.name, self.utility, False, None, waits,
+                   queues.queue(Job(0, "", 1, 1.0)).expected_wait)
+
+    def key(self, job: Job, now: float, nodes: int) -> Tuple[float, ...]:
+        """Smallest first: the negated rank, and the volume."""
+        return (self.rank(job, now), volume(job), job.submit, job.id)
+
+    def rank(self, job: Job, now: float) -> float:
+        """Minus the job's wait, stretched to the longest of the expected waits; smallest first."""
+        longest = max([self.default, *self.expected_waits.values()])
+        return -longest * (now - job.submit) / self.expected_waits.get(job.queue, self.default)
+
+
+def volume(job: Job) -> float:
+    """Expected run time (seconds) times all that a job asks for: cores, GiB of memory and pieces of
+    everything else, added up."""
+    request = job.request
+    each = request.cores_per_task + sum(people(name, amount) for name, amount in request.per_task)
+    once = sum(people(name, amount) for name, amount in request.per_node)
+    return job.expected * (request.tasks * each + request.nodes[0] * once)
+
+
+def _rank(job: Job, now: float, nodes: int) -> float:
+    return now - job.submit
+
+
+ORDERINGS.register("PRB")(Prb("PRB", _rank, static=False))
 ORDERINGS.register("FCFS")(_Fcfs("FCFS", lambda job, now, nodes: -job.submit, static=True))
 _builtin("FCSJ", lambda job, now, nodes: (now - job.submit) / job.expected,
          vector=lambda v: v[0] / v[1])

@@ -9,7 +9,10 @@ from array import array
 from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Optional,
                     Sequence, Tuple, Union, overload)
 
+from vrm.model.cluster import Cluster
 from vrm.model.job import Job
+from vrm.model.queues import NO_QUEUES, Queues
+from vrm.scheduling.limits import Usage
 from vrm.scheduling.ordering import Ordering
 
 if TYPE_CHECKING:
@@ -59,7 +62,7 @@ class Waiting(Sequence[Job]):
 
     def holds(self, job: Job) -> bool:
         """Whether the job waits."""
-        return job.id in self._queue
+        return job.id in self._queue.jobs and job.id not in self._queue.outside
 
     def key(self, job: Job) -> Key:
         """The sort key of a job, smallest first, at this moment."""
@@ -75,7 +78,7 @@ class Waiting(Sequence[Job]):
         raise NotImplementedError
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self._queue.competing
 
 
 class _Sorted(Waiting):
@@ -161,7 +164,7 @@ class _Ranked(Waiting):
     def _next(self) -> None:
         """Find the first of the jobs that are not in order yet."""
         queue = self._queue
-        if (len(queue) < _FEW or queue.ordering.vector is None or queue.prioritised
+        if (len(queue.slots) < _FEW or queue.ordering.vector is None or queue.prioritised
                 or len(self._ordered) >= 16):
             self._sort()
             return
@@ -214,11 +217,20 @@ class JobQueue:
     the placement policy counts. A static ordering is kept sorted as jobs come and go; of
     others the jobs stand in slots, with what utilities are made of in columns beside them.
     `prioritised` from the first job on whose priority is not 0: keys then begin with it.
+
+    `jobs` are all that wait. Those `outside` are over a limit of their queue (of `queues`) until
+    `admit` lets them in; views have them not.
     """
 
     def __init__(self, ordering: Ordering, nodes_of: Callable[[Job], int],
-                 size_of: Optional[Callable[[Job], int]] = None) -> None:
+                 size_of: Optional[Callable[[Job], int]] = None,
+                 queues: Queues = NO_QUEUES) -> None:
         self.ordering = ordering
+        self.queues = queues
+        self.outside: Dict[int, Job] = {}
+        self._within: Dict[int, Job] = {}  # competing jobs of queues with limits
+        self._limited = any(queue.limited for queue in queues.all)
+        self._admitted: Tuple[int, bool] = (-1, False)  # the cluster's state then, and if all is as then
         self.nodes_of = nodes_of
         self.size_of = size_of or nodes_of
         self.prioritised = False
@@ -240,6 +252,7 @@ class JobQueue:
         """An independent copy, with the same jobs."""
         twin = copy.copy(self)
         twin.fresh, twin.jobs = list(self.fresh), dict(self.jobs)
+        twin.outside, twin._within = dict(self.outside), dict(self._within)
         twin.entries = list(self.entries)
         if self._columns is not None:
             twin._columns = (self._columns[0][:], self._columns[1][:])
@@ -259,6 +272,11 @@ class JobQueue:
     def __contains__(self, job_id: object) -> bool:
         return job_id in self.jobs
 
+    @property
+    def competing(self) -> int:
+        """The number of the jobs that dispatchers see."""
+        return len(self.jobs) - len(self.outside)
+
     def get(self, job_id: int) -> Job:
         """The waiting job of that id; KeyError when there is none."""
         return self.jobs[job_id]
@@ -266,7 +284,11 @@ class JobQueue:
     def key(self, job: Job, now: float) -> Key:
         """The sort key of a job, smallest first."""
         key = self.ordering.key(job, now, self.nodes_of(job))
-        return (-job.priority, *key) if self.prioritised else key
+        return (-self._priority(job), *key) if self.prioritised else key
+
+    def _priority(self, job: Job) -> int:
+        """Its own, and that of its queue."""
+        return job.priority + self.queues.queue(job).priority if self.queues else job.priority
 
     def _prioritise(self) -> None:
         """From now on priorities are compared; those of the jobs that wait already are 0."""
@@ -280,13 +302,28 @@ class JobQueue:
         if job_id in jobs:
             raise ValueError(f"job {job_id} waits already")
         nodes = self.nodes_of(job)  # may refuse the job
-        if job.priority and not self.prioritised:
+        priority = job.priority
+        if self.queues:
+            self.queues.check(job)
+            priority = self._priority(job)
+        if priority and not self.prioritised:
             self._prioritise()
+        jobs[job_id] = job
+        self.wanted += job.procs * job.cores
+        if self._limited and self.queues.queue(job).limited:
+            self.outside[job_id] = job
+            self._admitted = (-1, False)
+        else:
+            self._enter(job, nodes, priority)
+
+    def _enter(self, job: Job, nodes: int, priority: int) -> None:
+        """Let a job compete; it is among `jobs` already."""
+        others = len(self.jobs) - len(self.outside) - 1
         if self._view is not None:
             key = self.ordering.key(job, 0.0, nodes)
-            entry = (-job.priority, *key, job) if self.prioritised else (*key, job)
+            entry = (-priority, *key, job) if self.prioritised else (*key, job)
             entries = self.entries
-            if not jobs:
+            if not others:
                 entries.clear()
                 self.first = 0
                 entries.append(entry)
@@ -298,7 +335,7 @@ class JobQueue:
                 if self._columns is not None:
                     self._columns[0].insert(at - self.first, job.expected)
                     self._columns[1].insert(at - self.first, self.size_of(job))
-            if self._columns is not None and len(self._columns[0]) == len(jobs):
+            if self._columns is not None and len(self._columns[0]) == others:
                 self._columns[0].append(job.expected)
                 self._columns[1].append(self.size_of(job))
         else:
@@ -310,14 +347,40 @@ class JobQueue:
             self.nodes.append(nodes)
             self.procs.append(job.procs)
             self.ids.append(job.id)
-        jobs[job_id] = job
-        self.wanted += job.procs * job.cores
         self.fresh.append(job)
+
+    def admit(self, now: float, cluster: Cluster) -> None:
+        """Let those compete that are within the limits of their queues."""
+        if not self.outside or self._admitted == (cluster.generation, True):
+            return
+        self._admitted = (cluster.generation, True)
+        usage = Usage(self.queues, [booking.job for booking in cluster.bookings.values()])
+        for job in self._within.values():
+            usage.add(job)
+        for job in sorted(self.outside.values(), key=lambda job: self.key(job, now)):
+            if not usage.over(job):
+                usage.add(job)
+                del self.outside[job.id]
+                self._within[job.id] = job
+                self._enter(job, self.nodes_of(job), self._priority(job))
+
+    def why_outside(self, cluster: Cluster) -> Dict[int, str]:
+        """The limits that stand against the jobs outside, by id."""
+        usage = Usage(self.queues, [booking.job for booking in cluster.bookings.values()])
+        for job in self._within.values():
+            usage.add(job)
+        return {job_id: usage.over(job) or "competes at the next step"
+                for job_id, job in self.outside.items()}
 
     def remove(self, job_id: int) -> Job:
         """Take a job out; KeyError when it does not wait."""
         job = self.jobs.pop(job_id)
         self.wanted -= job.procs * job.cores
+        if self._limited:
+            self._admitted = (-1, False)
+            self._within.pop(job_id, None)
+            if self.outside.pop(job_id, None) is not None:
+                return job
         if self.ordering.static:
             entry = (*self.key(job, 0.0), job)
             at = bisect.bisect_left(self.entries, entry, self.first)
@@ -350,6 +413,7 @@ class JobQueue:
         for job in jobs:
             if self.ordering.static and self.entries[self.first][-1] is job:
                 del self.jobs[job.id]
+                self._within.pop(job.id, None)
                 self.wanted -= job.procs * job.cores
                 if self._columns is not None:
                     del self._columns[0][0], self._columns[1][0]

@@ -12,7 +12,9 @@ from typing import Dict, List, NamedTuple, Optional, Set
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
+from vrm.model.queues import NO_QUEUES, Queues
 from vrm.scheduling.dispatcher import Dispatcher
+from vrm.scheduling.limits import in_queues
 from vrm.scheduling.ordering import Ordering
 from vrm.scheduling.queue import JobQueue, Waiting
 from vrm.scheduling.registry import PolicyError
@@ -37,7 +39,7 @@ class Start(NamedTuple):
 
 
 class Scheduler:
-    """Ordering, dispatcher and placement policy, put together.
+    """Ordering, dispatcher and placement policy, put together, with the queues of the run.
 
     `interval`: seconds between the moments at which anything is decided, counted from the first
     step that finds a job waiting; 0: every step decides. `starts`: how many heads may start at
@@ -54,15 +56,16 @@ class Scheduler:
     """
 
     def __init__(self, ordering: Ordering, dispatcher: Dispatcher, policy: PlacementPolicy,
-                 interval: float = 0.0, starts: int = 0) -> None:
+                 interval: float = 0.0, starts: int = 0, queues: Queues = NO_QUEUES) -> None:
         if starts and not interval:
             raise PolicyError("a limit of starts per interval wants an interval (seconds)")
         if starts and not dispatcher.heads_first:
             raise PolicyError("a limit of starts per interval works with the backfillings none, "
                               "easy and list")
-        self.ordering = ordering
+        self.ordering = ordering.of_queues(queues)
         self.dispatcher = dispatcher
-        self.policy = policy
+        self.policy = in_queues(policy, queues)
+        self.queues = queues
         self.interval = interval
         self.starts = starts
         self._first: Optional[float] = None  # the first tick's time, and the number of the last
@@ -77,10 +80,11 @@ class Scheduler:
 
     def new_queue(self) -> JobQueue:
         """An empty queue in this scheduler's order."""
-        return JobQueue(self.ordering, self.policy.nodes, self.policy.size)
+        return JobQueue(self.ordering, self.policy.nodes, self.policy.size, self.queues)
 
     def check(self, job: Job) -> None:
         """Raise Infeasible, with the reason, when the job can never run here."""
+        self.queues.check(job)
         self.policy.nodes(job)
 
     def step(self, now: float, queue: JobQueue, cluster: Cluster) -> List[Start]:
@@ -92,7 +96,13 @@ class Scheduler:
         number = len(queue.jobs)
         if not number or (self.interval and not self._is_tick(now)):
             return []
-        waiting, starts = queue.in_order(now), []
+        starts: List[Start] = []
+        if queue.outside:
+            queue.admit(now, cluster)
+            number = queue.competing
+            if not number:
+                return starts
+        waiting = queue.in_order(now)
         idle = self.dispatcher.idle(waiting, cluster, self.policy)
         follower = self.policy.follower
         if not idle or follower is not None:
@@ -135,7 +145,7 @@ class Scheduler:
 
     def reservations(self, now: float, queue: JobQueue, cluster: Cluster) -> Dict[int, float]:
         """When waiting jobs can start at the latest, by id, as far as they have reservations."""
-        if not len(queue):
+        if not queue.competing:
             return {}
         return self.dispatcher.reservations(now, queue.in_order(now), cluster, self.policy)
 

@@ -42,6 +42,7 @@ def possible(source: Any, scheduler: Scheduler) -> bool:
             and scheduler.ordering.static and not scheduler.interval
             and isinstance(scheduler.policy, (LanePolicy, CorePolicy))
             and scheduler.policy.follower is None  # it is to be told each step
+            and not scheduler.queues
             and scheduler.policy.exact(Job(0, "", 1, 1.0)))
 
 

@@ -18,6 +18,7 @@ from vrm.model.cluster import Cluster
 from vrm.model.heatmap import Heatmap
 from vrm.model.machine import Machine
 from vrm.model.node import Node
+from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.rules import DEFAULTS, KEYS, Rules
 from vrm.model.speedups import Speedups
 from vrm.results.history import lessons
@@ -74,7 +75,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     or a function `policy(cluster, heatmap)`. `node_order`: a name, for a policy given by name, or a
     function `mine(job, view, node)`, lowest first. `kill` ends jobs at their estimate. `interval`:
     seconds between decisions (0: at every event), with at most `starts_per_interval` heads started
-    each time (0: all that fit); see `vrm.scheduling.scheduler`.
+    each time (0: all that fit); see `vrm.scheduling.scheduler`. `queues`: keys by the names of queues,
+    such as `{"debug": {"max_running": 2, "expected_wait": 600}}` (see `vrm.model.queues.Queue`).
 
     `heatmap`: orders nodes under strip; a file with measured speed-ups (or `speedups`) also
     makes jobs faster or slower there, and pairs below `min_throughput` (1: as much as one after
@@ -104,7 +106,11 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     for name in how:
         if name not in KEYS:
             raise TypeError(f"simulate() has no argument `{name}`")
-    chosen = Rules(**how)
+    try:
+        chosen = Rules(**{**how, "queues": Queues.of(how.get("queues", NO_QUEUES))})
+    except (TypeError, ValueError) as error:
+        raise PolicyError(f"queues: {error}; give keys such as {{'debug': {{'max_running': 2}}}}"
+                          ) from None
     measured = speedups
     if isinstance(heatmap, (str, Path)):
         heatmap, found = read_heatmap(heatmap, rows_are, chosen.min_throughput)
@@ -162,7 +168,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         stack.callback(results.close)
         speeds = CoRunning(cluster, measured) if measured is not None else None
         scheduler = Scheduler(ordering, dispatcher, placement, chosen.interval,
-                              chosen.starts_per_interval)
+                              chosen.starts_per_interval, chosen.queues)
         simulator: Union[Simulator, CountingSimulator]
         outages = tuple(outages)
         counted = getattr(getattr(source, "rules", None), "memory", False)

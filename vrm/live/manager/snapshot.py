@@ -87,6 +87,9 @@ def _waiting(now: float, cluster: Cluster, scheduler: Scheduler, book: JobBook,
     groups = _Groups(book)
     for job in order:
         groups.add(job, reasons.of(job), reserved.get(job.id))
+    outside = book.queue.why_outside(cluster) if book.queue.outside else {}
+    for job_id in sorted(outside):
+        groups.add(book.queue.get(job_id), STOPPING if phase != "running" else outside[job_id])
     for job_id in sorted(book.parked):
         entry = book.parked[job_id]
         groups.add(entry.job, STOPPING if phase != "running" else parked(entry, book.entries))

@@ -34,6 +34,7 @@ from vrm.run.rundir import RunDirectory
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.backfilling import with_order
 from vrm.scheduling.estimators import make_correction, make_estimator
+from vrm.scheduling.limits import in_queues
 from vrm.scheduling.node_orders import AUTO
 from vrm.system.errors import RunError
 from vrm.system.trust import distrust
@@ -97,8 +98,9 @@ def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
     heatmap = scheduler.policy.heatmap
 
     def on(nodes: Sequence[Node]) -> NodesOf:
-        return make_policy(settings.rules.policy, Cluster(nodes, settings.licences), heatmap,
-                           settings.rules.node_order).nodes
+        policy = make_policy(settings.rules.policy, Cluster(nodes, settings.licences), heatmap,
+                             settings.rules.node_order)
+        return in_queues(policy, settings.rules.queues).nodes
 
     return Room(scheduler, cluster.nodes, on, granted)
 
@@ -146,7 +148,8 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
         raise ConfigError(problems)
     try:
         return Scheduler(made["Scheduling.Algorithm"], made["Starvation.Factor"], policy,
-                         settings.rules.interval, settings.rules.starts_per_interval)
+                         settings.rules.interval, settings.rules.starts_per_interval,
+                         settings.rules.queues)
     except PolicyError as error:
         raise ConfigError([settings.problem("Scheduling.StartsPerInterval", str(error))]) from error
 

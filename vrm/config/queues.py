@@ -1,0 +1,73 @@
+"""The queues of a configuration: limits, nodes, priorities and expected waits, by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Dict, Mapping
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from vrm.config.kinds import OURS, STRICT, kind
+from vrm.model.queues import EXPECTED_WAIT, Queues
+from vrm.model.times import seconds_of
+from vrm.system.hosts import expand
+
+
+def _time(value: Any) -> Any:
+    """Seconds of a time such as 90m or 1:30:00."""
+    return seconds_of(str(value).strip().lower())
+
+
+def _hosts(value: Any) -> str:
+    """The text of a range of hosts, which `expand` understands."""
+    try:
+        expand(str(value).strip())
+    except ValueError as error:
+        raise PydanticCustomError(OURS, "{message}", {
+            "message": str(error), "hint": "for example Nodes: node[01-16],node20"}) from None
+    return str(value).strip()
+
+
+_Most = Annotated[int, Field(ge=0, le=1_000_000_000), kind("a whole number, 0 (no limit) or more", "4")]
+_WORD = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"
+_DEBUG = "{debug: {ExpectedWait: 1h, MaxRunning: 2}, long: {Default: true}}"
+
+
+class QueueKeys(BaseModel):
+    """What a configuration says of one queue; see `vrm.model.queues.Queue`."""
+
+    model_config = STRICT
+    default: Annotated[bool, kind("true or false", "true")] = False
+    priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000),
+                        kind("a whole number", "10")] = 0
+    expected_wait: Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_time),
+                             kind("seconds above 0, or a time as 90m or 1:30:00", "1h")
+                             ] = EXPECTED_WAIT
+    max_running: _Most = 0
+    max_cores: _Most = 0
+    max_running_per_user: _Most = 0
+    max_cores_per_user: _Most = 0
+    nodes: Annotated[str, BeforeValidator(_hosts), kind("hosts, as node[01-16],node20",
+                                                        "node[01-16]")] = ""
+    cores_per_node: _Most = 0
+
+
+def _one_default(queues: Dict[str, QueueKeys]) -> Dict[str, QueueKeys]:
+    default = [name for name, keys in queues.items() if keys.default]
+    if len(default) > 1:
+        raise PydanticCustomError(OURS, "{message}", {
+            "message": f"{' and '.join(default)} are both the default",
+            "hint": "jobs without queue= go to one queue; keep one Default: true"})
+    return queues
+
+
+QueueTable = Annotated[
+    Dict[Annotated[str, Field(pattern=_WORD), kind("a name of letters, digits, _ . -", _DEBUG)],
+         Annotated[QueueKeys, kind("a group of keys", "{MaxRunning: 2}", empty={})]],
+    AfterValidator(_one_default), kind("names with groups of keys", _DEBUG, empty={})]
+
+
+def queues_of(table: Mapping[str, QueueKeys]) -> Queues:
+    """The queues that a configuration says."""
+    return Queues.of({name: {**dict(keys), "nodes": tuple(expand(keys.nodes)) if keys.nodes else ()}
+                      for name, keys in table.items()})

@@ -1,0 +1,166 @@
+"""Queues of a run: what jobs of each may take, how long they are expected to wait, and who comes first.
+
+A job names its queue (`queue=NAME`); one that names none goes to the default queue. Without any
+queues every name will do, and says nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, fields, replace
+from typing import Any, Dict, Iterable, Mapping, Sequence, Tuple
+
+from vrm.model.job import Infeasible, Job, Request
+from vrm.model.node import Node
+from vrm.model.shapes import Check, count, flag, line, number, whole
+
+EXPECTED_WAIT = 3600.0
+"""Seconds that jobs of a queue are expected to wait of which nobody says."""
+
+
+@dataclass(frozen=True)
+class Queue:
+    """One queue. 0 stands for no limit.
+
+    `priority` is added to that of each job. `expected_wait` is in seconds. `max_running` and
+    `max_cores` are of all its running jobs together, `..._per_user` of those of one user. Jobs run
+    on the `nodes` (names; none: on all), on at most `cores_per_node` of each.
+    """
+
+    name: str
+    default: bool = False
+    priority: int = 0
+    expected_wait: float = EXPECTED_WAIT
+    max_running: int = 0
+    max_cores: int = 0
+    max_running_per_user: int = 0
+    max_cores_per_user: int = 0
+    nodes: Tuple[str, ...] = ()
+    cores_per_node: int = 0
+
+    @property
+    def limited(self) -> bool:
+        """Whether its jobs may have to wait for others of it to end."""
+        return bool(self.max_running or self.max_cores or self.max_running_per_user
+                    or self.max_cores_per_user)
+
+    @property
+    def placed(self) -> bool:
+        """Whether it says where jobs run."""
+        return bool(self.nodes or self.cores_per_node)
+
+    @property
+    def mark(self) -> str:
+        """The feature that its nodes have; no user's has a colon."""
+        return f"queue:{self.name}"
+
+    def request(self, request: Request) -> Request:
+        """A request with what the queue demands. Infeasible where that cannot be."""
+        if self.nodes:
+            request = request._replace(features=request.features | {self.mark})
+        if self.cores_per_node:
+            tasks = self.cores_per_node // request.cores_per_task
+            if not tasks:
+                raise Infeasible(f"a rank wants {request.cores_per_task} cores, queue {self.name} "
+                                 f"gives a job {self.cores_per_node} of a node")
+            most = min(tasks, request.tasks_per_node or tasks)
+            request = request._replace(tasks_per_node=most)
+        return request
+
+
+@dataclass(frozen=True)
+class Queues:
+    """All queues of a run, by their names in `all`."""
+
+    all: Tuple[Queue, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.all)
+
+    @classmethod
+    def of(cls, wanted: Any) -> Queues:
+        """From their values by name: `{"debug": {"priority": 5}, "long": {}}`, or as they are.
+        ValueError for what is none."""
+        if isinstance(wanted, Queues):
+            return wanted
+        if not (isinstance(wanted, Mapping) and all(map(_queue, wanted.values()))
+                and all(map(line, wanted))):
+            raise ValueError(f"{wanted!r} are no queues")
+        found = tuple(Queue(name, **{**values, "nodes": tuple(values.get("nodes", ()))})
+                      for name, values in wanted.items())
+        if sum(queue.default for queue in found) > 1:
+            raise ValueError("two queues are the default; one may be")
+        return cls(found)
+
+    def record(self) -> Dict[str, Dict[str, Any]]:
+        """What `of` reads, of plain values."""
+        return {queue.name: {each.name: list(value) if each.name == "nodes" else value
+                             for each in fields(Queue)[1:]
+                             if (value := getattr(queue, each.name)) != each.default}
+                for queue in self.all}
+
+    def __str__(self) -> str:
+        return ", ".join(queue.name for queue in self.all) or "none"
+
+    def queue(self, job: Job) -> Queue:
+        """The queue of a job. Infeasible, with the reason, where there is none of that name."""
+        if not self.all:
+            return Queue(job.queue)
+        if not job.queue:
+            return next((queue for queue in self.all if queue.default), self.all[0])
+        for queue in self.all:
+            if queue.name == job.queue:
+                return queue
+        names = [queue.name for queue in self.all]
+        close = difflib.get_close_matches(job.queue, names, 1)
+        raise Infeasible(f"unknown queue `{job.queue}`; " + (
+            f"did you mean {close[0]}?" if close else f"known: {', '.join(names)}"))
+
+    def check(self, job: Job) -> None:
+        """Raise Infeasible where a job asks for more than its queue allows one."""
+        if self.all:
+            queue = self.queue(job)
+            for most, whose in ((queue.max_cores, ""), (queue.max_cores_per_user, " a user")):
+                if 0 < most < job.request.cores:
+                    raise Infeasible(f"it wants {job.request.cores} cores, queue {queue.name} "
+                                     f"allows{whose} {most} at a time")
+            queue.request(job.request)
+
+    @property
+    def placed(self) -> bool:
+        """Whether one of them says where jobs run."""
+        return any(queue.placed for queue in self.all)
+
+    def marked(self, nodes: Iterable[Node]) -> Sequence[Node]:
+        """The nodes, with features that say to which queues they belong."""
+        kept = tuple(nodes)
+        if not any(queue.nodes for queue in self.all):
+            return kept
+        return tuple(replace(node, features=node.features | {
+            queue.mark for queue in self.all if node.name in queue.nodes}) for node in kept)
+
+    def strangers(self, nodes: Iterable[Node]) -> Dict[str, Tuple[str, ...]]:
+        """Names that queues have and none of the nodes, by queue."""
+        known = {node.name for node in nodes}
+        found = {queue.name: tuple(name for name in queue.nodes if name not in known)
+                 for queue in self.all}
+        return {name: names for name, names in found.items() if names}
+
+
+NO_QUEUES = Queues()
+"""Those of a run that has none."""
+
+
+def _queue(value: Any) -> bool:
+    """Whether it is what `Queues.of` takes of a queue."""
+    if not isinstance(value, Mapping):
+        return False
+    checks: Mapping[str, Check] = {
+        "default": flag, "priority": whole,
+        "expected_wait": lambda value: number(value) and value > 0,
+        "nodes": lambda value: isinstance(value, (list, tuple)) and all(map(line, value))}
+    return all(isinstance(key, str) and key in _KEYS and checks.get(key, count)(each)
+               for key, each in value.items())
+
+
+_KEYS = {each.name for each in fields(Queue)} - {"name"}

@@ -1,0 +1,152 @@
+"""What queues mean for decisions: who of them competes, and on which nodes.
+
+A job of a queue with limits competes as soon as it is within them, together with the jobs of the
+queue that run and those that compete already; it keeps competing until it starts or is taken away.
+Of those that are over a limit whoever comes first in the order is asked first. Dispatchers do not
+see the others: for them it is as if these did not wait, so they block nobody, and a reservation
+that a job has got can never be broken by a limit.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Dict, Hashable, Iterable, List, Optional, Tuple
+
+from vrm.model.cluster import AnyPlacement, Pool
+from vrm.model.heatmap import Heatmap
+from vrm.model.job import Infeasible, Job, Request
+from vrm.model.policies import Follower, PlacementPolicy
+from vrm.model.queues import Queue, Queues
+
+Limit = Tuple[str, str, int, int]
+"""Queue, user ("": all of them), the most running jobs and cores (0: any number)."""
+
+
+def limits_of(queue: Queue, job: Job) -> List[Limit]:
+    """The limits under which a job of the queue falls."""
+    found = []
+    if queue.max_running or queue.max_cores:
+        found.append((queue.name, "", queue.max_running, queue.max_cores))
+    if queue.max_running_per_user or queue.max_cores_per_user:
+        found.append((queue.name, job.user or " ", queue.max_running_per_user,
+                      queue.max_cores_per_user))
+    return found
+
+
+class Usage:
+    """Jobs and cores that count against the limits of queues."""
+
+    def __init__(self, queues: Queues, jobs: Iterable[Job]) -> None:
+        self._queues = queues
+        self._taken: Dict[Tuple[str, str], Tuple[int, int]] = {}
+        for job in jobs:
+            self.add(job)
+
+    def _limits(self, job: Job) -> List[Limit]:
+        try:
+            return limits_of(self._queues.queue(job), job)
+        except Infeasible:  # a job of an earlier configuration, which had its queue
+            return []
+
+    def add(self, job: Job) -> None:
+        """A job that runs or competes."""
+        for queue, user, _, _ in self._limits(job):
+            jobs, cores = self._taken.get((queue, user), (0, 0))
+            self._taken[queue, user] = jobs + 1, cores + job.request.cores
+
+    def over(self, job: Job) -> str:
+        """The limit that stands against a job, in a few words; "" where it is within all."""
+        for queue, user, most_jobs, most_cores in self._limits(job):
+            jobs, cores = self._taken.get((queue, user), (0, 0))
+            whose = f" of {user.strip() or 'its user'}" if user else ""
+            if most_jobs and jobs >= most_jobs:
+                return f"queue {queue}: {jobs} of {most_jobs} jobs{whose} run or are next"
+            if most_cores and cores + job.request.cores > most_cores:
+                return (f"queue {queue}: {cores} of {most_cores} cores{whose} are taken or spoken "
+                        "for")
+        return ""
+
+
+def in_queues(policy: PlacementPolicy, queues: Queues) -> PlacementPolicy:
+    """The policy for jobs of these queues; itself where no queue says where its jobs run."""
+    return QueuedPlacement(policy, queues) if queues.placed else policy
+
+
+class QueuedPlacement:
+    """A placement policy for jobs of queues that have nodes or a number of cores per node.
+
+    The nodes have their queues as features (`Queues.marked`); what a queue demands is added to what
+    its jobs ask for.
+    """
+
+    def __init__(self, policy: PlacementPolicy, queues: Queues) -> None:
+        self.inner, self._queues = policy, queues
+        self.name: str = policy.name
+        self.heatmap: Optional[Heatmap] = policy.heatmap
+        self._requests: Dict[Tuple[str, Request], Request] = {}
+
+    @property
+    def follower(self) -> Optional[Follower]:
+        """That of the policy."""
+        return self.inner.follower
+
+    def copy(self) -> PlacementPolicy:
+        """An independent copy; itself where nothing is kept from step to step."""
+        inner = self.inner.copy()
+        if inner is self.inner:
+            return self
+        twin = copy.copy(self)
+        twin.inner = inner
+        return twin
+
+    def _asking(self, job: Job) -> Job:
+        """The job with what its queue demands; Infeasible where that cannot be."""
+        key = job.queue, job.request
+        request = self._requests.get(key)
+        if request is None:
+            request = self._requests[key] = self._queues.queue(job).request(job.request)
+        return job if request is job.request else job.but(request=request)
+
+    def nodes(self, job: Job) -> int:
+        """As the policy says; Infeasible names the queue where that is the reason."""
+        asking = self._asking(job)
+        try:
+            return self.inner.nodes(asking)
+        except Infeasible as never:
+            queue = self._queues.queue(job)
+            if not queue.placed:
+                raise
+            here = f" on {len(queue.nodes)} node(s)" if queue.nodes else ""
+            cores = f" with {queue.cores_per_node} cores of each" if queue.cores_per_node else ""
+            raise Infeasible(f"{never} (queue {queue.name} runs{here}{cores})") from None
+
+    def fits(self, job: Job, view: Pool) -> bool:
+        """As the policy says."""
+        return self.inner.fits(self._asking(job), view)
+
+    def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
+        """As the policy says."""
+        return self.inner.place(self._asking(job), view)
+
+    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+        """As the policy says, for jobs of one queue."""
+        found = self.inner.similar(self._asking(job))
+        return found and ((job.queue, found[0]), found[1])
+
+    def exact(self, job: Job) -> bool:
+        """As the policy says."""
+        return self.inner.exact(self._asking(job))
+
+    def size(self, job: Job) -> int:
+        """As the policy says."""
+        return self.inner.size(self._asking(job))
+
+    def room(self, view: Pool) -> Optional[int]:
+        """As the policy says."""
+        return self.inner.room(view)
+
+    def lacks(self, job: Job, view: Pool) -> str:
+        """As the policy says."""
+        queue = self._queues.queue(job)
+        where = f" (queue {queue.name})" if queue.placed else ""
+        return f"{self.inner.lacks(self._asking(job), view)}{where}"
