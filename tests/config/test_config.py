@@ -41,6 +41,7 @@ DEFAULTS = {
     "Emulate": False,
     "NodeClasses": [],
     "Licences": {},
+    "Queues": {},
     "Allocation": {"Policy": "compact", "MinThroughput": 1.0, "NodeOrder": "auto"},
     "Walltime": "warn",
     "Memory": {"Over": "warn"},

@@ -18,6 +18,10 @@ EXPECTED_WAIT = 3600.0
 """Seconds that jobs of a queue are expected to wait of which nobody says."""
 
 
+MARK = "queue:"
+"""How the features begin that say to which queues a node belongs."""
+
+
 @dataclass(frozen=True)
 class Queue:
     """One queue. 0 stands for no limit.
@@ -52,7 +56,7 @@ class Queue:
     @property
     def mark(self) -> str:
         """The feature that its nodes have; no user's has a colon."""
-        return f"queue:{self.name}"
+        return f"{MARK}{self.name}"
 
     def request(self, request: Request) -> Request:
         """A request with what the queue demands. Infeasible where that cannot be."""
@@ -137,11 +141,12 @@ class Queues:
         if not any(queue.nodes for queue in self.all):
             return kept
         return tuple(replace(node, features=node.features | {
-            queue.mark for queue in self.all if node.name in queue.nodes}) for node in kept)
+            queue.mark for queue in self.all
+            if {node.name, node.name.partition(".")[0]} & set(queue.nodes)}) for node in kept)
 
     def strangers(self, nodes: Iterable[Node]) -> Dict[str, Tuple[str, ...]]:
         """Names that queues have and none of the nodes, by queue."""
-        known = {node.name for node in nodes}
+        known = {name for node in nodes for name in (node.name, node.name.partition(".")[0])}
         found = {queue.name: tuple(name for name in queue.nodes if name not in known)
                  for queue in self.all}
         return {name: names for name, names in found.items() if names}

@@ -123,8 +123,11 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     watch = getattr(progress, "watch", None)
     if watch is not None:
         watch(source)
-    cluster = (_cluster(source, nodes, sockets, cores) if machine is None else
-               _described(machine, nodes))
+    cluster = (_cluster(source, nodes, sockets, cores, chosen.queues) if machine is None else
+               _described(machine, nodes, chosen.queues))
+    for queue, names in chosen.queues.strangers(cluster.nodes).items():
+        raise PolicyError(f"queue {queue}: no node is called {names[0]}; the nodes are "
+                          f"{cluster.nodes[0].name} to {cluster.nodes[-1].name}")
     cluster.watchers += watchers
     algorithm, backfill, policy = chosen.algorithm, chosen.backfill, chosen.policy
     ordering = _ordering(algorithm)
@@ -268,7 +271,7 @@ def write_summary(directory: Path, workload: Union[str, Path], outcome: Outcome)
 
 
 def _cluster(source: Any, nodes: Union[int, Iterable[Node], None], sockets: int,
-             cores: int) -> Cluster:
+             cores: int, queues: Queues) -> Cluster:
     if nodes is None:
         processors = getattr(source, "processors", None)
         if processors is None:
@@ -278,16 +281,17 @@ def _cluster(source: Any, nodes: Union[int, Iterable[Node], None], sockets: int,
                                 "nodes, sockets and cores (--nodes N --sockets S --cores C)")
         nodes, sockets, cores = processors, 1, 1
     if not isinstance(nodes, int):
-        return Cluster(nodes)
+        return Cluster(queues.marked(nodes))
     if min(nodes, sockets, cores) < 1:
         raise WorkloadError("a machine has at least 1 node, 1 socket and 1 core")
     if nodes * sockets > MOST_SOCKETS:
         raise WorkloadError(f"{nodes} nodes of {sockets} socket(s) are too many; a machine has at "
                             f"most {MOST_SOCKETS} sockets")
-    return Cluster.regular(nodes, sockets, cores)
+    regular = Cluster.regular(nodes, sockets, cores)
+    return Cluster(queues.marked(regular.nodes)) if queues.placed else regular
 
 
-def _described(machine: Union[str, Path, Machine], nodes: Any) -> Cluster:
+def _described(machine: Union[str, Path, Machine], nodes: Any, queues: Queues) -> Cluster:
     """The cluster of a machine, or of the file of one. Raises ConfigError, or WorkloadError where
     `nodes` say another thing."""
     if nodes is not None:
@@ -295,7 +299,7 @@ def _described(machine: Union[str, Path, Machine], nodes: Any) -> Cluster:
     if not isinstance(machine, Machine):
         from vrm.config.machine import read_machine  # its libraries take a quarter of a second
         machine = read_machine(machine)
-    return Cluster(machine.nodes, machine.licences)
+    return Cluster(queues.marked(machine.nodes), machine.licences)
 
 
 def _ordering(algorithm: Union[str, Ordering, Utility]) -> Ordering:

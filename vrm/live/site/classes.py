@@ -8,10 +8,11 @@ from typing import Dict, List, Sequence, Tuple
 from vrm.config.schema import Settings
 from vrm.model import Node
 from vrm.model.machine import holdings
+from vrm.model.queues import MARK
 
 
 def declared(settings: Settings, nodes: Sequence[Node]) -> Tuple[Tuple[Node, ...], Tuple[str, ...]]:
-    """The nodes with what their classes say, and warnings.
+    """The nodes with what their classes say, marked with their queues, and warnings.
 
     Of a resource that was found, too, the smaller amount counts. A host is known by its name, or by
     the name up to the first dot. A class none of whose hosts is here gives a warning: another
@@ -43,14 +44,15 @@ def declared(settings: Settings, nodes: Sequence[Node]) -> Tuple[Tuple[Node, ...
         if number not in used:
             warnings.append(f"{settings.where(f'NodeClasses.{number}')}: NodeClasses: entry "
                             f"{number + 1}: none of {each.hosts} is a node of this run")
-    return tuple(found), tuple(warnings)
+    return tuple(settings.rules.queues.marked(found)), tuple(warnings)
 
 
 def described(nodes: Sequence[Node]) -> str:
     """How many of the nodes have what besides their cores; empty where none has anything."""
     counts: Dict[str, int] = {}
     for node in nodes:
-        what = holdings(node.resources, node.features)
+        what = holdings(node.resources, frozenset(
+            feature for feature in node.features if not feature.startswith(MARK)))
         counts[what] = counts.get(what, 0) + 1
     return "".join(f", {count} with {what}" for what, count in counts.items() if what)
 
