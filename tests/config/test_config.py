@@ -356,6 +356,27 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
         ("allow_root: 1", "1: allow_root: unknown key; did you mean Launcher.AllowRoot?"),
         ("Quux: 8", f"1: Quux: unknown key; the keys at the top level are {TOP}"),
         (
+            "Queues: {debug: {MaxJobs: 8}}",
+            "1: Queues.debug.MaxJobs: unknown key; the keys of Queues are Default, Priority, "
+            "ExpectedWait, MaxRunning, MaxCores, MaxRunningPerUser, MaxCoresPerUser, Nodes, "
+            "CoresPerNode",
+        ),
+        (
+            "Queues:\n  a: {Default: true}\n  b: {Default: true}",
+            "1: Queues: a and b are both the default; jobs without queue= go to one queue; keep one "
+            "Default: true",
+        ),
+        (
+            "Queues: {a: {ExpectedWait: soon}}",
+            '1: Queues.a.ExpectedWait: found "soon", wanted seconds above 0, or a time as 90m '
+            "or 1:30:00; for example ExpectedWait: 1h",
+        ),
+        (
+            "Queues: {a: {MaxRunning: -1}}",
+            '1: Queues.a.MaxRunning: found "-1", wanted a whole number, 0 (no limit) or more; for '
+            "example MaxRunning: 4",
+        ),
+        (
             "Allocation: {x: 8}",
             "1: Allocation.x: unknown key; the keys of Allocation are Policy, MinThroughput, "
             "NodeOrder",

@@ -19,7 +19,9 @@ def _time(value: Any) -> Any:
 
 
 def _hosts(value: Any) -> str:
-    """The text of a range of hosts, which `expand` understands."""
+    """The text of a range of hosts, which `expand` understands; "" for all."""
+    if value == "":
+        return ""
     try:
         expand(str(value).strip())
     except ValueError as error:

@@ -387,8 +387,9 @@ def _section(annotation: Any) -> Optional[Type[BaseModel]]:
 def _meant(location: Location, model: Type[BaseModel]) -> str:
     """A hint for an unknown key: the right spelling, the right place, or the keys there are."""
     wrong = str(location[-1]).lower()
-    here = next((part for part in reversed(location[:-1]) if isinstance(part, str)), "")
     levels = dict(_levels(model))
+    # In a mapping that takes any name, that of the mapping says which keys there are.
+    here = next((part for part in reversed(location[:-1]) if part in levels), "")
     spelling = {key.lower(): key for key in levels[here]}
     if wrong in spelling:
         return f"upper and lower case matter: write {spelling[wrong]}"
