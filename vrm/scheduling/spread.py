@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model import bits
-from vrm.model.amounts import base, said
+from vrm.model.amounts import base, said, total
 from vrm.model.job import Request
 from vrm.model.node import Node, NodeClass
 
@@ -103,7 +103,7 @@ def why_never(request: Request, classes: Sequence[NodeClass], licences: Mapping[
               room: Callable[[Node], int], policy: str) -> str:
     """What of a request no node can give, or the run has too few of; "" when nothing is. `room`
     says how wide a rank can be on an empty node. Of several kinds of nodes it names the nearest:
-    that which lacks the least."""
+    that which lacks the fewest of them, and of these the smallest part."""
     for name, amount in request.licences:
         if licences.get(name, 0) < amount:
             there = said(name, licences[name]) if name in licences else "none"
@@ -117,7 +117,7 @@ def why_never(request: Request, classes: Sequence[NodeClass], licences: Mapping[
     hint = "".join(_close(name, names) for name, _ in (*request.per_task, *request.per_node)
                    if name not in names)
     found = [(_lacks(request, each.node, room(each.node), policy), each) for each in classes]
-    lacks, nearest = min(found, key=lambda each: len(each[0]))
+    lacks, nearest = min(found, key=lambda each: (len(each[0]), _shortfall(request, each[1].node)))
     if not lacks or len(classes) == 1:
         return "; ".join(lacks) + hint
     alike = bits.count(nearest.members) - 1
@@ -128,6 +128,13 @@ def why_never(request: Request, classes: Sequence[NodeClass], licences: Mapping[
 def _close(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, known, 1)
     return f"; did you mean `{close[0]}`?" if close else ""
+
+
+def _shortfall(request: Request, node: Node) -> float:
+    """The parts that an empty node lacks of what a rank and the job want there, added up."""
+    wanted = total(request.per_task, request.per_node)
+    return sum(max(0.0, 1 - base(name, node.resources.get(name, 0)) / amount)
+               for name, amount in wanted)
 
 
 def _lacks(request: Request, node: Node, widest: int, policy: str) -> List[str]:

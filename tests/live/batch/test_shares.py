@@ -13,6 +13,7 @@ from vrm.live.batch.slurm import parse_gres, parse_shares
 from vrm.system.hosts import host_name
 
 GIB = 1 << 30
+NO_ANSWER = Answer()
 
 # Slurm 22.05 and 23.11, `scontrol show job -d`: a job on three nodes of two kinds.
 SCONTROL = """\
@@ -29,7 +30,7 @@ JobId=4711 JobName=vrm
 
 
 def shares(system: str, env: Mapping[str, str], said: Mapping[str, str], *hosts: str,
-           answer: Answer = Answer()) -> Dict[str, Share]:
+           answer: Answer = NO_ANSWER) -> Dict[str, Share]:
     """What is found where programs print what `said` has for them."""
     def run(argv: Sequence[str]) -> str:
         return said.get(argv[0], "")

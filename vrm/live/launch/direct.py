@@ -60,8 +60,8 @@ class Direct(Launcher):
         names = list({nodes[slot.node].name: None for slot in slots})
         if len(names) > 1:
             raise LaunchError(f"job {job_id} would span {len(names)} nodes ({', '.join(names)}), "
-                              "and Launcher.Kind: direct starts one process on one node; ask for "
-                              "fewer ranks, or set the Kind of an MPI")
+                              "and Launcher.Kind: direct starts one process on one node; write "
+                              "nodes=1 in its line, ask for fewer ranks, or set the Kind of an MPI")
         cpus: List[int] = []
         if not self.emulated and not synthetic(self.topologies, slots, nodes):
             cpus = sorted(cpu for slot in slots

@@ -28,6 +28,8 @@ from vrm.live.launch.base import PathLike
 from vrm.live.nodes.devices import VARIABLES
 from vrm.live.nodes.topology import Gpu
 from vrm.model import Booking, Node
+from vrm.model.amounts import GPU
+from vrm.model.devices import of_task
 from vrm.model.node import CORES
 
 SCRIPT = str(Path(__file__).with_name("visible.sh"))
@@ -63,8 +65,7 @@ class Visible:
         used = [nodes[node].name for node in placement.nodes]
         if not any(host in self._gpus for host in used):
             return ""
-        per_task = dict(request.per_task).get("gpu", 0)
-        if not per_task and not dict(request.per_node).get("gpu", 0):
+        if not any(name == GPU for name, _ in (*request.per_task, *request.per_node)):
             lane0, lane1 = placement.claims
             alone = placement.share != CORES and lane0 == lane1
             return "" if alone or chosen & set(VARIABLES.values()) else _line("*", self._hidden(used))
@@ -73,14 +74,12 @@ class Visible:
         task = 0
         for node, tasks in placement.ranks_by_node(nodes):
             host = nodes[node].name
-            own = [self._gpus[host][index] for index in placement.devices.get(node, {}).get("gpu", ())
-                   ] if host in self._gpus else []
-            whole.setdefault(host, []).extend(own)
-            common = len(own) - tasks * (per_task // 1000)
+            own = placement.devices.get(node, {}).get(GPU, ())
+            whole.setdefault(host, []).extend(self._gpus[host][index] for index in own)
             for place in range(tasks):
-                first = place * (per_task // 1000)
-                mine = own[first:first + per_task // 1000] + own[len(own) - common:]
-                lines.append(_line(str(task), self._settings(host, mine)))
+                mine = of_task(request, GPU, own, place, tasks)
+                lines.append(_line(str(task), self._settings(
+                    host, [self._gpus[host][index] for index in mine])))
                 task += 1
         if self._whole:
             return "".join(_line("*", self._settings(host, own)) for host, own in whole.items())
