@@ -4,7 +4,8 @@
 
 Each row runs two commands in turns, N times, and prints the median of the ratios: FCFS and EASY against
 `plain_loop.py` on HPC2N and on a drawn trace of 232,536 jobs on 1,152 nodes (with equal start hashes);
-and machines whose nodes have memory that no job asks for against such without.
+machines whose nodes have memory that no job asks for against such without; and the memory that HPC2N's
+jobs ask for, on nodes of 2 cores with 4 GiB, against the same nodes without.
 """
 
 from __future__ import annotations
@@ -60,6 +61,14 @@ def main() -> None:
         rows += [(f"{policy}, with memory to without", *(
             [*SIMULATE, str(mixed), "--policy", policy, "--backfill", "easy", "--json", "--system",
              str(machine)] for machine in machines)) for policy in ("compact", "strip")]
+        bare, filled = Path(folder) / "bare.yaml", Path(folder) / "filled.yaml"
+        for path, memory in ((bare, ""), (filled, ", Memory: 4GiB")):
+            path.write_text(f"Classes: [{{Count: 120, Cores: 2{memory}}}]\n")
+        if (args.data / "swf" / HPC2N).exists() and not args.quick:
+            rows += [(f"HPC2N {backfilling}, its memory to none", *(
+                [*SIMULATE, str(args.data / "swf" / HPC2N), "--policy", "pack", "--backfill",
+                 backfilling, "--json", "--machine", str(machine)] for machine in (bare, filled)))
+                for backfilling in ("none", "easy")]
         for name, *commands in rows:
             if args.only in name:
                 both = [[cost(command) for command in commands] for _ in range(pairs)]

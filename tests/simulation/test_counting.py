@@ -24,13 +24,16 @@ MACHINES = st.sampled_from([(8, 1, 1, "compact"), (6, 1, 1, "spare"), (7, 1, 1, 
                             (1, 2, 4, "pack"), (9, 1, 1, "pack")])
 
 
-def write(path: Path, rows: List[Tuple[int, int, int, float, int]], shuffled: bool) -> None:
-    """A trace; job numbers fall within an instant if `shuffled`."""
+def write(path: Path, rows: List[Tuple[int, int, int, float, int]], shuffled: bool,
+          memory: Tuple[int, ...] = (-1,)) -> None:
+    """A trace; job numbers fall within an instant if `shuffled`. The jobs ask in turns for so much
+    memory (MiB per processor)."""
     at, lines = 0, ["; MaxProcs: 8\n"]
     for number, (gap, procs, run, factor, user) in enumerate(rows, 1):
         at += gap
         job_id = 1000 - number if shuffled else number
-        lines.append(f"{job_id} {at} -1 {run} {procs} -1 -1 {procs} {int(run * factor)} -1 1 {user} "
+        lines.append(f"{job_id} {at} -1 {run} {procs} -1 -1 {procs} {int(run * factor)} "
+                     f"{memory[number % len(memory)] * 1024 if memory[0] > 0 else -1} 1 {user} "
                      f"-1 {user % 2} -1 -1 -1 -1\n")
     path.write_text("".join(lines))
 
@@ -65,6 +68,35 @@ def test_counting_finds_what_booking_finds(backfill: str, rows: Any, machine: An
         patch.setattr(library, "possible", lambda *of: False)
         assert found(trace, **words) == counted
         assert len(runs) == 1
+
+
+@pytest.mark.parametrize("backfill", ["none", "easy"])
+@settings(max_examples=80, deadline=None)
+@given(rows=ROWS, heavy=st.booleans(), impossible=st.booleans(), cores=st.sampled_from([1, 2, 3]))
+@pytest.mark.slow
+def test_memory_is_counted_while_a_core_s_share_is_enough(backfill: str, rows: Any, heavy: bool,
+                                                          impossible: bool, cores: int) -> None:
+    """Jobs that no node holds are refused either way; one that asks for more than its cores' share
+    has the run begin again with the engine."""
+    memory = (100, 1024, 64, *[3000] * heavy, *[9000] * impossible)
+    runs: List[Any] = []
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        trace = Path(folder) / "trace.swf"
+        write(trace, rows, False, memory)
+        ran = CountingSimulator.run
+        patch.setattr(CountingSimulator, "run", lambda *of: (ran(*of), runs.append(of)))
+
+        def found() -> Any:
+            machine = [Node(f"n{number}", (cores,), {"memory": float(cores)}) for number in range(4)]
+            outcome = simulate(trace, nodes=machine, policy="pack", backfill=backfill)
+            return ({key: value for key, value in outcome.summary.items()
+                     if key not in ("simulated_seconds", "jobs_per_second")}, list(outcome.jobs))
+
+        counted = found()
+        if not heavy or cores * 1024 < 3000:
+            assert len(runs) == 1
+        patch.setattr(library, "possible", lambda *of: False)
+        assert found() == counted
 
 
 def test_a_long_queue(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import math
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from vrm.model.cluster import Cluster
-from vrm.model.job import Infeasible, Job
+from vrm.model.job import Infeasible, Job, Request
 from vrm.scheduling.backfilling import Easy, NoBackfilling
 from vrm.scheduling.placement import CorePolicy, LanePolicy
 from vrm.scheduling.queue import Key
@@ -46,6 +46,10 @@ def possible(source: Any, scheduler: Scheduler) -> bool:
             and scheduler.policy.exact(Job(0, "", 1, 1.0)))
 
 
+class Uncountable(Exception):
+    """A job came of which counts do not say all: the run has to begin again with the engine."""
+
+
 class CountingSimulator:
     """Runs a trace by counting; `progress` is called as by `vrm.simulation.engine.Simulator`."""
 
@@ -62,7 +66,7 @@ class CountingSimulator:
         self.events = self.ended = self.left = 0
 
     def run(self, trace: Iterable[Submission]) -> None:
-        """Run all jobs of the trace to their ends."""
+        """Run all jobs of the trace to their ends; Uncountable when one of them cannot be counted."""
         results = self.results
         try:
             self._run(trace)
@@ -83,7 +87,7 @@ class CountingSimulator:
         free, busy, wanted, moments = self.room, 0, 0, 0
         running: List[Running] = []  # a heap
         expected: List[Tuple[float, int, int]] = []  # end, id, size; sorted
-        needs: Dict[int, Tuple[int, int]] = {}  # nodes and size of jobs, by their ranks
+        needs: Dict[Request, Tuple[int, int]] = {}  # nodes and size of jobs
         # The queue, in order; `first` is the place of the head.
         keys: List[Key] = []
         queue: List[Waiting] = []
@@ -130,14 +134,16 @@ class CountingSimulator:
                 job, run = following[0], following[1]
                 following = next(source, None)
                 submit = following[0].submit if following is not None else math.inf
-                need = needs.get(job.procs)
+                need = needs.get(job.request)
                 if need is None:
                     try:
                         need = self.policy.nodes(job), self.policy.size(job)
                     except Infeasible as reason:
                         results.refused(job, str(reason))
                         continue
-                    needs[job.procs] = need
+                    if not self.policy.exact(job):
+                        raise Uncountable
+                    needs[job.request] = need
                 nodes, size = need
                 if not queue and size <= free and submit > now:
                     free -= size  # it is alone and fits: the same as through the queue

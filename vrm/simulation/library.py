@@ -33,7 +33,7 @@ from vrm.scheduling.placement import make_policy
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.corun import CoRunning
-from vrm.simulation.counting import CountingSimulator, possible
+from vrm.simulation.counting import CountingSimulator, Uncountable, possible
 from vrm.simulation.engine import Outage, Simulator
 from vrm.simulation.inputs import WorkloadError, open_workload, read_heatmap
 from vrm.simulation.outcome import Outcome, Watcher
@@ -164,32 +164,40 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                 files[index] = stack.enter_context(
                     open(directory / name, "w", 1 << 18, encoding="utf-8",
                          errors="backslashreplace", newline="\n"))
-        results = Results(cluster.nodes, files[0], places, files[1],
-                          Path(workload).name if isinstance(workload, (str, Path)) else "workload",
-                          more=getattr(source, "says_more", False) or bool(
-                              cluster.left or cluster.licences))
-        stack.callback(results.close)
+        asked = getattr(getattr(source, "rules", None), "memory", False)
+        more = getattr(source, "says_more", asked or (
+            source is workload and bool(cluster.left or cluster.licences)))
+
+        def recorder() -> Results:
+            results = Results(cluster.nodes, files[0], places, files[1],
+                              Path(workload).name if isinstance(workload, (str, Path)) else
+                              "workload", more=more)
+            stack.callback(results.close)
+            return results
+
+        results = recorder()
         speeds = CoRunning(cluster, measured) if measured is not None else None
         scheduler = Scheduler(ordering, dispatcher, placement, chosen.interval,
                               chosen.starts_per_interval, chosen.queues)
         simulator: Union[Simulator, CountingSimulator]
         outages = tuple(outages)
-        counted = getattr(getattr(source, "rules", None), "memory", False)
-        if not (results.needs_bookings or cluster.watchers or speeds or outages or end < math.inf
-                or expectations or counted) and possible(source, scheduler):
-            simulator = CountingSimulator(scheduler, cluster, results, progress)
-        else:
-            simulator = Simulator(scheduler, cluster, results, chosen.kill, speeds, progress,
-                                  outages, end, expectations)
+        countable = not (results.needs_bookings or cluster.watchers or speeds or outages
+                         or end < math.inf or expectations) and possible(source, scheduler)
         begun = time.perf_counter()
         interrupted = False
         try:
             with rare_collections():
-                if isinstance(simulator, CountingSimulator):
-                    simulator.run(source)
-                else:
+                if countable:
+                    try:
+                        simulator = CountingSimulator(scheduler, cluster, results, progress)
+                        simulator.run(source)
+                    except Uncountable:
+                        countable, results = False, recorder()
+                if not countable:
+                    simulator = Simulator(scheduler, cluster, results, chosen.kill, speeds, progress,
+                                          outages, end, expectations)
                     simulator.run(results.noting(_checked(workload) if source is workload
-                                                  else source))
+                                                 else source))
         except KeyboardInterrupt:
             interrupted = True
         results.flush()
