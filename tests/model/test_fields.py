@@ -34,12 +34,13 @@ NAME = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,6}", fullmatch=True).filter(
 AMOUNTS = st.dictionaries(NAME, st.integers(1, 10**6).map(lambda amount: amount / 1000),
                           max_size=3).map(amounts)
 BYTES = st.integers(0, 1 << 44)
+TIMES = st.integers(1, 10**9).map(float) | st.floats(0.001, 10**6).map(
+    lambda value: round(value, 3))
 VALUES: Dict[str, st.SearchStrategy[Any]] = {
     "app": st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_. ]{0,9}", fullmatch=True).filter(
         lambda app: app == app.strip()),
     "procs": st.integers(1, 10**9 - 1),
-    "walltime": st.integers(1, 10**9).map(float) | st.floats(0.001, 10**6).map(
-        lambda value: round(value, 3)),
+    "walltime": TIMES, "believed": st.none() | TIMES,
     "exclusive": st.booleans(), "cores": st.integers(1, 999),
     "name": TEXT.filter(lambda name: name.isprintable() and not set(name) <= set("0123456789:,-")
                         and not name.startswith("any:")),
@@ -58,7 +59,8 @@ VALUES: Dict[str, st.SearchStrategy[Any]] = {
     "queue": st.just("") | NAME}
 """What each field may be, by its attribute: a new row of the table needs one here, too."""
 
-JOBS = st.fixed_dictionaries(VALUES)
+JOBS = st.fixed_dictionaries(VALUES).filter(
+    lambda values: values["believed"] != values["walltime"])  # then nothing is said of it
 
 
 def test_every_field_is_known_to_this_test() -> None:

@@ -404,6 +404,7 @@ class Settings(BaseModel):
             ("Applications.Queue", self.applications.queue, _may_be_file),
             ("Applications.Heatmap", self.applications.heatmap, _must_be_file),
             ("Scheduling.Calibrated", self.scheduling.calibrated, _must_be_file),
+            *(("Scheduling.History", run, _must_be_run) for run in self.scheduling.history),
             ("Applications.RunIn", self.applications.run_in, _must_be_directory),
             ("Hosts.File", self.hosts.file, _must_be_file),
             ("Log", self.log, _may_be_directory),
@@ -442,6 +443,10 @@ def _must_be_directory(path: Path) -> str:
 
 def _must_be_file(path: Path) -> str:
     return _complaint(path, os.path.isfile, "a file")
+
+
+def _must_be_run(path: Path) -> str:
+    return _must_be_file(path / "jobs.csv" if path.is_dir() else path)
 
 
 def _must_be_program(path: Path) -> str:

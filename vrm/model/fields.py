@@ -379,6 +379,7 @@ FEATURES = Kind(_features_of, _sound_as(_features_of), lambda value: [_features_
 NODES = Kind(_nodes_of, _sound_as(_nodes_of), lambda value: [_nodes_text(value)],
              to_record=_nodes_text, of_record=_nodes_of, of_plain=_nodes_of,
              plain=lambda value: "" if value == (1, 0) else _nodes_text(value))
+EXPECTED = Kind(_time, shapes.maybe(_seconds), cell=float, plain_sound=shapes.maybe(shapes.number))
 INDEX = Kind(_count, shapes.maybe(shapes.count), cell=_int_text,
              plain_sound=shapes.maybe(shapes.count))
 
@@ -527,20 +528,19 @@ TABLE: List[Field] = [
           record="queue", shown="queue", column="queue", form=4,
           option=Option("NAME", "the queue of the configuration's Queues that it goes to")),
     Field("", TEXT, "", RESULT, "devices", "", column="devices", form=4),
+    Field("", EXPECTED, "", JOB, "believed", record="expected", shown="expected",
+          column="expected", form=4),
 ]
 
 
 Getter = Callable[[Any], Any]
 
 
-_CLASSES: Dict[str, Any] = {JOB: Job, PAYLOAD: Program, DETAILS: Details}
+_CLASSES: Dict[str, Any] = {JOB: Job, REQUEST: Request, PAYLOAD: Program, DETAILS: Details}
 
 
 def _declared(kept: str, attribute: str) -> bool:
-    if kept == REQUEST:
-        return hasattr(Request, attribute)
-    slots: Sequence[str] = _CLASSES[kept].__slots__ if kept in _CLASSES else ()
-    return attribute in slots
+    return kept in _CLASSES and hasattr(_CLASSES[kept], attribute)
 
 
 def getter(field: Field) -> Getter:
@@ -588,6 +588,6 @@ _PLACES: Dict[str, Tuple[str, str]] = {}
 def _place(name: str) -> Tuple[str, str]:
     """Where an attribute is kept, and its argument there ("": among the others of `more`)."""
     field = next(each for each in TABLE if each.at == name)
-    argument = "estimate" if name == "walltime" else name
+    argument = {"walltime": "estimate", "believed": "expected"}.get(name, name)
     _PLACES[name] = found = field.kept, argument if _declared(field.kept, name) else ""
     return found

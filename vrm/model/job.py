@@ -303,6 +303,11 @@ class Job:
         return self.expected
 
     @property
+    def believed(self) -> Optional[float]:
+        """What is expected, where it is something else than the walltime."""
+        return None if self.expected == self.walltime else self.expected
+
+    @property
     def resources(self) -> Mapping[str, float]:
         """What each rank takes of countable resources, in pieces, of memory in GiB."""
         return {name: people(name, amount) for name, amount in self.request.per_task}

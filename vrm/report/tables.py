@@ -146,6 +146,13 @@ def remaining(job: Mapping[str, Any], now: float) -> float:
     return job["start"] + job["estimate"] - now
 
 
+def expected_text(job: Mapping[str, Any], now: float) -> str:
+    """What is left of the time that is expected of a job, "" where that is its estimate."""
+    if job["expected"] is None:
+        return ""
+    return duration(job["expected"] if job["state"] != "running" else job["expected_end"] - now)
+
+
 # ----------------------------------------------------------------------------------- the tables
 
 
@@ -159,9 +166,10 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
     """The jobs: running ones by their start, then waiting ones in the order of the queue.
 
     Remaining is the estimate less the time it has run; of a waiting job it is the estimate, and
-    `+` marks a job past its estimate. Status is as `status` says, Name a job's name and its index
-    in an array, Args its arguments; Why says why it waits. Name, Args and Why are there if a job
-    has any. `now` is in epoch seconds (default: the clock), `width` in columns of the terminal
+    `+` marks a job past its estimate. Expected is the same by what is expected of it (Estimates), where
+    that is something else. Status is as `status` says, Name a job's name and its index
+    in an array, Args its arguments; Why says why it waits. Name, Args, Expected and Why are there if
+    a job has any. `now` is in epoch seconds (default: the clock), `width` in columns of the terminal
     (default: as wide as it gets); no more than `limit` waiting jobs are shown. ValueError when
     the snapshot has another format.
     """
@@ -172,10 +180,11 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
         [str(job["id"]), shown(job["app"]), shown(label(job)), shown(job["args"]),
          str(job["procs"]), status(job),
          clock(job["start"]) if job["state"] == "running" else "-",
-         duration(remaining(job, now)), "" if job["why"] == status(job) else shown(job["why"])]
+         duration(remaining(job, now)), expected_text(job, now), "" if job["why"] == status(job) else shown(job["why"])]
         for job in [*sorted(head.running, key=lambda job: (job["start"], job["id"])), *waiting]]
-    names = ["Id", "App", "Name", "Args", "Procs", "Status", "Started", "Remaining", "Why"]
-    drop_empty(names, rows, ("Why", "Args", "Name"))
+    names = ["Id", "App", "Name", "Args", "Procs", "Status", "Started", "Remaining",
+             "Expected", "Why"]
+    drop_empty(names, rows, ("Why", "Expected", "Args", "Name"))
     if width is not None:
         narrow(names, rows, width)
     after = []
@@ -200,7 +209,7 @@ def drop_empty(names: List[str], rows: List[List[str]], columns: Sequence[str]) 
 
 _SHRINK = (("Args", 4), ("Why", 12), ("Name", 6), ("App", 8), ("Why", 4))
 """Columns that are cut where the table is too wide, in this order, and the least that is left."""
-_SPARED = ("Args", "Why", "Started", "Name", "Procs")
+_SPARED = ("Args", "Expected", "Why", "Started", "Name", "Procs")
 """Columns that are left out, in this order, where the table is still too wide."""
 
 
@@ -354,7 +363,8 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
     estimate), `expected_start` (null without a reservation), `nodes` (empty while queued),
     `cores` (of each rank), `name`, `priority`, `retries` (how often it may be tried again), `args`
     (as a shell would quote them), `dir` (empty: the run's), `index` (in an array, else null), `why`
-    (why it waits, for people), and why it waits although there may be room: `held`, `after` (the
+    (why it waits, for people), `expected` (how long it was expected to run when it came; null: as
+    long as its estimate), and why it waits although there may be room: `held`, `after` (the
     ids of the jobs it waits for, as `3,5-7`), `late` (it would not end before the allocation does),
     `lacks` (why the nodes there are now cannot take it, or an empty text).
     Moments are epoch seconds, durations seconds.

@@ -150,6 +150,8 @@ def more_columns(values: Mapping[str, Any]) -> str:
             cells.append("")
         elif type(value) is str:
             cells.append(_text(value))
+        elif type(value) is float:
+            cells.append(seconds_text(value))
         else:
             cells.append(str(int(value)))
     return "," + ",".join(cells)

@@ -159,7 +159,7 @@ class Past:
     `format` is that of the manager which began the run: 1 is vrm 0.1.0. `runs` are the records of
     the managers that wrote it, `run_of` the one under which a job was started. `started` and
     `ended` are the records of the last start and of the end of jobs. `again` are those that wait
-    after a start.
+    after a start. `waits` are the seconds that jobs had waited at each start.
     """
 
     def __init__(self, state: Optional[State] = None) -> None:
@@ -172,6 +172,7 @@ class Past:
         self.started: Dict[int, Record] = {}
         self.ended: Dict[int, Record] = {}
         self.again: Set[int] = set()
+        self.waits: List[float] = []
         self.runs: List[Record] = []
         self.run_of: Dict[int, Record] = {}
         self.commands: List[str] = []
@@ -231,6 +232,7 @@ def _apply(record: Record, past: Past) -> None:
         past.input_ended = record["ended"]
     elif event == "start":
         past.started[record["id"]] = record
+        past.waits.append(record["time"] - state.book.entries[record["id"]].job.submit)
         past.again.discard(record["id"])
         past.run_of[record["id"]] = past.runs[-1]
         state.began(record["id"])

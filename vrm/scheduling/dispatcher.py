@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Dict, Iterator, Mapping, Optional, Tuple
+from typing import Dict, Iterable, Iterator, Mapping, Optional, Tuple
 
 from vrm.model.cluster import AnyPlacement, Cluster
 from vrm.model.job import Job
@@ -77,6 +77,10 @@ class Dispatcher:
     def restore(self, promises: Mapping[int, float]) -> None:
         """What another one had promised, of whose run this is the continuation: the latest starts
         of waiting jobs by id, in seconds. Without reservations that are kept: nothing."""
+
+    def recall(self, waits: Iterable[float]) -> None:
+        """The seconds that jobs had waited which an earlier manager of the run has started. Without
+        a guard against starvation: nothing."""
 
     def copy(self, view: Cluster) -> Dispatcher:
         """An independent copy, with all that it keeps, for a copy of the cluster."""

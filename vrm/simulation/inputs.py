@@ -153,6 +153,8 @@ class RecordedRun:
                 job, details = submitted(row, row.submit)
             except ValueError as error:
                 raise WorkloadError(f"{self.name}: job {row.id}: {error}") from error
+            if job.believed is not None:
+                job = job.but(expected=job.walltime)  # what is expected is for this run to say
             found.append(Submission(job, row.end - row.start, details.after, details=details))
         found.sort(key=lambda one: (one.job.submit, one.job.id))
         for one in found[:self.rules.jobs]:

@@ -167,6 +167,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         asked = getattr(getattr(source, "rules", None), "memory", False)
         more = getattr(source, "says_more", asked or (
             source is workload and bool(cluster.left or cluster.licences)))
+        more = more or expectations is not None
 
         def recorder() -> Results:
             results = Results(cluster.nodes, files[0], places, files[1],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
 from vrm.model.heatmap import Heatmap
-from vrm.model.job import JobState
+from vrm.model.job import Job, JobState
 from vrm.model.node import Node
 from vrm.model.rules import Rules
 from vrm.model.speedups import Speedups
@@ -20,6 +20,7 @@ from vrm.results import metrics
 from vrm.results.jobs import JobFileError, JobRow, read_jobs, submitted
 from vrm.results.state import read
 from vrm.results.validation import Pair, Validation
+from vrm.scheduling.estimators import Estimator
 from vrm.simulation.library import simulate
 from vrm.workload.estimates import Table
 from vrm.workload.submission import Submission
@@ -27,6 +28,15 @@ from vrm.workload.submission import Submission
 
 class ValidationError(ValueError):
     """A run that cannot be replayed; the text names the place and the mend."""
+
+
+class Recorded(Estimator):
+    """What the run itself had expected of its jobs when they came."""
+
+    name = "recorded"
+
+    def expected(self, job: Job) -> float:
+        return job.expected
 
 
 def read_rules(state: Path) -> Tuple[Rules, Tuple[Node, ...]]:
@@ -92,7 +102,8 @@ def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
             raise ValidationError(f"job {row.id} of the run: {error}") from error
         submissions.append(Submission(job, run, details.after, details=details))
     replayed = {row.id: row for row in simulate(
-        submissions, **vars(rules), nodes=list(nodes), heatmap=heatmap,
+        submissions, **{**vars(rules), "estimates": Recorded() if rules.estimates != "requested"
+                        else rules.estimates}, nodes=list(nodes), heatmap=heatmap,
         speedups=speedups if rules.policy == "strip" else None).jobs}
     pairs = []
     for row in rows:

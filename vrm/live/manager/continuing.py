@@ -62,6 +62,12 @@ class Continuing:
         self._restore_jobs(past)
         if failed:
             self._run_failed_again(past)
+        if desk.expectations is not None:
+            for job_id, end in past.ended.items():
+                if job_id in past.started:
+                    desk.expectations.learn(past.state.entry(job_id).job,
+                                            end["time"] - past.started[job_id]["time"],
+                                            JobState(end["state"]))
         intents = dict(desk.state.intents)
         for job, start in past.running:
             self._take_over(job, start, *intents.get(job.id, ("", math.inf)))
@@ -69,6 +75,8 @@ class Continuing:
                                               codec.nodes_record(desk.cluster.nodes)):
             desk.state.promises.clear()  # they were made for other nodes
         desk.scheduler.dispatcher.restore(desk.state.promises)
+        desk.scheduler.dispatcher.recall(past.waits)
+        desk.revise(desk.now)
 
     def _record_run(self, past: Past) -> None:
         """The first record of this manager."""

@@ -10,12 +10,15 @@ from typing import Callable, Dict
 from vrm.config.schema import Settings
 from vrm.live.manager.recovery import Place
 from vrm.live.manager.running import Running
-from vrm.live.site.setup import Site
+from vrm.live.site.setup import Site, table_of
+from vrm.results.history import HistoryError, lessons
+from vrm.run.expectations import make_expectations
 from vrm.run.journal import Journal
 from vrm.run.run import Run
 from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
 from vrm.scheduling import JobQueue
+from vrm.system.errors import RunError
 
 RETRY = 1.0
 """Seconds after which something is tried again that a full disk has prevented."""
@@ -54,6 +57,12 @@ class Desk:
         self.visible = site.visible
         self.room = site.room
         self.place = Place.here(site.allocation)
+        try:
+            self.expectations = make_expectations(
+                settings.rules.estimates, settings.rules.correction, table_of(settings),
+                lessons(settings.scheduling.history), live=True)
+        except HistoryError as error:
+            raise RunError(f"Scheduling.History: {error}") from error
         self.begin(self.new_state())
         self.running: Dict[int, Running] = {}
         self.clock = Clock()
@@ -70,7 +79,7 @@ class Desk:
     def begin(self, state: State) -> None:
         """Manage the run of this state."""
         self.state = state
-        self.subject = Run(state, self.scheduler)
+        self.subject = Run(state, self.scheduler, self.expectations)
 
     def new_state(self) -> State:
         """The state of a run that has not begun, or of which a journal tells."""
@@ -84,6 +93,18 @@ class Desk:
     def changes(self) -> None:
         """Other jobs may start now than before."""
         self.changed = self.dirty = True
+
+    # What is expected of running jobs.
+
+    @property
+    def revision_due(self) -> float:
+        """When a running job will have outlived what is expected of it; infinity for never."""
+        return math.inf if self.expectations is None else self.expectations.due(self.cluster)
+
+    def revise(self, now: float) -> None:
+        """Expect jobs to run longer that have outlived what was expected of them."""
+        if self.expectations is not None and self.expectations.correct_all(self.cluster, now):
+            self.changes()
 
     # The journal, and disks that are full.
 

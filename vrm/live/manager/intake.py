@@ -129,6 +129,8 @@ class Intake:
         if "directory" in values:
             values["directory"] = os.path.join(base, values["directory"])
         first, details = made(values, ids[0], now)
+        if desk.expectations is not None:
+            first = desk.expectations.of(first)
         jobs = [first.but(id=job_id) for job_id in ids]
         reason = fault or self._fault(jobs[0], details)
         if "position" in origin:  # a line of the queue file, which others may write

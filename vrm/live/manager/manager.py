@@ -169,6 +169,7 @@ class Manager:
                 stopping.act(now)
                 self.nodes.reopen(now)
                 self.ends.act(now)
+                desk.revise(now)
                 if now >= self._next_poll:
                     self._next_poll = now + POLL
                     self._look_at_files(now)
@@ -178,10 +179,13 @@ class Manager:
                 self._do_chores()
 
     def _moment(self) -> float:
-        """Now; with an interval the tick that is due, so that what it decides bears its time."""
-        now = self.desk.clock()
-        return (self._next_step if self.desk.scheduler.interval and self._next_step <= now
-                else now)
+        """Now; with an interval the tick that is due, so that what it decides bears its time, as
+        what follows from a job that has outlived what was expected of it bears that one's."""
+        desk, now = self.desk, self.desk.clock()
+        if desk.scheduler.interval:
+            return self._next_step if self._next_step <= now else now
+        due = desk.revision_due
+        return max(due, desk.now) if now - POLL < due <= now else now
 
     def _done(self) -> bool:
         desk, book = self.desk, self.state.book
@@ -203,7 +207,7 @@ class Manager:
             return now
         return min([self._next_poll, self._next_step, self.records.sweep_at, self.watch.deadline,
                     self.stopping.next_deadline(), self.adoption.deadline(now),
-                    self.desk.first_due, *self.nodes.closed.values(),
+                    self.desk.first_due, self.desk.revision_due, *self.nodes.closed.values(),
                     *(max(held.until, now + POLL) for held in self.ends.held.values())])
 
     def _look_at_files(self, now: float) -> None:
@@ -301,7 +305,9 @@ class Manager:
         try:
             write_json(desk.run_directory.state, snapshot(
                 desk.clock(), desk.settings, desk.scheduler, desk.state,
-                [(each.booking, each.binding, each.former or desk.cluster)
+                [(each.booking if each.former else
+                  desk.cluster.bookings.get(each.job.id, each.booking),
+                  each.binding, each.former or desk.cluster)
                  for each in desk.running.values()],
                 emulated=self.emulated, started=desk.start_time, phase=desk.phase,
                 end=self.end.end))
