@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 from typing import Dict, Hashable, Iterable, NamedTuple, Optional, Tuple, Union
 
 from vrm.model.cluster import AnyPlacement, Cluster, Pool
@@ -18,7 +19,8 @@ from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.ordering import Ordering, make_ordering
 from vrm.scheduling.queue import Waiting
-from vrm.scheduling.registry import PolicyError, Registry, guarded
+from vrm.scheduling.registry import (PolicyError, Readers, Registry, above_0, guarded, is_dotted,
+                                     whole)
 from vrm.scheduling.reservations import Reserving
 
 BACKFILLINGS = Registry("backfilling")
@@ -287,6 +289,27 @@ def easy_kept() -> Reserving:
     return Reserving(1, kept=True)
 
 
+@BACKFILLINGS.register("cp")
+def cp(jobs: int = 100, budget: Fraction = Fraction("0.1"), start: str = "easy") -> Dispatcher:
+    """The starts of a plan for the first waiting jobs, by constraint programming."""
+    from vrm.scheduling.plan import Effort
+    from vrm.scheduling.planning import Planning
+    return Planning(jobs, Effort(float(budget), max(16.0, float(budget)), start == "easy"))
+
+
+def _start(text: str) -> str:
+    if text not in ("easy", "nothing"):
+        raise ValueError(text)
+    return text
+
+
+_READERS: Readers = {
+    "jobs": (whole, "a number of waiting jobs from 1 on, as jobs=100"),
+    "budget": (above_0, "seconds of the solver's deterministic clock, as budget=0.1"),
+    "start": (_start, "start=easy or start=nothing: with which plan the search begins"),
+}
+
+
 _DEPTH = re.compile(r"(\d{1,18})(-kept)?", re.ASCII)
 
 
@@ -326,7 +349,10 @@ def _backfilling(text: Union[str, int]) -> Dispatcher:
     depth = _DEPTH.fullmatch(str(text).strip())
     if depth is None:
         from vrm.scheduling.custom import dispatcher_of
-        return dispatcher_of(str(text), guarded(str(text), BACKFILLINGS.find(str(text)))())
+        if not str(text).split() or is_dotted(str(text).split()[0]):
+            return dispatcher_of(str(text), guarded(str(text), BACKFILLINGS.find(str(text)))())
+        made: Dispatcher = BACKFILLINGS.make(str(text), _READERS)
+        return made
     number, kept = int(depth.group(1)), bool(depth.group(2))
     if number == 0:
         return NoBackfilling()

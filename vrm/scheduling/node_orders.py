@@ -23,10 +23,9 @@ from __future__ import annotations
 
 import copy
 import difflib
-import inspect
 import math
 from fractions import Fraction
-from typing import (Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple)
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from vrm.model import bits
 from vrm.model.amounts import GPU, MEMORY, unit
@@ -35,7 +34,7 @@ from vrm.model.heatmap import Heatmap
 from vrm.model.job import Job, Request
 from vrm.model.node import Node
 from vrm.model.policies import Follower, InOrder, Rooms
-from vrm.scheduling.registry import PolicyError, Registry
+from vrm.scheduling.registry import PolicyError, Readers, Registry, above_0, whole
 from vrm.scheduling.stock import Left, Stock
 
 NODE_ORDERS = Registry("node order")
@@ -494,13 +493,6 @@ def priority_weighted(heatmap: Optional[Heatmap] = None, *, critical: Sequence[s
 # --------------------------------------------------------------------------------- by their names
 
 
-def _whole(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 1_000_000:
-        raise ValueError(text)
-    return number
-
-
 def _names(text: str) -> Tuple[str, ...]:
     names = tuple(text.split(","))
     if not all(names):
@@ -508,48 +500,23 @@ def _names(text: str) -> Tuple[str, ...]:
     return names
 
 
-def _above_0(text: str) -> Fraction:
-    number = Fraction(text)
-    if not 0 < number <= 1_000_000:
-        raise ValueError(text)
-    return number
-
-
 def _span(text: str) -> Tuple[Fraction, Fraction]:
     least, _, most = text.partition("-")
-    found = _above_0(least), _above_0(most)
+    found = above_0(least), above_0(most)
     if found[0] > found[1]:
         raise ValueError(text)
     return found
 
 
-_READERS: Mapping[str, Tuple[Callable[[str], Any], str]] = {
-    "window": (_whole, "a number of jobs from 1 on, as window=100"),
+_READERS: Readers = {
+    "window": (whole, "a number of jobs from 1 on, as window=100"),
     "critical": (_names, "names of resources, as critical=gpu,mic"),
-    "step": (_above_0, "a number above 0, as step=1"),
+    "step": (above_0, "a number above 0, as step=1"),
     "range": (_span, "two numbers above 0, as range=1-10"),
 }
-"""What reads the value of a parameter, and what it wants."""
 
 
 def make_node_order(text: str, heatmap: Optional[Heatmap] = None) -> Any:
     """The node order of a name with its parameters, such as `weighted window=50`, not bound to
     nodes yet. Raises PolicyError."""
-    name, *given = text.split() or [text]
-    make = NODE_ORDERS.find(name)
-    known = [each for each in inspect.signature(make).parameters if each in _READERS]
-    values: Dict[str, Any] = {}
-    for word in given:
-        key, _, value = word.partition("=")
-        if key not in known:
-            close = difflib.get_close_matches(key, known, 1)
-            raise PolicyError(f"node order `{text.strip()}`: {name} has no parameter `{key}`; " + (
-                f"did you mean {close[0]}?" if close else
-                f"it has {', '.join(known)}" if known else "it has none"))
-        read, wanted = _READERS[key]
-        try:
-            values[key] = read(value)
-        except (ValueError, ZeroDivisionError):
-            raise PolicyError(f"node order `{text.strip()}`: {key} is `{value}`; give {wanted}"
-                              ) from None
-    return make(heatmap, **values)
+    return NODE_ORDERS.make(text, _READERS, heatmap)

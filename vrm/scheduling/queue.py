@@ -60,6 +60,11 @@ class Waiting(Sequence[Job]):
         """Whether keys begin with priorities."""
         return self._queue.prioritised
 
+    @property
+    def queues(self) -> Queues:
+        """The queues of the run."""
+        return self._queue.queues
+
     def holds(self, job: Job) -> bool:
         """Whether the job waits."""
         return job.id in self._queue.jobs and job.id not in self._queue.outside

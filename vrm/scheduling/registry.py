@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import re
 import traceback
+from fractions import Fraction
 from types import GeneratorType
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 from vrm.model.job import Infeasible
 
 _DOTTED = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 _FILE = re.compile(r"^(?:.*/)?([^/:]*)\.py(?::(\w*))?$")
+
+
+Readers = Mapping[str, Tuple[Callable[[str], Any], str]]
+"""What reads the value of each parameter (ValueError for a wrong one), and what it wants."""
 
 
 class PolicyError(ValueError):
@@ -54,11 +60,49 @@ class Registry:
         refuse_file(text)
         raise PolicyError(self.unknown(text))
 
+    def make(self, text: str, readers: Readers, *arguments: Any) -> Any:
+        """What the policy of a name gives, called with the arguments and with the parameters behind
+        the name, as in `weighted window=50`; `readers` are those of the parameters. PolicyError."""
+        name, *given = text.split() or [text]
+        make = self.find(name)
+        known = [each for each in inspect.signature(make).parameters if each in readers]
+        values: Dict[str, Any] = {}
+        for word in given:
+            key, _, value = word.partition("=")
+            if key not in known:
+                close = difflib.get_close_matches(key, known, 1)
+                raise PolicyError(f"{self.what} `{text.strip()}`: {name} has no parameter `{key}`; "
+                                  + (f"did you mean {close[0]}?" if close else
+                                     f"it has {', '.join(known)}" if known else "it has none"))
+            read, wanted = readers[key]
+            try:
+                values[key] = read(value)
+            except (ValueError, ZeroDivisionError):
+                raise PolicyError(f"{self.what} `{text.strip()}`: {key} is `{value}`; give {wanted}"
+                                  ) from None
+        return make(*arguments, **values)
+
     def unknown(self, text: str) -> str:
         """The message for a name that is not known."""
         close = difflib.get_close_matches(text.strip().lower(), self._known, 1)
         hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(self._known)}"
         return f"unknown {self.what} `{text}`; {hint} (or module:function for your own)"
+
+
+def whole(text: str) -> int:
+    """A parameter that is a whole number from 1 on."""
+    number = int(text)
+    if not 1 <= number <= 1_000_000:
+        raise ValueError(text)
+    return number
+
+
+def above_0(text: str) -> Fraction:
+    """A parameter that is a number above 0."""
+    number = Fraction(text)
+    if not 0 < number <= 1_000_000:
+        raise ValueError(text)
+    return number
 
 
 def guarded(text: str, own: Callable[..., Any]) -> Callable[..., Any]:
