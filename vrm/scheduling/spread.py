@@ -108,7 +108,7 @@ def why_never(request: Request, classes: Sequence[NodeClass], licences: Mapping[
         if licences.get(name, 0) < amount:
             there = said(name, licences[name]) if name in licences else "none"
             return (f"the job wants {said(name, amount)} licence(s) of {name}, the run has {there}"
-                    + _close(name, licences))
+                    + _close(name, licences) * (name not in licences))
     offered = frozenset[str]().union(*(each.node.features for each in classes))
     unknown = sorted(request.features - offered)
     if unknown:

@@ -23,7 +23,8 @@ from vrm.live.site.classes import declared
 from vrm.live.site.doctor import Finding, ask_nodes
 from vrm.live.site.granted import stand_ins
 from vrm.live.site.setup import application_fault, describe, distrusted, make_scheduler
-from vrm.model import Cluster, Infeasible, Job
+from vrm.model import Cluster, Infeasible
+from vrm.model.fields import made
 from vrm.model.job import resolved
 from vrm.scheduling import Scheduler
 from vrm.system.trust import distrust
@@ -229,12 +230,11 @@ class Lines:
     def _fault(self, wanted: QueueLine) -> str:
         """Why a job can never run, or nothing."""
         fields = wanted.fields
-        job = Job(self._next_id, wanted.app, wanted.procs, wanted.seconds, 0.0, wanted.exclusive,
-                  fields.get("cores", 1))
         reason = self._program(wanted.app)
         if reason:
             return reason
         try:
+            job, _ = made({**wanted.values, "after": ()}, self._next_id, 0.0)
             for dependency in resolved(fields.get("after", ()), self._named):
                 if dependency.ids[-1] >= self._next_id:
                     return (f"after={dependency} is not a job before this one, which is job "

@@ -1,0 +1,43 @@
+"""Simulations on machines whose nodes differ, of workloads that ask for more than cores."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from vrm.simulation import simulate
+
+DATA = Path(__file__).parents[1] / "workload" / "data"
+
+
+def test_the_memory_of_a_trace_counts_where_the_machine_has_some(tmp_path: Path) -> None:
+    rows = ["1 0 -1 10 2 -1 -1 2 10 1048576 1 1 1 1 3 -1 -1 -1",
+            "2 0 -1 10 1 -1 -1 1 10 -1 1 1 1 1 -1 -1 -1 -1",
+            "3 0 -1 10 1 -1 -1 1 10 9999999 1 1 1 1 3 -1 -1 -1"]
+    path = tmp_path / "t.swf"
+    path.write_text("; MaxProcs: 4\n" + "\n".join(rows) + "\n")
+    machine = tmp_path / "m.yaml"
+    machine.write_text("Classes: [{Count: 2, Cores: 2, Memory: 2G}]")
+    outcome = simulate(path, machine=str(machine), policy="pack")
+    assert outcome.summary["completed"] == 2 and outcome.summary["refused"] == 1
+    assert simulate(path, nodes=2, cores=2, policy="pack").summary["completed"] == 3
+
+
+def test_the_log_of_a_site_runs_on_its_machine(tmp_path: Path) -> None:
+    machine = tmp_path / "my.yaml"
+    machine.write_text("""Classes:
+  - {Name: cpu, Count: 4, Sockets: 2, Cores: 16, Memory: 128G}
+  - {Name: gpu, Count: 1, Sockets: 2, Cores: 8, Memory: 64G, Resources: {gpu: 2}, Features: [ib, ssd]}
+""")
+    log = tmp_path / "sacct.txt"
+    shutil.copy(DATA / "sacct.txt", log)
+    outcome = simulate(log, machine=str(machine), policy="pack", backfill="easy")
+    summary = outcome.summary
+    assert summary["completed"] == 5 and summary["refused"] == 1  # nobody has said ansys
+    assert "ansys" in next(iter(summary["refusals"]))
+    machine.write_text(machine.read_text() + "Licences: {ansys: 2}\n")
+    again = simulate(log, machine=str(machine), policy="pack", backfill="easy").summary
+    assert again["completed"] == 6
+    assert again["recorded"] == {"jobs": 6, "average_wait": pytest.approx((10 + 1800 + 0 + 0 + 300 + 0) / 6)}
