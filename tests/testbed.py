@@ -241,6 +241,7 @@ class Testbed:
 
     `synthetic`: these cores are shown to hwloc (HWLOC_SYNTHETIC) and Slurm binds nothing; else
     the machine's own cores are seen, of which there must be as many, and Slurm binds to them.
+    Slurm gives out `gpus` GPUs of each node, for which files stand.
     `env` is the environment of a user on all of them. Use it as a context manager, in the main
     thread: a node ends with the thread that started it.
     """
@@ -248,13 +249,14 @@ class Testbed:
     __test__ = False  # not a test, for pytest
 
     def __init__(self, nodes: int = 4, sockets: int = 2, cores: int = 4, slurm: bool = True,
-                 synthetic: bool = True, directory: Optional[Path] = None) -> None:
+                 synthetic: bool = True, directory: Optional[Path] = None, gpus: int = 0) -> None:
         self.nodes = tuple(f"n{i}" for i in range(nodes))
         self.sockets = sockets
         self.cores = cores
         self.slurm = slurm
         self.synthetic = synthetic
         self.directory = directory
+        self.gpus = gpus
         self.env: Dict[str, str] = {}
         self._switch: Optional[Namespaces] = None
         self._inside: Dict[str, Namespaces] = {}
@@ -418,6 +420,13 @@ class Testbed:
                 dir=where, last=len(self.nodes) - 1, sockets=self.sockets, cores=self.cores,
                 task="task/none" if self.synthetic else "task/affinity"),
         }
+        if self.gpus:
+            texts["gres.conf"] = f"NodeName=n[0-{len(self.nodes) - 1}] Name=gpu File={where}/nvidia[0-{self.gpus - 1}]\n"
+            texts["slurm.conf"] = texts["slurm.conf"].replace(
+                "NodeName=", "GresTypes=gpu\nNodeName=").replace(
+                " Sockets=", f" Gres=gpu:{self.gpus} Sockets=")
+            for number in range(self.gpus):
+                (where / f"nvidia{number}").touch()
         for name, text in texts.items():
             (where / name).write_text(text)
         (where / "munge.key").touch(0o600)

@@ -17,7 +17,8 @@ class Way:
     must answer. `shell`: the program's words go as one word, through a shell there, as with ssh.
     `environment` makes the environment of that command from vrm's own. `chosen` says whether
     `Reach: auto` takes it in an environment; ssh is taken where none says so. `own_name` is the
-    variable with the name of this machine among the nodes, if there is one.
+    variable with the name of this machine among the nodes, if there is one. `gpus` gives the words
+    behind those of `start` for what is to see so many GPUs of the node.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Way:
     environment: Callable[[Environment], Dict[str, str]] = dict
     chosen: Callable[[Environment], bool] = lambda env: False
     own_name: str = ""
+    gpus: Callable[[int], Tuple[str, ...]] = lambda number: ()
 
 
 WAYS: Dict[str, Way] = {}
@@ -64,16 +66,17 @@ _SLURM_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JOB_ID", "SLURM_JOBID",
 
 def _without_wishes(env: Environment) -> Dict[str, str]:
     """What a Slurm job says of its own tasks (CPUs, memory, distribution) would be taken for
-    options of this step. One with GPUs has those of the job: what runs in it could not see others."""
-    gpus = any(name.startswith("SLURM_") and "GPU" in name for name in env)
-    kept = {name: value for name, value in env.items()
+    options of this step."""
+    return {name: value for name, value in env.items()
             if name in _SLURM_KEPT or not name.startswith(("SLURM_", "SRUN_", "SBATCH_"))}
-    return kept if gpus else {**kept, "SLURM_GRES": "none"}
 
 
-# Alongside everything else that runs there, and taking nothing away from it.
+# Alongside everything else that runs there, and taking nothing away from it. GPUs are named, since
+# a step on some nodes of a job of `--gpus=N` is refused without, and one of an `--exclusive` job has
+# none (seen in Slurm 22.05).
 register(Way("srun", lambda host, timeout: (
     "srun", "--overlap", "-N1", "-n1", "-w", host, "--cpu-bind=none", "--mem=0",
     "--mpi=none", "--export=ALL", "--quiet"), environment=_without_wishes,
     chosen=lambda env: bool(env.get("SLURM_JOB_ID") and shutil.which("srun", path=env.get("PATH"))),
-    own_name="SLURMD_NODENAME"))
+    own_name="SLURMD_NODENAME",
+    gpus=lambda number: (f"--gpus={number}",) if number else ("--gres=none",)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 from itertools import combinations
@@ -18,7 +19,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Opt
 import pytest
 import yaml
 from conftest import Site, wait_until
-from testbed import Testbed
+from testbed import Testbed, missing
 
 from vrm.live.launch.openmpi import strip_prefix
 from vrm.model import Node
@@ -462,3 +463,51 @@ def test_a_wrong_directory_of_stand_ins_is_one_message(lab: Lab, wrong: str, com
         process = lab.start(batch, "--once", VRM_DEVICES=str(path))
         said = lab.finish(process)
     assert process.returncode == 2 and complaint in said and "Traceback" not in said
+
+
+# ------------------------------------------------------------------ a Slurm that gives out GPUs
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+    """Two nodes of four GPUs each."""
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+    with Testbed(2, directory=tmp_path_factory.mktemp("slurm") / "cluster", gpus=4) as cluster:
+        yield cluster
+
+
+@pytest.mark.testbed
+@pytest.mark.slow
+@pytest.mark.parametrize("options, wanted", [
+    (["--gres=gpu:2"], {"n0": [0, 1], "n1": [0, 1]}),
+    (["--gpus=5"], {"n0": [0, 1, 2, 3], "n1": [0]}),
+    (["--exclusive"], {"n0": [0, 1, 2, 3], "n1": [0, 1, 2, 3]}),
+    ([], {}),
+])
+@pytest.mark.parametrize("kind", ["openmpi", "direct", "srun"])
+def test_what_slurm_grants_is_used(slurm: Testbed, tmp_path: Path, kind: str, options: Sequence[str],
+                                   wanted: Mapping[str, List[int]]) -> None:
+    """On all nodes, and under each launcher steps have the GPUs of their nodes."""
+    lab = Lab(slurm, tmp_path, kind)
+    shutil.rmtree(lab.devices)
+    stand_ins(lab.devices, {"n0": 4, "n1": 4})
+    wishes = [Wish(1, gpus_per_task=1) for here in wanted.values() for _ in here] + [Wish(1), Wish(2)]
+    if all(wanted.values()) and wanted and kind != "direct":
+        wishes.append(Wish(2, gpus_per_node=1))
+    lab.queue(lab.line(wish, 1) for wish in wishes)
+    with slurm.allocation(2, *options) as batch:
+        process = lab.start(batch, "--once")
+        said = lab.finish(process)
+        lab.close()
+    assert process.returncode == 0, said
+    rows = {row.id: row for row in read_jobs(lab.log / "jobs.csv")}
+    used = sorted({(host, index) for row in rows.values() for host, here in held(row).items()
+                   for index in here})
+    assert used == [(host, index) for host, here in wanted.items() for index in here]
+    assert {node["name"]: node["resources"].get(GPU, [0, 0])[1] for node in lab.state()["nodes"]} == {
+        host: len(wanted.get(host, [])) for host in ("n0", "n1")}
+    for job, row in rows.items():
+        for task in seen(lab.log, row).values():
+            assert len(task.gpus or ()) == (wishes[job].gpus_per_task or wishes[job].gpus_per_node)

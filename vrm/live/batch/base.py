@@ -174,6 +174,11 @@ class BatchSystem:
         """Variables that every job needs inside; `slots` are the cores of every node in use."""
         return {}
 
+    def step_gpus(self, gpus: Sequence[int]) -> Dict[str, str]:
+        """Variables by which what it starts on some nodes of a job has the job's GPUs there: `gpus` are
+        their numbers."""
+        return {}
+
     def openmpi_slots(self, env: Environment) -> Optional[Mapping[str, int]]:
         """The slots that Open MPI finds by short host name; None where it finds all cores, or
         this is none of its jobs."""

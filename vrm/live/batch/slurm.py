@@ -92,6 +92,12 @@ class Slurm(BatchSystem):
             more["SLURM_TASKS_PER_NODE"] = _tasks_per_node(env, slots)
         return more
 
+    def step_gpus(self, gpus: Sequence[int]) -> Dict[str, str]:
+        """How many they are together: without, srun gives a step of an `--exclusive` job none, and
+        refuses one on some nodes of a job of `--gpus=N`; it does so, too, where `--gpus-per-node` is
+        more than the job has on its poorest node (all seen in 22.05)."""
+        return {"SLURM_GPUS": str(sum(gpus))} if sum(gpus) else {"SLURM_GRES": "none"}
+
     def check_script(self, wrapper: Wrapper) -> None:
         """Whether the warning comes in time."""
         warning = WARNING if wrapper.warning is None else wrapper.warning

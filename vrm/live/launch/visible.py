@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Dict, List, Mapping, Sequence, Tuple
+from types import MappingProxyType
+from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
 from vrm.live.launch.base import PathLike
 from vrm.live.nodes.devices import VARIABLES
@@ -34,6 +35,8 @@ from vrm.model.node import CORES
 
 SCRIPT = str(Path(__file__).with_name("visible.sh"))
 
+NONE: Mapping[str, int] = MappingProxyType({})
+
 NOTHING = {"ZE_AFFINITY_MASK": "4095"}
 """What hides all devices where an empty value would show them all: the index of none."""
 
@@ -41,13 +44,22 @@ NOTHING = {"ZE_AFFINITY_MASK": "4095"}
 class Visible:
     """The GPUs of the nodes, `gpus` by the node's name, and what the user says of them: `chosen` are the
     names of the variables of `Launcher.Environment`. `whole`: the launcher starts one process for all
-    tasks of a job."""
+    tasks of a job. `granted` are the numbers that the batch system grants on nodes, and `steps` what it
+    wants to hear of them from its own launcher."""
 
     def __init__(self, gpus: Mapping[str, Sequence[Gpu]], chosen: Sequence[str] = (),
-                 whole: bool = False) -> None:
+                 whole: bool = False, granted: Mapping[str, int] = NONE,
+                 steps: Callable[[Sequence[int]], Dict[str, str]] = lambda gpus: {}) -> None:
         self._gpus = {host: {gpu.index: gpu for gpu in own} for host, own in gpus.items() if own}
         self._chosen = frozenset(chosen)
         self._whole = whole
+        self._granted = granted
+        self._steps = steps
+
+    def variables(self, booking: Booking, nodes: Sequence[Node]) -> Dict[str, str]:
+        """What the batch system's own launcher wants to hear for a job, also below mpirun."""
+        return self._steps([self._granted.get(nodes[node].name, 0)
+                            for node in booking.placement.nodes]) if self._granted else {}
 
     def wrapped(self, booking: Booking, nodes: Sequence[Node], program: PathLike,
                 arguments: Sequence[str], variables: Mapping[str, str], table: Path

@@ -96,7 +96,8 @@ class Launches:
             payload.arguments, payload.variables, Path(paths.rankfile).with_suffix(".gpus"))
         launch = desk.launcher.command(
             job.id, program, list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes,
-            paths.rankfile, arguments, payload.variables)
+            paths.rankfile, arguments,
+            {**desk.visible.variables(booking, desk.cluster.nodes), **payload.variables})
         for path, text in (*launch.files.items(), *table.items()):
             self._write(path, text)
         return LaunchRequest(job.id, launch.argv, launch.env,

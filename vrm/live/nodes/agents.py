@@ -153,14 +153,14 @@ _ATTACH = 'a=$1 o=$2 j=$3; shift 3; "$a" "$o" "$j" -p $$ >/dev/null 2>&1; '
 
 def command_line(host: str, reach: str, timeout: float, command: Sequence[str] = (),
                  program: Sequence[str] = (agent.__file__, str(SILENCE)),
-                 attach: Sequence[str] = ()) -> Tuple[str, ...]:
+                 attach: Sequence[str] = (), gpus: int = 0) -> Tuple[str, ...]:
     """What starts the agent of a node, or another `program` of vrm's: a file for Python, and its
     arguments. `reach` is local, or one of `vrm.system.ways`.
 
     `command` stands in the place of ssh and its options: it gets the host's name, and the command
     to run there as one word, as ssh does. That goes through a shell there; it holds fixed words
     and paths of vrm's, quoted. `attach` adds what ssh starts to the batch job (see
-    `vrm.live.batch.adoption`).
+    `vrm.live.batch.adoption`). `gpus`: how many of the node's the batch system grants.
     """
     start = (sys.executable or "python3", os.path.abspath(program[0]), *program[1:])
     if reach == "local":
@@ -168,7 +168,7 @@ def command_line(host: str, reach: str, timeout: float, command: Sequence[str] =
     words = ("/bin/sh", "-c", _START, "sh", *start)
     way = WAYS[reach]
     if not way.shell:
-        return (*way.start(host, timeout), *words)
+        return (*way.start(host, timeout), *way.gpus(gpus), *words)
     if attach:
         words = ("/bin/sh", "-c", _ATTACH + _START, "sh", *attach, *start)
     before = (*command, host) if command else way.start(host, timeout)
@@ -402,8 +402,12 @@ class Agents:
         """The commands that start a program of Python (its file) on the other nodes, by their
         names: they go the ways of the agents."""
         return {node.host: command_line(node.host, node.reach, self.timeout, self._command,
-                                        (program,), self._attach)
+                                        (program,), self._attach, self._granted_gpus(node.host))
                 for node in self._nodes.values() if not node.local}
+
+    def _granted_gpus(self, host: str) -> int:
+        """How many GPUs of a node the batch system grants, as far as it says it."""
+        return int(self._devices.get(host, {}).get("count", 0))
 
     def drop(self, hosts: Iterable[str]) -> None:
         """Have nothing to do with these nodes any more."""
@@ -465,7 +469,7 @@ class Agents:
             words.append(json.dumps(self._devices[node.host], separators=(",", ":")))
         argv = command_line(node.host, node.reach, self.timeout, self._command,
                             (agent.__file__, str(SILENCE), *(words if any(words) else [])),
-                            self._attach)
+                            self._attach, self._granted_gpus(node.host))
         try:
             # A session of its own: a Ctrl-C at the terminal is for vrm alone.
             node.process = subprocess.Popen(

@@ -16,7 +16,7 @@ from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Settings
 from vrm.live.batch.adoption import Adoption
 from vrm.live.batch.allocation import attach_command, batch_job, batch_system, end_of, find_allocation
-from vrm.live.batch.base import AllocationError
+from vrm.live.batch.base import AllocationError, around
 from vrm.live.launch.base import Launcher, LaunchError, make_launcher
 from vrm.live.launch.visible import Visible
 from vrm.live.nodes import agent
@@ -228,7 +228,12 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
     watcher = NodeWatch(agents if watched else None, cluster, wished.topologies,
                         launcher.rank_variables, here, wished.gpus)
     room = make_room(settings, cluster, scheduler, declared(settings, wished.granted)[0])
-    visible = Visible({node.name: gpus_of_node(node, wished.gpus) for node in nodes}, list(settings.launcher.environment), not launcher.rank_variables)
+    batch = around(env)
+    visible = Visible(
+        {node.name: gpus_of_node(node, wished.gpus) for node in nodes},
+        list(settings.launcher.environment), not launcher.rank_variables,
+        {host: share.gpus for host, share in allocation.shares.items() if share.gpus},
+        batch.step_gpus if batch else lambda gpus: {})
     return Site(cluster, wished.emulated, scheduler, launcher, room,
                 batch_job(env, allocation.runs),
                 (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
