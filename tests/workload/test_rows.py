@@ -37,20 +37,20 @@ def asks(one: Submission) -> Dict[str, Any]:
 
 
 @pytest.mark.parametrize("asked, wanted", [
-    (dict(cores=4), dict(tasks=4)),
-    (dict(nodes=1, cores=4), dict(tasks=4, nodes=(1, 1))),
-    (dict(nodes=2, cores=5), dict(tasks=5, nodes=(2, 2), tasks_per_node=3)),
-    (dict(tasks=2, cores=8), dict(tasks=2, cores_per_task=4)),
-    (dict(nodes=2, cores=4, total={"memory": 8, "gpu": 3}),
-     dict(tasks=4, nodes=(2, 2), tasks_per_node=2, per_node=(("gpu", 2000), ("memory", 4 * GIB)))),
-    (dict(cores=4, total={"memory": 8, "gpu": 4}),
-     dict(tasks=4, per_task=(("gpu", 1000), ("memory", 2 * GIB)))),
-    (dict(cores=4, total={"memory": 8, "gpu": 1}),
-     dict(tasks=4, nodes=(1, 1), per_node=(("gpu", 1000), ("memory", 8 * GIB)))),
-    (dict(cores=4, per_task={"memory": 1}, per_node={"ssd": 1}, licences={"a": 2}),
-     dict(tasks=4, per_task=(("memory", GIB),), per_node=(("ssd", 1000),), licences=(("a", 2000),))),
-    (dict(nodes=9, cores=1), dict(tasks=9, nodes=(9, 9), tasks_per_node=1)),
-    (dict(nodes=9, tasks=2), dict(tasks=2, cores_per_task=4, nodes=(2, 2), tasks_per_node=1)),
+    ({"cores": 4}, {"tasks": 4}),
+    ({"nodes": 1, "cores": 4}, {"tasks": 4, "nodes": (1, 1)}),
+    ({"nodes": 2, "cores": 5}, {"tasks": 5, "nodes": (2, 2), "tasks_per_node": 3}),
+    ({"tasks": 2, "cores": 8}, {"tasks": 2, "cores_per_task": 4}),
+    ({"nodes": 2, "cores": 4, "total": {"memory": 8, "gpu": 3}},
+     {"tasks": 4, "nodes": (2, 2), "tasks_per_node": 2, "per_node": (("gpu", 2000), ("memory", 4 * GIB))}),
+    ({"cores": 4, "total": {"memory": 8, "gpu": 4}},
+     {"tasks": 4, "per_task": (("gpu", 1000), ("memory", 2 * GIB))}),
+    ({"cores": 4, "total": {"memory": 8, "gpu": 1}},
+     {"tasks": 4, "nodes": (1, 1), "per_node": (("gpu", 1000), ("memory", 8 * GIB))}),
+    ({"cores": 4, "per_task": {"memory": 1}, "per_node": {"ssd": 1}, "licences": {"a": 2}},
+     {"tasks": 4, "per_task": (("memory", GIB),), "per_node": (("ssd", 1000),), "licences": (("a", 2000),)}),
+    ({"nodes": 9, "cores": 1}, {"tasks": 9, "nodes": (9, 9), "tasks_per_node": 1}),
+    ({"nodes": 9, "tasks": 2}, {"tasks": 2, "cores_per_task": 4, "nodes": (2, 2), "tasks_per_node": 1}),
 ])
 def test_a_row_becomes_a_request(asked: Dict[str, Any], wanted: Dict[str, Any]) -> None:
     assert request_of(Asked(1, 0, 1, **asked)) == Request(**wanted)
@@ -82,20 +82,20 @@ def test_words_of_logs() -> None:
 def test_a_dump_of_sacct() -> None:
     workload, jobs = read("sacct.txt")
     assert sorted(jobs) == [1001, 1002, 1004, 1005, 1007, 1009]
-    assert asks(jobs[1001]) == dict(
-        tasks=8, per_node=(("gpu", 2000), ("memory", 32 * GIB)), nodes=(1, 1),
-        features=frozenset({"ib", "ssd"}))
+    assert asks(jobs[1001]) == {
+        "tasks": 8, "per_node": (("gpu", 2000), ("memory", 32 * GIB)), "nodes": (1, 1),
+        "features": frozenset({"ib", "ssd"})}
     one = jobs[1001].job
     assert (one.submit, one.walltime, jobs[1001].run, one.user, one.app, one.queue) == (
         0, 14400, 3600, "ann", "train_net.sh", "gpu")
-    assert asks(jobs[1002]) == dict(tasks=128, per_node=(("memory", 62.5 * GIB),), nodes=(4, 4),
-                                    tasks_per_node=32)
+    assert asks(jobs[1002]) == {"tasks": 128, "per_node": (("memory", 62.5 * GIB),), "nodes": (4, 4),
+                                    "tasks_per_node": 32}
     assert (jobs[1002].run, jobs[1002].job.walltime) == (91800, 172800)
-    assert asks(jobs[1004]) == dict(per_node=(("memory", 4 * GIB),), nodes=(1, 1))
-    assert asks(jobs[1005]) == dict(per_node=(("memory", 4 * GIB),), nodes=(1, 1),
-                                    licences=(("ansys", 2000),))
+    assert asks(jobs[1004]) == {"per_node": (("memory", 4 * GIB),), "nodes": (1, 1)}
+    assert asks(jobs[1005]) == {"per_node": (("memory", 4 * GIB),), "nodes": (1, 1),
+                                    "licences": (("ansys", 2000),)}
     assert jobs[1007].run == 1200 and jobs[1007].job.submit == 1200
-    assert asks(jobs[1009]) == dict(tasks=4, nodes=(2, 2), tasks_per_node=2)
+    assert asks(jobs[1009]) == {"tasks": 4, "nodes": (2, 2), "tasks_per_node": 2}
     assert workload.waited == {1001: 10, 1002: 1800, 1004: 0, 1005: 0, 1007: 300, 1009: 0}
     assert workload.unix_start == 1709280000
     assert workload.dirt == {
@@ -108,13 +108,13 @@ def test_a_dump_of_sacct() -> None:
 
 def test_a_dump_of_an_older_slurm() -> None:
     workload, jobs = read("sacct-old.txt")
-    assert asks(jobs[17]) == dict(tasks=8, nodes=(2, 2), tasks_per_node=4,
-                                  per_node=(("gpu", 1000), ("memory", 16000 << 20)))
-    assert asks(jobs[18]) == dict(tasks=8, nodes=(2, 2), tasks_per_node=4,
-                                  per_node=(("gpu", 2000), ("memory", 8 * GIB)))
+    assert asks(jobs[17]) == {"tasks": 8, "nodes": (2, 2), "tasks_per_node": 4,
+                                  "per_node": (("gpu", 1000), ("memory", 16000 << 20))}
+    assert asks(jobs[18]) == {"tasks": 8, "nodes": (2, 2), "tasks_per_node": 4,
+                                  "per_node": (("gpu", 2000), ("memory", 8 * GIB))}
     assert (jobs[18].run, jobs[18].job.walltime) == (90000, 90000)
     array = jobs[1 << 40]
-    assert asks(array) == dict(nodes=(1, 1), per_node=(("memory", int(2.5 * GIB)),))
+    assert asks(array) == {"nodes": (1, 1), "per_node": (("memory", int(2.5 * GIB)),)}
     assert array.job.walltime == 600
     assert read("sacct-old.txt", keep_estimates=True)[1][18].job.walltime == 86400
     assert not any("craynetwork" in reason for reason in workload.dirt)  # it asked for 0 of them
@@ -141,16 +141,16 @@ def test_a_log_of_pbs() -> None:
     workload, jobs = read("pbs.log")
     array = 1 << 40
     assert sorted(jobs) == [11, 12, 14, array]
-    assert asks(jobs[11]) == dict(
-        tasks=32, nodes=(2, 2), tasks_per_node=16, exclusive=True,
-        per_node=(("gpu", 2000), ("memory", 4 * GIB)))
+    assert asks(jobs[11]) == {
+        "tasks": 32, "nodes": (2, 2), "tasks_per_node": 16, "exclusive": True,
+        "per_node": (("gpu", 2000), ("memory", 4 * GIB))}
     one = jobs[11].job
     assert (one.submit, one.walltime, jobs[11].run, one.user, one.app, one.queue) == (
         0, 7200, 3600, "ann", "cfd", "workq")
-    assert asks(jobs[12]) == dict(tasks=3, nodes=(1, 1), per_node=(("memory", 1536 << 20),))
+    assert asks(jobs[12]) == {"tasks": 3, "nodes": (1, 1), "per_node": (("memory", 1536 << 20),)}
     assert (jobs[12].job.submit, jobs[12].run) == (100, 600)
-    assert asks(jobs[array]) == dict(tasks=5, nodes=(3, 3), tasks_per_node=2, per_node=(("mic", 667),))
-    assert asks(jobs[14]) == dict(tasks=4, nodes=(2, 2), tasks_per_node=2, per_node=(("gpu", 1000),))
+    assert asks(jobs[array]) == {"tasks": 5, "nodes": (3, 3), "tasks_per_node": 2, "per_node": (("mic", 667),)}
+    assert asks(jobs[14]) == {"tasks": 4, "nodes": (2, 2), "tasks_per_node": 2, "per_node": (("gpu", 1000),)}
     assert workload.waited[12] == 4700 and workload.unix_start == 1709280000
     assert workload.dirt == {"chunks that differ: taken as equal ones": 1, "dropped: never ran": 1,
                              "dropped: no record, or cut off": 2, "no requested time: run time instead": 1}
@@ -168,16 +168,16 @@ def test_a_record_that_is_not_understood_has_its_place(tmp_path: Path) -> None:
 
 def test_a_trace_of_eurora() -> None:
     workload, jobs = read("eurora.log")
-    assert asks(jobs[498605]) == dict(tasks=16, nodes=(1, 1),
-                                      per_node=(("gpu", 1000), ("memory", 4 * GIB)))
-    assert asks(jobs[498629]) == dict(tasks=32, nodes=(2, 2), tasks_per_node=16,
-                                      per_node=(("gpu", 2000), ("memory", GIB)))
+    assert asks(jobs[498605]) == {"tasks": 16, "nodes": (1, 1),
+                                      "per_node": (("gpu", 1000), ("memory", 4 * GIB))}
+    assert asks(jobs[498629]) == {"tasks": 32, "nodes": (2, 2), "tasks_per_node": 16,
+                                      "per_node": (("gpu", 2000), ("memory", GIB))}
     assert dict(jobs[498676].job.request.per_node) == {"memory": 12 * GIB, "mic": 1000}
     assert jobs[498676].job.walltime == 86400 and jobs[498605].run == 13088
     assert workload.waited[498605] == 17872
     assert workload.dirt == {"dropped: no job, or cut off": 1}
     units = read("eurora.log", Rules(units=True))[1]
-    assert asks(units[498629]) == dict(tasks=2, cores_per_task=16, per_task=(("gpu", 2000),))
+    assert asks(units[498629]) == {"tasks": 2, "cores_per_task": 16, "per_task": (("gpu", 2000),)}
 
 
 # --------------------------------------------------------------------------------------- CSV
@@ -195,12 +195,12 @@ def test_a_table_of_jobs(tmp_path: Path) -> None:
     path = tmp_path / "jobs"
     path.write_text(TABLE)
     workload, jobs = read(path)
-    assert asks(jobs[7]) == dict(tasks=32, nodes=(2, 2), tasks_per_node=16,
-                                 features=frozenset({"ib", "ssd"}),
-                                 per_node=(("gpu", 2000), ("memory", GIB)))
+    assert asks(jobs[7]) == {"tasks": 32, "nodes": (2, 2), "tasks_per_node": 16,
+                                 "features": frozenset({"ib", "ssd"}),
+                                 "per_node": (("gpu", 2000), ("memory", GIB))}
     assert (jobs[7].job.submit, jobs[7].run, jobs[7].job.walltime, jobs[7].job.queue) == (
         10, 10, 3600, "debug")
-    assert asks(jobs[9]) == dict(nodes=(1, 1), per_node=(("mic", 1000),))
+    assert asks(jobs[9]) == {"nodes": (1, 1), "per_node": (("mic", 1000),)}
     assert workload.dirt == {"dropped: never ran": 1}
     assert workload.waited == {7: 10, 9: 8}
     packed = tmp_path / "jobs.csv.gz"
@@ -208,7 +208,7 @@ def test_a_table_of_jobs(tmp_path: Path) -> None:
         out.write(TABLE.encode())
     assert list(read(packed)[1]) == list(jobs)
     plain = read(path, Rules())[1]  # a machine of which nothing is said
-    assert asks(plain[9]) == dict(nodes=(1, 1)) and dict(plain[7].job.request.per_node) == {"gpu": 2000}
+    assert asks(plain[9]) == {"nodes": (1, 1)} and dict(plain[7].job.request.per_node) == {"gpu": 2000}
     assert [one.submit for one in (each.job for each in read(
         path, Rules(load=2, memory=True))[1].values())] == [10, 11]
 

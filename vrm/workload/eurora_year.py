@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timezone
-from functools import lru_cache
+from functools import cache
 from statistics import NormalDist
 from typing import Dict, Iterable, List, Tuple
 
@@ -67,7 +67,7 @@ _HOURS = tuple((1.0 if hour // 24 < 5 else 0.4)
 """A working day from 7 to 21 h, quieter weekends."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def model() -> Model:
     """The model; 372,320 jobs."""
     begin, months = datetime(2014, 4, 1, tzinfo=timezone.utc), []
