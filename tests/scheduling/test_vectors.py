@@ -260,3 +260,29 @@ def test_tasks_are_spread(rooms: List[int], asked: Any, expected: Any) -> None:
 def test_requests_that_contradict_themselves(asked: Any, part: str) -> None:
     with pytest.raises(ValueError, match=part):
         Request.of(**asked)
+
+
+def test_a_request_that_found_no_room_finds_some_once_something_is_freed() -> None:
+    """Until then nobody looks again; another cluster, and a view of the future, are looked at."""
+    cluster = Cluster([Node("a", (4,), {"gpu": 2}), Node("b", (4,))])
+    policy = make_policy("pack", cluster)
+    first = Job(1, "x", 1, 10.0, resources={"gpu": 2})
+    second, third = (Job(number, "x", 1, 10.0, resources={"gpu": 1}) for number in (2, 3))
+    placement = policy.place(first, cluster)
+    assert placement is not None
+    cluster.book(first, placement, 0.0)
+    assert policy.place(second, cluster) is None and policy.place(third, cluster) is None
+    later = cluster.what_if()
+    later.give(first, placement)
+    assert policy.place(second, later) is not None and policy.place(second, cluster) is None
+    other = cluster.copy()
+    other.release(1)
+    assert policy.copy().place(second, other) is not None and policy.place(second, cluster) is None
+    cluster.release(1)
+    found = policy.place(second, cluster)
+    assert found is not None and list(found.nodes) == [0]
+    cluster.book(second, found, 1.0)
+    cluster.set_up(0, False)
+    assert policy.place(third, cluster) is None
+    cluster.set_up(0, True)
+    assert policy.place(third, cluster) is not None

@@ -223,7 +223,8 @@ class Cluster(Pool):
 
     `held` are the devices that jobs have, `all_licences` those of the run, taken or not.
     `generation` counts the changes, so that answers derived from the state can be kept until
-    it changes. Whoever keeps a plan of the future may append itself to `watchers`.
+    it changes; `freed` those after which there may be more room. Whoever keeps a plan of the
+    future may append itself to `watchers`.
     """
 
     def __init__(self, nodes: Iterable[Node], licences: Optional[Mapping[str, float]] = None
@@ -232,7 +233,7 @@ class Cluster(Pool):
         if not self.nodes:
             raise ValueError("a cluster needs at least one node")
         self.all_licences = dict(self.licences)
-        self.generation = 0
+        self.generation = self.freed = 0
         self.watchers: List[Watcher] = []
         self.bookings: Dict[int, Booking] = {}
         self.held: devices.Held = {}
@@ -264,7 +265,7 @@ class Cluster(Pool):
         self._copy_to(twin)
         twin.tenants = {load: list(lanes) for load, lanes in self.tenants.items()}
         twin.all_licences = self.all_licences
-        twin.generation = self.generation
+        twin.generation, twin.freed = self.generation, self.freed
         twin.watchers = []
         twin.bookings = dict(self.bookings)
         twin.held = {place: set(indices) for place, indices in self.held.items()}
@@ -361,6 +362,7 @@ class Cluster(Pool):
             devices.free(self.held, placement.devices)
             self._change_amounts(job, placement, +1)
         self.generation += 1
+        self.freed += 1
         for watcher in self.watchers:
             watcher.released(booking)
         return booking
@@ -385,6 +387,7 @@ class Cluster(Pool):
         self._down_cores = self._down_cores & ~cores if up else self._down_cores | cores
         self._empties = self._free = -1
         self.generation += 1
+        self.freed += 1
         for watcher in self.watchers:
             watcher.nodes_changed()
 

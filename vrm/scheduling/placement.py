@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from typing import (Any, Callable, Dict, Hashable, Iterable, Iterator, List, Mapping, NamedTuple,
-                    Optional, Sequence, Tuple)
+                    Optional, Sequence, Set, Tuple)
 
 from vrm.model import bits
 from vrm.model.amounts import base, people, said
@@ -519,6 +519,11 @@ class CorePolicy:
         classes = self._machine.classes
         same = self._first_fit and len({each.node.sockets for each in classes}) == 1
         self._node_cores = nodes[0].cores if same else 0
+        # Requests that found no room on a cluster find none until something is freed there. Orders of
+        # users are asked again: they may leave nodes out.
+        self._keeps = self._any_core and type(order).__module__ == FirstFit.__module__
+        self._refused: Set[Request] = set()
+        self._refused_on: Tuple[Optional[Pool], int] = (None, -1)
 
     @property
     def follower(self) -> Optional[Follower]:
@@ -594,10 +599,24 @@ class CorePolicy:
             chosen = _cores(job.procs, job.cores, view.free_cores, view.layout.sockets()) \
                 if job.cores > 1 else bits.lowest(view.free_cores, job.procs)
         else:
+            known = self._found_none(view)
+            if job.request in known:
+                return None
             chosen = self._by_node(job, view) if view.has_licences(job) else 0
+            if not chosen:
+                known.add(job.request)
         if not chosen:
             return None
         return CorePlacement(view.layout, chosen, job.procs, job.cores)
+
+    def _found_none(self, view: Pool) -> Set[Request]:
+        """The requests of which it is known that they do not fit; what is added is kept where it may be
+        (a view of the future is another one each time)."""
+        if not self._keeps or not isinstance(view, Cluster):
+            return set()
+        if self._refused_on[0] is not view or self._refused_on[1] != view.freed:
+            self._refused, self._refused_on = set(), (view, view.freed)
+        return self._refused
 
     def _by_node(self, job: Job, view: Pool) -> int:
         """The cores for all ranks, node after node in the order; 0 when there are not so many."""
