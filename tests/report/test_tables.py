@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from vrm.model import Cluster, Heatmap, Job
 from vrm.report import tables
+from vrm.results.state import JOB
 from vrm.report.tables import queue_json, queue_table, state_json, state_table, watch
 from vrm.scheduling import make_policy
 
@@ -361,13 +362,13 @@ def test_queue_json():
         "scheduling": {"algorithm": "WFP3", "backfilling": "easy", "policy": "strip"},
         "ended": {"completed": 3, "failed": 1, "timeout": 0, "cancelled": 0, "refused": 2}}
     assert [job["id"] for job in jobs] == [0, 1, 2, 3]
-    assert jobs[0] == {"id": 0, "app": "ft.B.x", "procs": 6, "state": "running",
+    assert jobs[0] == {**JOB, "devices": "", "id": 0, "app": "ft.B.x", "procs": 6, "state": "running",
                        "submit": NOW - 32, "estimate": 60, "exclusive": False, "start": NOW - 27,
                        "remaining": 33, "expected_start": None, "nodes": ["n0"],
                        "priority": 0, "held": False, "after": "", "late": False, "lacks": "",
                        "name": "", "args": "", "dir": "", "index": None, "why": "",
                            "cores": 1, "retries": 0}
-    assert jobs[2] == {"id": 2, "app": "mg.B.x", "procs": 8, "state": "queued",
+    assert jobs[2] == {**JOB, "devices": "", "id": 2, "app": "mg.B.x", "procs": 8, "state": "queued",
                        "submit": NOW - 10, "estimate": 10, "exclusive": False, "start": None,
                        "remaining": 10, "expected_start": NOW + 33, "nodes": [],
                        "priority": 0, "held": False, "after": "", "late": False, "lacks": "",

@@ -23,6 +23,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NoRet
 from prettytable import PrettyTable
 
 from vrm.model.node import Socket
+from vrm.report import holdings
 from vrm.results.state import JOB, REQUIRED, Snapshot, current, label
 from vrm.system.text import printable
 
@@ -252,12 +253,27 @@ def state_table(snapshot: Snapshot, now: Optional[float] = None,
                  *[""] * (most - len(socket.slots))]
                 for start, (_, _, socket) in zip(left, sockets)]
         if width is None or width_of(names, rows) <= width:
-            return "\n".join([*head.lines(snapshot, width), table_text(names, rows)])
+            return "\n".join([*head.lines(snapshot, width), table_text(names, rows),
+                              *_besides(snapshot, apps)])
     names[4:] = ["Cores"]
     room = max(20, width - width_of(names[:4], left) - 3)
     rows = [[*start, _wrapped(_runs(socket.slots, apps), room)]
             for start, (_, _, socket) in zip(left, sockets)]
-    return "\n".join([*head.lines(snapshot, width), table_text(names, rows)])
+    return "\n".join([*head.lines(snapshot, width), table_text(names, rows), *_besides(snapshot, apps)])
+
+
+def _besides(snapshot: Snapshot, apps: Mapping[int, str]) -> List[str]:
+    """What nodes have besides cores, and the run's licences; nothing where nobody need know."""
+    if not holdings.worth_telling(snapshot):
+        return []
+    held = holdings.held(snapshot["jobs"])
+    alike = _groups([{**node, "sockets": [holdings.gpus(node, held), node.get("resources"),
+                                          node.get("features")]} for node in snapshot["nodes"]])
+    names, rows = holdings.rows([group[0] for group in alike], held, apps)
+    for group, row in zip(alike, rows):
+        row[0] = shown(group[0]["name"]) + f"-{shown(group[-1]['name'])}" * bool(group[1:])
+    line = holdings.licences_line(snapshot)
+    return ["", table_text(names, [[shown(cell) for cell in row] for row in rows])] + [line] * bool(line)
 
 
 def _sockets(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Tuple[str, bool, Socket]]:
@@ -360,7 +376,7 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
     `emulated`, `scheduling` (`algorithm`, `backfilling`, `policy`) and `ended` (number of jobs by how they ended).
     Here `jobs`, in the order of the table: `id`, `app`, `procs`, `state` (running or queued),
     `submit`, `estimate`, `exclusive`, `start` (null while queued), `remaining` (below 0: past its
-    estimate), `expected_start` (null without a reservation), `nodes` (empty while queued),
+    estimate), `expected_start` (null without a reservation), `nodes` and `devices` (as in jobs.csv; both empty while queued),
     `cores` (of each rank), `name`, `priority`, `retries` (how often it may be tried again), `args`
     (as a shell would quote them), `dir` (empty: the run's), `index` (in an array, else null), `why`
     (why it waits, for people), `expected` (how long it was expected to run when it came; null: as
@@ -378,6 +394,7 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
         "remaining": remaining(job, now),
         "expected_start": job.get("expected_start"),
         "nodes": list(job.get("nodes", ())),
+        "devices": job.get("devices", ""),
         **{key: job[key] for key in JOB},
     } for job in [*running, *head.queued]]}
 
@@ -387,7 +404,9 @@ def state_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
 
     The common keys are those of `queue_json`. Here `nodes`: `name`, `up` and `sockets`, each with
     `socket` (its number), `taken`, `status` (Empty, Full, Slots or Down) and for every core
-    `jobs` (the id, or null) and `apps` (the application, or null).
+    `jobs` (the id, or null) and `apps` (the application, or null). Where there are such: `gpus`
+    (each with its `index` and `job`), `resources` (what is free and what there is, by name) and
+    `features`; beside the nodes `licences`.
     """
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now)
@@ -398,10 +417,15 @@ def state_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
                 "status": socket.status if up else "Down", "jobs": list(socket.slots),
                 "apps": [apps.get(job) if job is not None else None for job in socket.slots]}
 
-    return {**_common(snapshot, head), "nodes": [{
+    held = holdings.held(head.running)
+    more = {"licences": snapshot["licences"]} if snapshot.get("licences") else {}
+    return {**_common(snapshot, head), **more, "nodes": [{
         "name": node["name"], "up": node["up"],
         "sockets": [socket_json(node["up"], Socket(number, slots))
                     for number, slots in enumerate(node["sockets"])],
+        **{name: node[name] for name in ("resources", "features") if node.get(name)},
+        **{name: [{"index": index, "job": job} for index, job in found]
+           for name, found in [("gpus", holdings.gpus(node, held))] if found},
     } for node in snapshot["nodes"]]}
 
 

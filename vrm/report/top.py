@@ -17,6 +17,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
+from vrm.report import holdings
 from vrm.report.tables import STALE_AFTER, ago, clock, duration, follows, geometry, remaining, shown
 from vrm.results.jobs import seconds_of
 from vrm.results.places import fold_nodes
@@ -372,7 +373,9 @@ def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: f
     if room - headings - some - 1 < _FEWEST:  # jobs come before nodes
         some = 0
     for_nodes = {"none": 0, "some": some, "all": room - headings - 3}[view.nodes]
-    nodes = _nodes(snapshot["nodes"], width, for_nodes, selected, glyphs)
+    held = holdings.held(snapshot["jobs"])
+    nodes = _nodes([{**node, "gpus": [job for _, job in holdings.gpus(node, held)]}
+                    for node in snapshot["nodes"]], width, for_nodes, selected, glyphs)
     shares = _shares(room - headings - len(nodes), (
         len(running), len(waiting), len(ends) if headings == 3 else 0),
         first=int(place is not None and place >= len(running)))
@@ -427,7 +430,8 @@ def _help(width: int, glyphs: Glyphs) -> List[Line]:
         lines += [[(f"  {key if not at else '':<15} ", "bold"), (part, "plain")]
                   for at, part in enumerate(parts)]
     marks = ("A letter on a core is a job: the one that is in front of it in the list; "
-             f"{glyphs.free} is a free core. Two letters on a node are two jobs that share it.")
+             f"{glyphs.free} is a free core. Two letters on a node are two jobs that share it. "
+             "Behind GPU are the node's GPUs in the order of their indices.")
     lines += [[], [("Picture", "heading")],
               *([(f"  {part}", "plain")] for part in textwrap.wrap(marks, max(10, width - 4)))]
     return lines
@@ -458,6 +462,9 @@ def _foot(snapshot: Optional[Snapshot], view: View, status: Span, width: int) ->
 # ---------------------------------------------------------------------------------- the nodes
 
 
+_GPUS = "GPU "
+
+
 @dataclass(frozen=True)
 class _Cell:
     """Nodes with the same jobs on the same cores, as they are drawn."""
@@ -465,6 +472,7 @@ class _Cell:
     label: str
     marks: List[List[Optional[int]]]  # by socket
     up: bool
+    gpus: List[Optional[int]]  # who has each
 
 
 def _nodes(nodes: Sequence[Mapping[str, Any]], width: int, rows: int, selected: Optional[int],
@@ -495,19 +503,20 @@ def _cells(nodes: Sequence[Mapping[str, Any]], fold: bool) -> List[_Cell]:
     for node in nodes:
         before = groups[-1][-1] if groups else None
         if (fold and before is not None and node["up"] == before["up"]
-                and node["sockets"] == before["sockets"] and follows(node["name"], before["name"])):
+                and node["sockets"] == before["sockets"] and node["gpus"] == before["gpus"]
+                and follows(node["name"], before["name"])):
             groups[-1].append(node)
         else:
             groups.append([node])
     return [_Cell(shown(group[0]["name"]) + (f"-{shown(group[-1]['name'])}" if group[1:] else ""),
-                  group[0]["sockets"], group[0]["up"]) for group in groups]
+                  group[0]["sockets"], group[0]["up"], group[0]["gpus"]) for group in groups]
 
 
 def _measures(cells: Sequence[_Cell], width: int, scale: int) -> Tuple[int, int, int]:
     """Columns of the longest label and of the widest node, and how many stand side by side."""
     label = min(max(columns(cell.label) for cell in cells), max(4, width // 2))
     marks = max(4, max(sum(math.ceil(len(slots) / scale) + 1 for slots in cell.marks) - 1
-                       for cell in cells))
+                       + (len(_GPUS) + 1 + len(cell.gpus)) * bool(cell.gpus) for cell in cells))
     return label, marks, max(1, (width + 3) // (label + 1 + marks + 3))
 
 
@@ -536,11 +545,12 @@ def _marks(cell: _Cell, scale: int, width: int, selected: Optional[int],
         return [(_padded("down", width, glyphs), "bad")]
     line: Line = []
     used = 0
-    for number, slots in enumerate(cell.marks):
-        if number:
-            line.append((glyphs.divider, "dim"))
-        seen = [_most(slots[at:at + scale]) for at in range(0, len(slots), scale)]
-        used += len(seen) + bool(number)
+    parts = [[_most(slots[at:at + scale]) for at in range(0, len(slots), scale)]
+             for slots in cell.marks] + [cell.gpus] * bool(cell.gpus)
+    for number, seen in enumerate(parts):
+        before = glyphs.divider * bool(number) + _GPUS * (number == len(cell.marks))
+        line += [(before, "dim")] * bool(number)
+        used += len(seen) + len(before)
         for job, run in groupby(seen):
             count = len(list(run))
             if job is None:

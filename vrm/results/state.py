@@ -32,7 +32,8 @@ def parsed(data: bytes, keys: Collection[str] = ()) -> Snapshot:
         found = json.loads(data)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    wrong = shapes.fault(found, {key: _ALL[key] for key in keys or _ALL}, _ALL)
+    wrong = shapes.fault(found, {key: _ALL[key] for key in keys or _ALL},
+                         {**_ALL, "licences": _amounts})
     if wrong:
         raise ValueError(wrong)
     return found
@@ -103,6 +104,12 @@ def _job(value: Any) -> bool:
         value, {**_JOB, **(_RUNNING if running else {})}, _JOB_MAY)
 
 
+def _amounts(value: Any) -> bool:
+    """What is free and what there is, by name."""
+    return mapping(value) and all(map(line, value)) and all(
+        list_of(number)(each) and len(each) == 2 for each in value.values())
+
+
 _SHOWN: Mapping[str, Check] = {each.shown: each.kind.plain_sound for each in TABLE if each.shown}
 _JOB: Mapping[str, Check] = {
     **{key: _SHOWN[key] for key in REQUIRED}, "submit": number,
@@ -110,14 +117,16 @@ _JOB: Mapping[str, Check] = {
 _RUNNING: Mapping[str, Check] = {"start": number, "expected_end": number, "nodes": list_of(line)}
 _JOB_MAY: Mapping[str, Check] = {
     **_SHOWN, "id": count, "ids": _ranges, "indices": _ranges, "binding": line, "held": flag,
-    "late": flag, "lacks": line, "after": _after, "why": line, "expected_start": number}
+    "late": flag, "lacks": line, "after": _after, "why": line, "expected_start": number, "devices": line}
 _ALL: Mapping[str, Check] = {
     "format": count, "time": number, "emulated": flag,
     "manager": _sound({"host": line, "pid": count, "start": number, "phase": line}, {}),
     "scheduling": _sound(*checks()),
     "allocation": _sound({"end": maybe(number)}, {}),
     "nodes": list_of(_sound({"name": line, "sockets": list_of(list_of(maybe(count)))},
-                            {"up": flag})),
+                            {"up": flag, "resources": _amounts, "features": list_of(line),
+                             "devices": lambda value: mapping(value) and all(map(line, value))
+                             and all(map(list_of(count), value.values()))})),
     "jobs": list_of(_job),
     "ended": lambda value: mapping(value) and all(map(count, value.values())) and all(
         map(line, value))}

@@ -54,12 +54,15 @@ def snapshot(now: float, settings: Settings, scheduler: Scheduler, state: State,
 
 def _more(cluster: Cluster, number: int) -> Dict[str, Any]:
     """What a node has besides cores: of each resource what is left and what there is, in pieces (of
-    memory GiB); features."""
+    memory GiB); the indices of its devices; features."""
     node = cluster.nodes[number]
     found: Dict[str, Any] = {}
     if node.resources:
         found["resources"] = {name: [people(name, cluster.left[name][number]), amount]
                               for name, amount in node.resources.items()}
+    if node.devices:
+        found["devices"] = {name: [each.index for each in listed]
+                            for name, listed in node.devices.items()}
     if node.features:
         found["features"] = sorted(node.features)
     return found

@@ -1,0 +1,103 @@
+"""What nodes have besides cores, and who holds it, in `vrm -i state`, as JSON, and in `vrm top`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List
+
+import pytest
+
+from vrm.report import holdings
+from vrm.report.tables import state_json, state_table
+from vrm.report.top import ASCII, plain_text, render
+from vrm.results.state import parsed
+
+NOW = 1_795_000_000.0
+
+
+def job(number: int, app: str, nodes: List[str], devices: str = "") -> Dict[str, Any]:
+    return {"id": number, "app": app, "procs": 1, "state": "running", "submit": NOW - 20, "estimate": 60,
+            "exclusive": False, "start": NOW - 10, "expected_end": NOW + 50, "nodes": nodes,
+            "binding": "ok", **({"devices": devices} if devices else {})}
+
+
+def snapshot(**more: Any) -> Dict[str, Any]:
+    """Two nodes with GPUs, of which one gives only two of its four, and two without."""
+    return {
+        "format": 2, "time": NOW - 1, "emulated": False,
+        "manager": {"host": "n0", "pid": 7, "start": NOW - 60, "phase": "running"},
+        "scheduling": {"algorithm": "FCFS", "backfilling": "easy", "policy": "pack"},
+        "allocation": {"end": None},
+        "nodes": [
+            {"name": "n0", "up": True, "sockets": [[0, None], [1, None]],
+             "resources": {"memory": [46, 62], "gpu": [0, 2]}, "devices": {"gpu": [0, 1]}},
+            {"name": "n1", "up": True, "sockets": [[0, None], [None, None]],
+             "resources": {"memory": [46, 62], "gpu": [1, 2]}, "devices": {"gpu": [2, 3]}},
+            {"name": "n2", "up": True, "sockets": [[None, None], [None, None]],
+             "resources": {"memory": [62, 62], "ssd": [1, 2]}, "features": ["ib"]},
+            {"name": "n3", "up": False, "sockets": [[None, None], [None, None]],
+             "resources": {"memory": [62, 62]}}],
+        "jobs": [job(0, "train.x", ["n0", "n1"], "n0:gpu/1;n1:gpu/3"), job(1, "solve.x", ["n0"], "n0:gpu/0")],
+        "ended": {"completed": 0}, "licences": {"ansys": [3, 4]}, **more}
+
+
+def test_the_table_names_the_job_on_each_gpu() -> None:
+    lines = [line.rstrip() for line in state_table(snapshot(), NOW).splitlines()]
+    table = lines[lines.index("") + 1:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table if "|" in line]
+    assert cells == [
+        ["Node", "Memory", "Ssd", "GPU 0", "GPU 1", "Features"],
+        ["n0", "46/62 GiB", "", "solve.x (1)", "train.x (0)", ""],
+        ["n1", "46/62 GiB", "", "2: .", "3: train.x (0)", ""],
+        ["n2", "62/62 GiB", "1/2", "", "", "ib"],
+        ["n3", "62/62 GiB", "", "", "", ""]]
+    assert lines[-1] == "Licences free: ansys 3 of 4"
+
+
+def test_where_nobody_asks_for_more_than_cores_there_is_no_such_table() -> None:
+    plain = snapshot(licences={}, jobs=[])
+    for node in plain["nodes"]:
+        node.update(resources={"memory": [62, 62]}, features=[], devices={})
+    assert "GiB" not in state_table(plain, NOW)
+    plain["nodes"][0]["resources"] = {"memory": [30, 62]}
+    assert "30/62 GiB" in state_table(plain, NOW)
+
+
+def test_neighbours_that_are_alike_share_a_line_in_a_large_cluster() -> None:
+    node = {"up": True, "sockets": [[None]], "resources": {"memory": [62, 62], "gpu": [1, 1]}}
+    many = snapshot(jobs=[], licences={}, nodes=[{"name": f"n{i}", **node} for i in range(300)])
+    assert state_table(many, NOW).count("62/62 GiB") == 1 and "n0-n299" in state_table(many, NOW)
+
+
+def test_the_same_as_json() -> None:
+    found = state_json(snapshot(), NOW)
+    assert json.loads(json.dumps(found)) == found
+    assert found["licences"] == {"ansys": [3, 4]}
+    assert found["nodes"][0]["gpus"] == [{"index": 0, "job": 1}, {"index": 1, "job": 0}]
+    assert found["nodes"][1]["gpus"] == [{"index": 2, "job": None}, {"index": 3, "job": 0}]
+    assert found["nodes"][2]["resources"] == {"memory": [62, 62], "ssd": [1, 2]}
+    assert found["nodes"][2]["features"] == ["ib"] and "gpus" not in found["nodes"][2]
+
+
+def test_top_shows_gpus_behind_the_cores() -> None:
+    text = plain_text(render(snapshot(), [], (100, 24), NOW, glyphs=ASCII))
+    assert "n0 a.|b.|GPU ba" in text and "n1 a.|..|GPU .a" in text, text
+    assert "n2 ..|.." in text and "GPU .." not in text
+
+
+@pytest.mark.parametrize("text, wanted", [
+    ("", {}), ("n0:gpu/0", {"n0": {"gpu": (0,)}}),
+    ("n0:gpu/0,2;n1:gpu/1+mic/0", {"n0": {"gpu": (0, 2)}, "n1": {"gpu": (1,), "mic": (0,)}}),
+    ("nonsense", {}), ("n0:gpu/x", {}), (";;", {})])
+def test_texts_of_devices(text: str, wanted: Dict[str, Any]) -> None:
+    assert holdings.parse_devices(text) == wanted
+
+
+@pytest.mark.parametrize("key, value", [
+    ("resources", {"gpu": [1]}), ("resources", {"gpu": "2"}), ("resources", [1, 2]),
+    ("devices", {"gpu": ["a"]}), ("features", "ib")])
+def test_a_state_file_with_nonsense_is_none(key: str, value: Any) -> None:
+    wrong = snapshot()
+    wrong["nodes"][0][key] = value
+    with pytest.raises(ValueError):
+        parsed(json.dumps(wrong).encode())

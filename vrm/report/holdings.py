@@ -1,0 +1,80 @@
+"""What nodes have besides cores, and who holds it: GPUs by index, memory and other amounts, licences; by
+the state file.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+GPU, MEMORY = "gpu", "memory"
+
+Node = Mapping[str, Any]
+Held = Dict[Tuple[str, str, int], int]
+"""The job that holds a device, by node, resource and index."""
+
+
+def parse_devices(text: str) -> Dict[str, Dict[str, Tuple[int, ...]]]:
+    """The devices of a job by node and resource, of a text such as `n0:gpu/0,2;n1:gpu/1+mic/0`; what is
+    no such text has none."""
+    found: Dict[str, Dict[str, Tuple[int, ...]]] = {}
+    for part in text.split(";"):
+        node, _, rest = part.rpartition(":")
+        for each in rest.split("+"):
+            name, _, indices = each.partition("/")
+            if node and indices.replace(",", "").isdigit():
+                found.setdefault(node, {})[name] = tuple(
+                    int(index) for index in indices.split(",") if index)
+    return found
+
+
+def held(jobs: Iterable[Mapping[str, Any]]) -> Held:
+    """Who holds which device."""
+    return {(node, name, index): job["id"] for job in jobs if job.get("devices")
+            for node, here in parse_devices(job["devices"]).items()
+            for name, indices in here.items() for index in indices}
+
+
+def gpus(node: Node, holders: Held) -> List[Tuple[int, Optional[int]]]:
+    """The GPUs of a node by index, and the job that holds each."""
+    _, there = node.get("resources", {}).get(GPU, (0, 0))
+    indices = node.get("devices", {}).get(GPU, range(int(there)))
+    return [(index, holders.get((node["name"], GPU, index))) for index in indices]
+
+
+def worth_telling(snapshot: Mapping[str, Any]) -> bool:
+    """Whether there is something besides cores that somebody may want to know: all nodes have memory,
+    and that nobody asks for is nobody's concern."""
+    return bool(snapshot.get("licences")) or any(
+        node.get("features") or any(name != MEMORY or left != there
+                                    for name, (left, there) in node.get("resources", {}).items())
+        for node in snapshot["nodes"])
+
+
+def rows(nodes: Sequence[Node], holders: Held, apps: Mapping[int, str]
+         ) -> Tuple[List[str], List[List[str]]]:
+    """The columns and lines of a table of what nodes have besides cores: what is free of it, and the
+    application on each GPU (`.`: free). Neighbours that say the same share a line."""
+    resources = sorted({name for node in nodes for name in node.get("resources", {}) if name != GPU},
+                       key=lambda name: (name != MEMORY, name))
+    most = max((len(gpus(node, holders)) for node in nodes), default=0)
+    features = any(node.get("features") for node in nodes)
+    names = ["Node", *(name.capitalize() for name in resources),
+             *(f"GPU {number}" for number in range(most)), *["Features"] * features]
+    lines: List[List[str]] = []
+    for node in nodes:
+        amounts = [f"{left:g}/{there:g}" + " GiB" * (name == MEMORY) if there else "" for name, (
+            left, there) in ((name, node.get("resources", {}).get(name, (0, 0))) for name in resources)]
+        on = []
+        for place, (index, job) in enumerate(gpus(node, holders)):
+            called = "." if job is None else f"{apps.get(job, '?')} ({job})"
+            on.append(called if index == place else f"{index}: {called}")
+        lines.append([node["name"], *amounts, *on, *[""] * (most - len(on)),
+                      *[", ".join(node.get("features", ()))] * features])
+    return names, lines
+
+
+def licences_line(snapshot: Mapping[str, Any]) -> str:
+    """`Licences free: ansys 2 of 4`; empty where there are none."""
+    found = [f"{name} {left:g} of {there:g}"
+             for name, (left, there) in snapshot.get("licences", {}).items()]
+    return f"Licences free: {', '.join(found)}" if found else ""
