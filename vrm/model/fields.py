@@ -530,6 +530,7 @@ TABLE: List[Field] = [
     Field("", TEXT, "", RESULT, "devices", "", column="devices", form=4),
     Field("", EXPECTED, "", JOB, "believed", record="expected", shown="expected",
           column="expected", form=4),
+    Field("", TEXT, "", RESULT, "memory_peak", "", column="memory_peak", form=4),
 ]
 
 

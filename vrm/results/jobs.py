@@ -51,7 +51,8 @@ class JobRow:
     `exit_code` is what a shell would show (128 + signal). `nodes` and `cores` are in the forms of
     `PlacementText`; `binding` is ok, mismatch, unchecked or unbound.
 
-    Behind these are `devices` (in the form of `PlacementText`) and the fields of the job, those of MORE
+    Behind these are `devices` (in the form of `PlacementText`), `memory_peak` (the most memory that was seen in
+    use on a node, as `106M`; of live jobs that asked for memory) and the fields of the job, those of MORE
     in their plain form: `name`, `args` (as a
     shell would quote them), `dir` (empty: the run's own), `index` (in an array, else None) and so on.
     A simulation's file has columns for them where its workload says something of them.

@@ -53,6 +53,7 @@ def test_a_job_that_takes_too_much_is_warned_of_once(memory: Site) -> None:
     said = memory.finish(process)
     assert process.returncode == 0 and said.count("of memory") == 1
     assert memory.statuses() == {0: "completed", 1: "completed"}
+    assert all(re.fullmatch(r"1\d\dM", row.memory_peak) for row in memory.rows().values())
 
 
 def test_a_job_that_takes_too_much_is_ended_where_that_is_wished(memory: Site) -> None:
@@ -100,4 +101,4 @@ def test_a_job_that_asks_for_more_than_there_is_is_refused(memory: Site) -> None
     memory.run("--once")
     rows = memory.rows()
     assert rows[0].status == "refused" and "memory" in rows[0].reason
-    assert rows[1].status == "completed"
+    assert rows[1].status == "completed" and rows[1].memory_peak == ""

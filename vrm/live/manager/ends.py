@@ -16,6 +16,7 @@ from vrm.live.manager.verdict import HOLD, shell_code, verdict
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.spawn.spawner import ExitStatus
 from vrm.model import Booking, Job, JobState
+from vrm.model.amounts import MEMORY
 from vrm.run.again import waits_again
 from vrm.run.book import Dropped
 from vrm.system.processes import SessionEnd
@@ -129,6 +130,9 @@ class Ends:
                           None if running.away or clean else running.session,
                           running.marker.started if running.marker else None,
                           (status.start, status.end) if status else None, running.former)
+        if any(name == MEMORY for name, _ in (*job.request.per_task, *job.request.per_node)):
+            # A process alone may have had more than was seen of all together.
+            outcome.memory = max(running.memory, status.maxrss if status else 0)
         if state is JobState.COMPLETED and self.beyond(running):
             self.lingering.append((desk.now + LINGER, running.booking))
             outcome.session = None

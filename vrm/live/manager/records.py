@@ -50,6 +50,7 @@ class Outcome:
     ran: Optional[Tuple[float, float]] = None  # start and end of mpirun, as its supervisor saw them
     cluster: Optional[Cluster] = None    # on which it ran, where that is not the present one
     details: Details = PLAIN
+    memory: int = 0                      # the most bytes on a node, of one that was followed
 
 
 class Records:
@@ -164,7 +165,8 @@ class Records:
             cores=text.cores(placed) if placed else "",
             binding=binding, reason=outcome.reason,
             **{**fields_of(job, outcome.details),
-               "devices": text.devices(placed) if placed else ""})
+               "devices": text.devices(placed) if placed else "",
+               "memory_peak": f"{math.ceil(outcome.memory / 2**20)}M" if outcome.memory else ""})
 
     def tell_start(self, start: Start) -> None:
         """Report that a job was started: where its cores are, or its nodes when these are more than
