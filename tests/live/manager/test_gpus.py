@@ -7,6 +7,7 @@ Files stand for GPUs (VRM_DEVICES). Everything else is real.
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -22,6 +23,7 @@ from conftest import Site, wait_until
 from testbed import Testbed, missing
 
 from vrm.live.launch.openmpi import strip_prefix
+from vrm.live.nodes.topology import read_topology
 from vrm.model import Node
 from vrm.model.amounts import GPU, MEMORY
 from vrm.model.machine import Machine
@@ -511,3 +513,53 @@ def test_what_slurm_grants_is_used(slurm: Testbed, tmp_path: Path, kind: str, op
     for job, row in rows.items():
         for task in seen(lab.log, row).values():
             assert len(task.gpus or ()) == (wishes[job].gpus_per_task or wishes[job].gpus_per_node)
+
+
+# ---------------------------------------------------------------------- two vrm on one machine
+
+
+@pytest.mark.mpi
+def test_two_vrm_on_a_node_share_no_gpu(site: Site, tmp_path: Path) -> None:
+    """Two batch jobs were granted one each, and not which; a third finds none left."""
+    if read_topology().synthetic:
+        pytest.skip("nothing is claimed on a machine that is made up")
+    sites = [site, Site(tmp_path / "second"), Site(tmp_path / "third")]
+    devices = tmp_path / "gpus"
+    devices.mkdir()
+    for number in range(2):
+        (devices / f"nvidia{number}").touch()
+    (tmp_path / "nodes").write_text(f"{os.uname().nodename}\n")
+    qstat = tmp_path / "bin/qstat"
+    qstat.parent.mkdir()
+    cores = read_topology().cores
+    qstat.write_text(f"#!/bin/sh\necho 'Job Id: '$2\necho '    exec_vnode = "
+                     f"({os.uname().nodename}:ncpus={cores}:ngpus=1:mem=1048576kb)'\n")
+    qstat.chmod(0o755)
+    path = f"{qstat.parent}:{os.environ['PATH']}"
+    try:
+        for number, each in enumerate(sites):
+            each.config(Nodes="auto", Sockets="auto", Cores="auto", Launcher={"Kind": "direct"},
+                        Allocation={"Policy": "pack"})
+            each.program("show.x", SHOW)
+            each.lines(f"show.x 1 60 0 args='0.05 {tmp_path}/go' gpus_per_task=1")
+            process = each.start("--once", PBS_NODEFILE=str(tmp_path / "nodes"), PBS_CONF_FILE="/none",
+                                 PBS_JOBID=f"{number}.login", VRM_DEVICES=str(devices), PATH=path)
+            if number < 2:
+                output = each.log / "show.x.0.o"
+                wait_until(lambda: output.exists() and output.read_text(), "it runs")  # noqa: B023
+                assert f" sees {number} cpus" in output.read_text()
+                state = each.state()
+                assert state is not None and state["nodes"][0]["resources"] == {
+                    GPU: [0, 1], MEMORY: [1, 1]}
+            else:
+                said = each.finish(process)
+                assert "nvidia0, nvidia1 are held by another vrm on this node, and left out" in said
+                assert each.statuses() == {0: "refused"}
+    finally:
+        (tmp_path / "go").touch()
+        for each in sites[:2]:
+            for process in each.started:
+                each.finish(process)
+        for each in sites[1:]:
+            each.close()
+    assert sites[0].statuses() == sites[1].statuses() == {0: "completed"}
