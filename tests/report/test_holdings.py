@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from vrm.report import holdings
 from vrm.report.tables import state_json, state_table
 from vrm.report.top import ASCII, plain_text, render
+from vrm.results.jobs import HEADER, JobRow
 from vrm.results.state import parsed
 
 NOW = 1_795_000_000.0
@@ -101,3 +103,22 @@ def test_a_state_file_with_nonsense_is_none(key: str, value: Any) -> None:
     wrong["nodes"][0][key] = value
     with pytest.raises(ValueError):
         parsed(json.dumps(wrong).encode())
+
+
+def test_timelines_have_a_line_for_each_gpu(tmp_path: Path) -> None:
+    from vrm.report.study import read_study
+    from vrm.report.study_pictures import _places
+    pytest.importorskip("matplotlib")
+    (tmp_path / "jobs.csv").write_text(HEADER + "".join(
+        JobRow(number, "a", 1, 0, start, end, 60, "completed", nodes="n0", cores=cores,
+               devices=devices).line
+        for number, start, end, cores, devices in [
+            (0, 0, 9, "n0:0/0-1", "n0:gpu/1"), (1, 0, 5, "n1:0/0", ""), (2, 9, 12, "n1:0/1", "n1:gpu/0,1")]))
+    run = read_study([str(tmp_path)]).runs[0]
+    bars, names, lines = _places(run, run.jobs)
+    assert lines == 8  # two nodes of two cores and two GPUs
+    assert [(row.id, line, count) for row, line, count in bars] == [
+        (0, 0, 2), (0, 3, 1), (1, 4, 1), (2, 5, 1), (2, 6, 2)]
+    alone = read_study([str(tmp_path)]).runs[0]
+    _, names, _ = _places(alone, [row for row in alone.jobs if row.id == 0])
+    assert [name for _, name in names] == ["core 0", "core 1", "GPU 0", "GPU 1"]

@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 from vrm.model.job import application_kind
 from vrm.report.compare import TICKS, figure as short, steps
 from vrm.report.density import density, draw as draw_density, natural
+from vrm.report.holdings import GPU, parse_devices
 from vrm.report.plotting import label_of, pyplot
 from vrm.report.study import FIGURES, MAIN, RanJob, Run, Scenario, Study, pooled
 from vrm.results.places import parse_cores
@@ -406,7 +407,7 @@ Bar = Tuple[RanJob, int, int]  # a job, its lowest line of the picture and how m
 def _places(run: Run, jobs: Sequence[RanJob]
             ) -> Tuple[List[Bar], List[Tuple[float, str]], int]:
     """The bars of some jobs of a run, the names of its lines with their places, and how many lines there are:
-    a line is a core, or a node where jobs.csv has no cores."""
+    a line is a core, or a node where jobs.csv has no cores; below the cores of a node are its GPUs."""
     sockets: Dict[str, Dict[int, int]] = {}
     places = {row.id: parse_cores(row.cores) for row in jobs if row.cores}
     for placed in places.values():
@@ -421,7 +422,11 @@ def _places(run: Run, jobs: Sequence[RanJob]
     most = 1 + max(max(sizes) for sizes in sockets.values())
     if run.processors and run.processors % (len(sockets) * most) == 0:
         size = max(size, run.processors // (len(sockets) * most))
-    every = most * size
+    cores = most * size
+    devices = {row.id: parse_devices(row.devices) for row in jobs if row.devices}
+    gpus = max((index + 1 for here in devices.values() for held in here.values()
+                for index in held.get(GPU, ())), default=0)
+    every = cores + gpus
     nodes = sorted(sockets, key=natural)
     base = {node: number * every for number, node in enumerate(nodes)}
     order = _lines(most, size, len(nodes) > 1)
@@ -429,15 +434,18 @@ def _places(run: Run, jobs: Sequence[RanJob]
     for row in jobs:
         taken = sorted(base[node] + order[socket, core] for node, ranges in places.get(row.id, ())
                        for socket, low, high in ranges for core in range(low, high + 1))
+        taken += sorted(base[node] + cores + index for node, held in devices.get(row.id, {}).items()
+                        if node in base for index in held.get(GPU, ()))
         for line in taken:
             # One box for what touches: on a machine of many nodes there are fewer of them.
             if bars and bars[-1][0] is row and bars[-1][1] + bars[-1][2] == line \
-                    and (line % every or len(nodes) > 16):
+                    and (line % every not in (0, cores) or len(nodes) > 16):
                 bars[-1] = (row, bars[-1][1], bars[-1][2] + 1)
             else:
                 bars.append((row, line, 1))
     if len(nodes) == 1 and every <= 16:
-        names = [(core + 0.5, f"core {core}") for core in range(every)]
+        names = [(line + 0.5, f"core {line}" if line < cores else f"GPU {line - cores}")
+                 for line in range(every)]
     else:
         step = math.ceil(len(nodes) / 16)
         names = [(base[node] + every / 2, node) for node in nodes[::step]]
@@ -481,7 +489,7 @@ def _gantt(axes: Any, study: Study, run: Run, bars: Sequence[Bar],
     axes.set_ylim(lines, 0)
     axes.set_yticks([place for place, _ in names], [label_of(name) for _, name in names])
     if not names[0][1].startswith("core "):
-        axes.set_ylabel("nodes, their cores")
+        axes.set_ylabel("nodes, their cores" + " and GPUs" * any(row.devices for row, _, _ in bars))
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", length=0)
     shown = run.table.kinds
