@@ -33,6 +33,7 @@ from vrm.model.placement import CorePlacement, Placement
 from vrm.model.policies import Eligibility, Follower, NodeOrder, PlacementPolicy
 from vrm.scheduling.node_orders import AUTO, FIXED, ByNumber, FirstFit
 from vrm.scheduling.registry import Registry
+from vrm.scheduling.stock import Stock
 from vrm.scheduling.spread import most_on, most_tasks, spread, why_never
 
 POLICIES = Registry("placement policy")
@@ -509,6 +510,7 @@ class CorePolicy:
         self.heatmap = heatmap
         self.eligibility, self.order, self.cores = eligibility, order, share.cores
         self._machine = Pool(nodes, licences)
+        self._stock: Optional[Stock] = None
         self._needs: Dict[Request, int] = {}
         self._able: Dict[Hashable, int] = {}
         self._lights: Dict[Hashable, bool] = {}
@@ -589,7 +591,16 @@ class CorePolicy:
         """Whether the job could start on the view as it is."""
         if self.exact(job):
             return self.size(job) <= self.room(view)
-        return self.place(job, view) is not None
+        if job.request.nodes != (1, 0) or self.cores is not None:
+            return self.place(job, view) is not None
+        if job.exclusive or job.procs * job.cores > view.count_free() or not view.has_licences(job):
+            return False
+        left = job.procs  # on which nodes makes no difference
+        for nodes, room in self._rooms_by_size(job, view, self._eligible(job, view)):
+            left -= room * bits.count(nodes)
+            if left <= 0:
+                return True
+        return False
 
     def place(self, job: Job, view: Pool) -> Optional[CorePlacement]:
         """Where the job would start now, or None when it does not fit; takes nothing."""
@@ -635,7 +646,7 @@ class CorePolicy:
 
     def _rooms(self, job: Job, view: Pool) -> Iterator[Tuple[int, int]]:
         """The nodes with room for ranks, the first in the order first, and for how many."""
-        eligible = self.eligibility.nodes(job, view) & view.up & self._able_nodes(job)
+        eligible = self._eligible(job, view)
         # Under pack an empty node comes at its number, not before the others.
         groups = (eligible,) if self._first_fit else self.order.groups(
             job, view, eligible, lambda: self._rooms_by_size(job, view, eligible))
@@ -644,6 +655,10 @@ class CorePolicy:
                 room = self._room(job, view, node)
                 if room > 0:
                     yield node, room
+
+    def _eligible(self, job: Job, view: Pool) -> int:
+        """The nodes on which the job may run now, if there is room."""
+        return self.eligibility.nodes(job, view) & view.up & self._able_nodes(job)
 
     def _room(self, job: Job, view: Pool, node: int) -> int:
         """How many ranks of the job a node has room for."""
@@ -680,10 +695,24 @@ class CorePolicy:
     def _rooms_by_size(self, job: Job, view: Pool, eligible: int) -> List[Tuple[int, int]]:
         """The eligible nodes that hold ranks of the job, as sets with how many each node holds."""
         by_ranks: Dict[int, int] = {}
-        for node in bits.members(eligible):
-            ranks = self._room(job, view, node)
-            if ranks > 0:
-                by_ranks[ranks] = by_ranks.get(ranks, 0) | 1 << node
+        if self.cores is not None:  # a share of the user's own
+            for node in bits.members(eligible):
+                ranks = self._room(job, view, node)
+                if ranks > 0:
+                    by_ranks[ranks] = by_ranks.get(ranks, 0) | 1 << node
+            return [(nodes, ranks) for ranks, nodes in by_ranks.items()]
+        if self._stock is None:
+            self._stock = Stock(self._machine.nodes, sockets=True)
+        request, width, names = job.request, job.cores, self._stock.names
+        for (sockets, *amounts), members in self._stock.alike(view).items():
+            here = members & eligible
+            if here:
+                ranks = sum([free // width for free in sockets])
+                if ranks and not request.plain:
+                    left = dict(zip(names, amounts))
+                    ranks = most_tasks(request, ranks, lambda name: left.get(name, 0))
+                if ranks > 0:
+                    by_ranks[ranks] = by_ranks.get(ranks, 0) | here
         return [(nodes, ranks) for ranks, nodes in by_ranks.items()]
 
     def exact(self, job: Job) -> bool:
