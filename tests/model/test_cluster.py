@@ -260,3 +260,32 @@ def test_free_cores_of_a_node(policy, free):
     assert [cluster.free_on(node) for node in (0, 1)] == [free, 8]
     cluster.set_up(1, False)
     assert cluster.free_on(1) == 0
+
+
+def test_another_end_is_expected_of_a_running_job():
+    cluster = Cluster.regular(3, 1, 1)
+    policy = make_policy("compact", cluster)
+    seen = []
+
+    class Watcher:
+        booked = released = lambda self, booking: None
+
+        def revised(self, booking, before):
+            seen.append((booking.job.id, booking.expected_end, before))
+
+    cluster.watchers.append(Watcher())
+    for job_id, seconds in enumerate((10.0, 20.0, 30.0)):
+        job = Job(job_id, "x", 1, 100.0, expected=seconds)
+        cluster.book(job, policy.place(job, cluster), 5.0)
+    assert cluster.ends == [(15.0, 0), (25.0, 1), (35.0, 2)]
+    assert cluster.limits == [(105.0, 0), (105.0, 1), (105.0, 2)]
+    before, twin = cluster.generation, cluster.copy()
+    assert cluster.revise(0, 30.0) is cluster.bookings[0]
+    assert cluster.generation > before and seen == [(0, 30.0, 15.0)]
+    assert cluster.ends == [(25.0, 1), (30.0, 0), (35.0, 2)]
+    assert [each.job.id for each in cluster.running()] == [1, 0, 2]
+    cluster.release(0)
+    assert cluster.ends == [(25.0, 1), (35.0, 2)] and cluster.limits == [(105.0, 1), (105.0, 2)]
+    assert twin.ends == [(15.0, 0), (25.0, 1), (35.0, 2)] and len(twin.limits) == 3
+    with pytest.raises(KeyError):
+        cluster.revise(0, 40.0)
