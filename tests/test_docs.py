@@ -49,6 +49,8 @@ NOT_RUN: List[Tuple[str, str]] = [
     (r"python studies/founding/", "needs recorded queues that are not part of vrm: "
      "tests/test_founding.py has made-up ones"),
     (r"vrm simulate QUEUE ", "QUEUE is one of those queues"),
+    (r"sacct ", "needs Slurm's accounting: tests/workload/data has a made-up dump"),
+    (r"python studies/heterogeneous/run\.py", "minutes to hours: tests/test_heterogeneous.py has a short one"),
     (r"python studies/validation/run\.py", "minutes: tests/simulation/test_validation.py has a short one"),
     (r"vrm heatmap measure ", "minutes, on cores that do nothing else: tests/measure/test_heatmap.py"),
     (r"vrm completion ", "changes the user's shell: tests/test_completion.py"),
@@ -68,6 +70,7 @@ BEFORE: Dict[str, str] = {
                           "cp queues/mix-poisson queue\n"
                           "echo 'Classes: [{Count: 64, Cores: 8, Resources: {gpu: 4}}]' "
                           "> cluster.yaml",
+    "docs/workloads.md": f"cp {ROOT}/tests/workload/data/sacct.txt .",
     "docs/nodes.md": "mkdir tasks && cp npb/bin/is.S.x tasks/solve && seq() { command seq 3; }\n"
                      "printf '%s\\n' 'Applications: {Path: tasks, Queue: queue}' "
                      "'Allocation: {Policy: pack}' 'Launcher: {Kind: direct}' > ensemble.yaml",

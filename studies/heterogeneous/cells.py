@@ -32,8 +32,8 @@ from vrm.workload.swf import Rules
 HERE = Path(__file__).parent
 REAL = "real"
 SEED = 1
-BUDGET = 0.05
-"""Deterministic seconds of a decision of CP."""
+MODELLED, BUDGET = 50, 0.02
+"""Jobs that CP plans, and the seconds of a decision (of the solver's deterministic clock)."""
 
 QUEUES = {"debug": 3600.0, "parallel": 21600.0, "np_longpar": 86400.0, "longpar": 86400.0, "R": 1800.0}
 """Expected waits (s), which PRB and CP go by."""
@@ -43,7 +43,7 @@ SCHEDULERS: Mapping[str, Mapping[str, Any]] = {
     "SJF": {"algorithm": "SJF", "backfill": "none"},
     "EASY": {"algorithm": "FCFS", "backfill": "easy"},
     "PRB": {"algorithm": "PRB", "backfill": "list"},
-    "CP": {"algorithm": "PRB", "backfill": "cp"}}
+    "CP": {"algorithm": "PRB", "backfill": f"cp jobs={MODELLED} budget={BUDGET}"}}
 
 ORDERS = ("first-fit", "best-fit", "balanced", "weighted", "hybrid", "priority-weighted")
 """Simple, Consolidate, Balanced, Weighted, Hybrid, Priority-Weighted."""

@@ -193,9 +193,10 @@ def _a3(found: Runs, workload: str) -> str:
     parts = []
     for name in there(found):
         before = mean_of(found, "slowdown", name, ("requested",))
-        changes = [f"{each} {100 * (mean_of(found, 'slowdown', name, (each,)) / before - 1):+.0f} %"
+        changes = [(each, 100 * (mean_of(found, "slowdown", name, (each,)) / before - 1))
                    for each in ("predicted", "actual")]
-        parts.append(f"{name}: {', '.join(changes)}")
+        parts.append(f"{name}: " + ", ".join(f"{each} {value:+.0f} %" for each, value in changes
+                                             if value == value))
     return ("mean slowdown against requested times (all gain, but PRB unchanged and LJF better with "
             "requested): " + "; ".join(parts))
 
