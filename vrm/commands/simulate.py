@@ -95,6 +95,8 @@ def _add_arguments(parser: Parser) -> None:
     add("--evalys", action="store_true", help="with --out: also evalys.csv, as Batsim writes it")
     add("--swf", metavar="FILE", help="write the jobs that ran as a trace (SWF; .gz compresses), "
         "with the waits of this run")
+    add("--efficiency", action="store_true",
+        help="also how well nodes that differ are used: allocation efficiency and load by resource")
     add("--json", action="store_true", help="print one JSON object")
     add("--threshold", metavar="SECONDS", type=factor, default=BOUND,
         help="of the bounded slowdown (default: 10)")
@@ -122,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
                 args.workload, **choices, rows_are=args.heatmap_rows, rules=rules,
                 keep_estimates=args.keep_estimates, threshold=args.threshold,
                 warm_up=args.warm_up, cool_down=args.cool_down, out=args.out, places=args.places,
-                evalys=args.evalys, progress=bar)
+                evalys=args.evalys, efficiency=args.efficiency, progress=bar)
         finally:
             if bar:
                 bar.clear()
@@ -267,6 +269,12 @@ def _classes(classes: Sequence[Dict[str, Any]]) -> str:
     return "".join(f"; {each}" for each in named)
 
 
+def _by_resource(values: Dict[str, float]) -> str:
+    """`0.412 in all (cores 0.511, gpu 0.250)`; `-` where there is nothing."""
+    parts = [f"{name} {value:.3f}" for name, value in values.items() if name != "all"]
+    return f"{values['all']:.3f} in all ({', '.join(parts)})" if "all" in values else "-"
+
+
 def _table(report: Dict[str, Any]) -> str:
     from vrm.results.names import policy_name, time_text, unit_of
     machine = report["machine"]
@@ -275,11 +283,12 @@ def _table(report: Dict[str, Any]) -> str:
         limit = report["starts_per_interval"]
         every = f", deciding every {report['interval']:g} s" + (
             f" ({limit} start{'s' * (limit > 1)} of the queue's head)" if limit else "")
+    order = f" ({report['node_order']})" if "node_order" in report else ""
     lines: List[Tuple[str, str]] = [
         ("machine", f"{machine['nodes']} nodes, {machine['all_cores']} cores"
                     + _classes(machine.get("classes", ()))),
         ("policy", f"{policy_name(report['algorithm'], report['backfilling'])}, "
-                   f"{report['policy']}{every}"),
+                   f"{report['policy']}{order}{every}"),
         ("jobs", f"{report['jobs']} ({report['backfilled']} backfilled, {report['timeout']} "
                  f"killed, {report['refused']} refused)")]
     if report["cancelled"]:
@@ -298,11 +307,17 @@ def _table(report: Dict[str, Any]) -> str:
         ("utilisation", f"{report['utilisation']:.4f}"),
         ("loss of capacity", f"{report['loss_of_capacity']:.4f}"),
         ("throughput", f"{report['throughput_per_hour']:.2f} jobs/h")]
+    if "load" in report:
+        over_time = report["allocation_efficiency_over_time"]
+        lines += [("load", _by_resource(report["load"])),
+                  ("allocation efficiency", _by_resource(over_time))]
     width = max(len(name) for name, _ in lines)
     text = [f"{name:<{width}}  {value}" for name, value in lines]
     text.append(f"\n{'':<32}{'mean':>14}{'median':>14}{'95 %':>14}{'max':>14}")
     for name in ("wait", "running", "turnaround", "slowdown", "bounded_slowdown",
-                 "per_processor_bounded_slowdown", "queue_length"):
+                 "per_processor_bounded_slowdown", "queue_length", "allocation_efficiency"):
+        if name not in report:
+            continue
         values = report[name]
         unit, scale = "", 1.0
         if name in ("wait", "running", "turnaround"):

@@ -22,6 +22,7 @@ from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.rules import DEFAULTS, KEYS, Rules
 from vrm.model.speedups import Speedups
 from vrm.results.history import lessons
+from vrm.results.efficiency import Efficiency
 from vrm.results.metrics import THRESHOLD
 from vrm.run.expectations import make_expectations
 from vrm.scheduling.backfilling import make_backfilling
@@ -36,7 +37,7 @@ from vrm.simulation.corun import CoRunning
 from vrm.simulation.counting import CountingSimulator, Uncountable, possible
 from vrm.simulation.engine import Outage, Simulator
 from vrm.simulation.inputs import WorkloadError, open_workload, read_heatmap
-from vrm.simulation.outcome import Outcome, Watcher
+from vrm.simulation.outcome import Bookings, Outcome, Watcher
 from vrm.simulation.results import Results
 from vrm.system.memory import rare_collections
 from vrm.workload.estimates import seconds_of_runs
@@ -60,7 +61,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
              out: Union[str, Path, None] = None, places: Optional[str] = None,
              evalys: bool = False, progress: Optional[Progress] = None,
              watchers: Iterable[Watcher] = (), outages: Iterable[Outage] = (),
-             end: float = math.inf, calibrated: Union[str, Path, None] = None,
+             end: float = math.inf, efficiency: bool = False,
+             calibrated: Union[str, Path, None] = None,
              history: Iterable[Union[str, Path]] = (), **how: Any) -> Outcome:
     """Run a workload in virtual time and return its outcome.
 
@@ -95,6 +97,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
 
     `out`: a directory for jobs.csv (and evalys.csv with `evalys`); `places`: full, nodes or none,
     how much of a job's place is written (default: full up to 1024 nodes, else nodes).
+    `efficiency`: also how well nodes that differ are used (see `vrm.results.efficiency`): in the
+    summary, and moment by moment as `outcome.efficiency`.
     `watchers` are told of every start and end (see `Watcher`): with them an ordering of your own
     can know what each user has had. `progress(now, ended, waiting)` is called now and then; its
     `watch(workload)`, if it has one, at the beginning. KeyboardInterrupt ends the run early: the
@@ -129,6 +133,9 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         raise PolicyError(f"queue {queue}: no node is called {names[0]}; the nodes are "
                           f"{cluster.nodes[0].name} to {cluster.nodes[-1].name}")
     cluster.watchers += watchers
+    bookings = Bookings()
+    if efficiency:
+        cluster.watchers.append(bookings)
     algorithm, backfill, policy = chosen.algorithm, chosen.backfill, chosen.policy
     ordering = _ordering(algorithm)
     dispatcher = (make_backfilling(backfill, chosen.backfill_order, chosen.starvation)
@@ -203,11 +210,13 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
             interrupted = True
         results.flush()
         seconds = time.perf_counter() - begun
+    used = Efficiency(cluster.nodes, bookings.held(results.rows())) if efficiency else None
     summary = {
         **replace(chosen, algorithm=ordering.name, backfill=dispatcher.name, policy=placement.name,
                   estimates=expectations.estimator.name if expectations else chosen.estimates
                   ).record(),
         **results.summary(warm_up, cool_down, threshold),
+        **({} if used is None else used.summary()),
         "backfilled": results.backfilled,
         "held": simulator.left,
         **({"unmatched_speeds": speeds.unmatched()} if speeds is not None else {}),
@@ -218,7 +227,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         "simulated_seconds": seconds,
         "jobs_per_second": results.ran / seconds if seconds > 0 else 0.0,
     }
-    return Outcome(summary, results, cluster, dict(getattr(source, "dirt", {})), interrupted)
+    return Outcome(summary, results, cluster, dict(getattr(source, "dirt", {})), interrupted, used)
 
 
 def _recorded(waited: Dict[int, float]) -> Dict[str, Any]:

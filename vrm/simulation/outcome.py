@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Iterator, Sequence, Union, overload
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Union, overload
 
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Job
+from vrm.results.efficiency import Efficiency, Held
 from vrm.results.names import policy_name, time_text
 from vrm.simulation.results import Results, Row
 from vrm.workload.submission import Submission
@@ -34,6 +35,25 @@ class Watcher:
 
     def nodes_changed(self) -> None:
         """Nodes came or went; never in a simulation."""
+
+
+class Bookings(Watcher):
+    """Keeps what was booked, in its order."""
+
+    def __init__(self) -> None:
+        self._made: List[Booking] = []
+
+    def booked(self, booking: Booking) -> None:
+        """A job starts."""
+        self._made.append(booking)
+
+    def held(self, rows: Iterable[Row]) -> Iterator[Held]:
+        """What the jobs of the rows held while they ran, in the order of their starts."""
+        ended = {(row.id, row.start): row.end for row in rows}
+        for booking in self._made:
+            end = ended.get((booking.job.id, booking.start))
+            if end is not None:
+                yield Held(booking.job.request, booking.placement, booking.start, end)
 
 
 class Jobs(Sequence[Row]):
@@ -67,7 +87,8 @@ class Outcome:
     """A finished (or interrupted) simulation.
 
     `summary` holds the metrics (see `vrm.results.summary.summarise`) and how the run went; `dirt`
-    counts, by reason, the rows of the workload that were dropped or changed.
+    counts, by reason, the rows of the workload that were dropped or changed. `efficiency` is there
+    where it was asked for.
     """
 
     summary: Dict[str, Any]
@@ -75,6 +96,7 @@ class Outcome:
     cluster: Cluster
     dirt: Dict[str, int] = field(default_factory=dict)
     interrupted: bool = False
+    efficiency: Optional[Efficiency] = None
 
     @property
     def jobs(self) -> Jobs:
