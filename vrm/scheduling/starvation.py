@@ -86,7 +86,7 @@ class GuardedEasy(Dispatcher):
         reservations = [_Reservation(head, now, view, policy, view.limits, True)]
         if head.id not in starving:
             prospect = reservations[0].time
-            if self._promise[0] != head.id:
+            if self._promise[0] != head.id or self._promise[1] == math.inf:
                 self._promise = head.id, now + SLIP * (prospect - now)
             reservations[0].put_off(max(prospect, self._promise[1]), now, view)
             reservations.append(_Reservation(head, now, view, policy, view.ends, False))
