@@ -90,8 +90,7 @@ def tables(runs: Dict[str, Runs], waited: Optional[float]) -> str:
             text.append(f"What really happened: mean wait {spared:.0f} s. In brackets: how much of it would "
                         "have been spared.\n")
         for title, key, form in (("Mean wait [s]", "wait", "{:.0f}"), ("Mean slowdown", "slowdown", "{:.1f}"),
-                                 ("Mean queue [jobs]", "queue", "{:.1f}"), ("Mean RAE", "rae", "{:.3f}"),
-                                 ("CPU time of the run [s]", "cpu", "{:.0f}")):
+                                 ("Mean queue [jobs]", "queue", "{:.1f}"), ("Mean RAE", "rae", "{:.3f}")):
             text += [f"**{title}**\n", _grid(found, key, form, spared if key == "wait" else None), ""]
         text += ["**Median slowdown** of the jobs that waited in some run\n", _medians(found), ""]
     return "\n".join(text)

@@ -309,3 +309,22 @@ def test_an_interrupted_run_writes_what_has_ended(trace: Path, tmp_path: Path, c
     assert run(trace, "--algorithm", "wfp3", "--out", tmp_path, "--json") == 130
     assert json_of(capsys)["interrupted"]
     assert len(list(read_jobs(tmp_path / "jobs.csv"))) == 1
+
+
+def test_moments_and_a_status_for_others(trace: Path, tmp_path: Path, capsys: Any) -> None:
+    import csv
+    out, status = tmp_path / "out", tmp_path / "status.json"
+    assert run(trace, "--out", out, "--json") == 0
+    plain = json_of(capsys)
+    assert run(trace, "--out", out, "--moments", "--status", status, "--json") == 0
+    found = json_of(capsys)
+    assert found["start_hash"] == plain["start_hash"]
+    rows = list(csv.DictReader((out / "moments.csv").open()))
+    assert list(rows[0]) == ["time", "queued", "cores_queued", "cores_busy"]
+    times = [float(row["time"]) for row in rows]
+    assert times == sorted(times) and float(rows[-1]["cores_busy"]) == 0
+    assert max(float(row["queued"]) for row in rows) == found["queue_length"]["maximum"]
+    said = json.loads(status.read_text())
+    assert (said["state"], said["ended"], said["waiting"]) == ("complete", found["jobs"], 0)
+    assert run(trace, "--moments") == 2 and "say where (--out DIR)" in capsys.readouterr().err
+    assert run(trace, "--status", tmp_path / "none" / "s") == 2

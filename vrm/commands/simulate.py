@@ -93,6 +93,10 @@ def _add_arguments(parser: Parser) -> None:
     add("--places", choices=("full", "nodes", "none"),
         help="how much of a job's place jobs.csv has (default: full up to 1024 nodes)")
     add("--evalys", action="store_true", help="with --out: also evalys.csv, as Batsim writes it")
+    add("--moments", action="store_true",
+        help="with --out: also moments.csv, the queue and the cores in use after each event")
+    add("--status", metavar="FILE",
+        help="say in FILE (JSON, replaced about once a second) how far it is, for who asks from elsewhere")
     add("--swf", metavar="FILE", help="write the jobs that ran as a trace (SWF; .gz compresses), "
         "with the waits of this run")
     add("--efficiency", action="store_true",
@@ -117,6 +121,7 @@ def run(args: argparse.Namespace) -> int:
     bar = _Bar() if sys.stderr.isatty() else None
     try:
         choices = _choices(args)
+        status = _Status(args.status, args.workload, bar) if args.status else None
         rules = Rules(args.first, args.last, args.begin, args.end, args.load, args.clean,
                       jobs=args.jobs, units=args.units)
         try:
@@ -124,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
                 args.workload, **choices, rows_are=args.heatmap_rows, rules=rules,
                 keep_estimates=args.keep_estimates, threshold=args.threshold,
                 warm_up=args.warm_up, cool_down=args.cool_down, out=args.out, places=args.places,
-                evalys=args.evalys, efficiency=args.efficiency, progress=bar)
+                evalys=args.evalys, efficiency=args.efficiency, progress=status or bar)
         finally:
             if bar:
                 bar.clear()
@@ -148,8 +153,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.out is not None:
             write_summary(Path(args.out), args.workload, outcome)
+            if args.moments:
+                outcome.write_moments(Path(args.out) / "moments.csv")
         if args.swf is not None:
             outcome.write_swf(args.swf)
+        if status:
+            status.ended(outcome)
     except OSError as error:
         print(f"vrm simulate: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
@@ -164,8 +173,8 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
     """Geometry and policies from the options, else the configuration, else the defaults."""
     from vrm.model.rules import KEYS
 
-    if args.out is None and (args.evalys or args.places):
-        raise ValueError("--evalys and --places are about files; say where (--out DIR)")
+    if args.out is None and (args.evalys or args.places or args.moments):
+        raise ValueError("--evalys, --places and --moments are about files; say where (--out DIR)")
     if args.swf is not None and Path(args.swf).resolve() == Path(args.workload).resolve():
         raise ValueError(f"{args.swf} is the workload and would be overwritten; write to another "
                          "file")
@@ -238,6 +247,46 @@ class _Bar:
     def clear(self) -> None:
         """Remove the bar."""
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+class _Status:
+    """Keeps a file that says how far a simulation is. The schedule is the same with it as without."""
+
+    EVERY = 1.0  # seconds
+
+    def __init__(self, path: str, workload: str, bar: Optional[_Bar]) -> None:
+        self.path, self.workload, self.bar = path, workload, bar
+        self._begun = time.perf_counter()
+        self._written = -math.inf
+        self._source: Any = None
+        self._write({"now": None, "ended": 0, "waiting": 0})
+
+    def __call__(self, now: float, ended: int, waiting: int) -> None:
+        if self.bar:
+            self.bar(now, ended, waiting)
+        if time.perf_counter() - self._written >= self.EVERY:
+            self._write({"now": now, "ended": ended, "waiting": waiting})
+
+    def watch(self, source: Any) -> None:
+        """Take the share from the workload."""
+        self._source = source
+        if self.bar:
+            self.bar.watch(source)
+
+    def ended(self, outcome: Any) -> None:
+        """It is complete, or was interrupted."""
+        summary = outcome.summary
+        self._write({"now": None, "ended": summary["jobs"], "waiting": summary["held"]},
+                    "interrupted" if outcome.interrupted else "complete")
+
+    def _write(self, values: Dict[str, Any], state: str = "running") -> None:
+        from vrm.system.files import write_atomically
+
+        self._written = time.perf_counter()
+        write_atomically(Path(self.path), json.dumps({
+            "state": state, "workload": self.workload, **values,
+            "share": getattr(self._source, "read", None), "seconds": self._written - self._begun,
+            "pid": os.getpid()}) + "\n")
 
 
 def _moment(now: float, unix_start: Optional[int]) -> str:

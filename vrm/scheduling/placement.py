@@ -595,11 +595,15 @@ class CorePolicy:
             return self.place(job, view) is not None
         if job.exclusive or job.procs * job.cores > view.count_free() or not view.has_licences(job):
             return False
+        known = self._found_none(view)
+        if job.request in known:
+            return False
         left = job.procs  # on which nodes makes no difference
         for nodes, room in self._rooms_by_size(job, view, self._eligible(job, view)):
             left -= room * bits.count(nodes)
             if left <= 0:
                 return True
+        known.add(job.request)
         return False
 
     def place(self, job: Job, view: Pool) -> Optional[CorePlacement]:

@@ -116,6 +116,20 @@ class Outcome:
         found["run"] = found["end"] - found["start"]
         return found
 
+    def moments(self) -> Dict[str, Any]:
+        """The state after each moment at which something happened, as arrays of numpy: `time` (s),
+        `queued` jobs, `cores_queued` that they want, `cores_busy`."""
+        return self.results.moments()
+
+    def write_moments(self, path: Union[str, Path]) -> int:
+        """Write `moments` as CSV; returns the number of its rows."""
+        found = self.moments()
+        rows = zip(*(values.tolist() for values in found.values()))
+        with open(path, "w", encoding="ascii", newline="\n") as out:
+            out.write(",".join(found) + "\n")
+            out.writelines(",".join(f"{value:.12g}" for value in row) + "\n" for row in rows)
+        return len(found["time"])
+
     def to_pandas(self) -> Any:
         """The jobs that ran as a DataFrame of pandas: `columns`, with the job's id as index.
 

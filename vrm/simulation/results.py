@@ -271,6 +271,12 @@ class Results:
                                            starts[order].astype(np.int64).tolist()))
         return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
+    def moments(self) -> Dict[str, Any]:
+        """See `vrm.simulation.outcome.Outcome.moments`."""
+        import numpy as np
+        columns = np.frombuffer(self._moments).reshape(-1, 4).T
+        return dict(zip(("time", "queued", "cores_queued", "cores_busy"), columns))
+
     def summary(self, warm_up: float = 0.0, cool_down: float = 0.0,
                 threshold: float = THRESHOLD) -> Dict[str, Any]:
         """The metrics of `vrm.results.summary.summarise`. Queue and machine over time are as the
