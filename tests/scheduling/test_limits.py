@@ -160,7 +160,7 @@ def test_priorities_of_queues_come_before_the_order() -> None:
 # --------------------------------------------------------------------------- nodes, cores per node
 
 
-@pytest.mark.parametrize("policy", ["compact", "spare", "strip"])
+@pytest.mark.parametrize("policy", ["compact", "spare", "strip", "pack"])
 def test_jobs_run_on_the_nodes_of_their_queue(policy: str) -> None:
     queues = Queues.of({"small": {"nodes": ("n2", "n3")}, "rest": {}})
     nodes = queues.marked([Node(f"n{number}.site", (4,)) for number in range(4)])
@@ -175,6 +175,20 @@ def test_jobs_run_on_the_nodes_of_their_queue(policy: str) -> None:
     assert len(found) >= 3 and found[3][0] in (0, 1)
     with pytest.raises(Infeasible, match=r"\(queue small runs on 2 node\(s\)\)"):
         subject.check(Job(9, "a", 16, 60.0, queue="small"))
+
+
+def test_a_queue_gives_a_job_some_cores_of_each_node() -> None:
+    cluster = Cluster.regular(4, 2, 4)
+    subject = scheduler({"half": {"cores_per_node": 3}, "rest": {}}, cluster)
+    placement = subject.policy.place(Job(1, "a", 5, 60.0, queue="half"), cluster)
+    assert placement is not None
+    assert dict(placement.ranks_by_node(cluster.nodes)) == {0: 3, 1: 2}
+    wide = subject.policy.place(Job(1, "a", 2, 60.0, queue="half", cores=2), cluster)
+    assert wide is not None and dict(wide.ranks_by_node(cluster.nodes)) == {0: 1, 1: 1}
+    with pytest.raises(Infeasible, match="a rank wants 4 cores, queue half gives a job 3 of a node"):
+        subject.check(Job(1, "a", 1, 60.0, queue="half", cores=4))
+    assert subject.policy.nodes(Job(1, "a", 5, 60.0)) == 1 + 0 * subject.policy.size(
+        Job(1, "a", 5, 60.0, queue="rest"))
 
 
 # ------------------------------------------------------------------------------------- bad input
