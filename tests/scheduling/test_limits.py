@@ -187,8 +187,8 @@ def test_a_queue_gives_a_job_some_cores_of_each_node() -> None:
     assert wide is not None and dict(wide.ranks_by_node(cluster.nodes)) == {0: 1, 1: 1}
     with pytest.raises(Infeasible, match="a rank wants 4 cores, queue half gives a job 3 of a node"):
         subject.check(Job(1, "a", 1, 60.0, queue="half", cores=4))
-    assert subject.policy.nodes(Job(1, "a", 5, 60.0)) == 1 + 0 * subject.policy.size(
-        Job(1, "a", 5, 60.0, queue="rest"))
+    assert subject.policy.nodes(Job(1, "a", 5, 60.0, queue="half")) == 2
+    assert subject.policy.nodes(Job(1, "a", 5, 60.0, queue="rest")) == 1
 
 
 # ------------------------------------------------------------------------------------- bad input
