@@ -11,6 +11,7 @@ from vrm.model.amounts import amounts, base, people
 from vrm.model.job import Job
 from vrm.model.node import CORES, HALF, Node, Socket, node_classes
 from vrm.model.placement import CoreLayout, CorePlacement, Placement
+from vrm.model.rooms import Ledger
 
 AnyPlacement = Union[Placement, CorePlacement]
 
@@ -51,7 +52,8 @@ class Pool:
     `give`) as it will be or would be. `nodes` and `classes` are facts. Policies that share nodes
     core by core use `busy_cores`, a set of cores in the numbering of `layout`. `left` are the
     amounts (base units) of countable resources by node, where there are any, `licences` those of
-    the whole run. `tenants` says which loads (executable and ranks) hold which lanes now.
+    the whole run. `rooms` is what policies have asked of the nodes. `tenants` says which loads
+    (executable and ranks) hold which lanes now.
     """
 
     def __init__(self, nodes: Sequence[Node], licences: Optional[Mapping[str, float]] = None
@@ -70,6 +72,7 @@ class Pool:
             name: [base(name, node.resources.get(name, 0)) for node in nodes] for name in names}
         self._left_is_shared = False
         self.licences = dict(amounts(licences or {}))
+        self.rooms = Ledger(self._all)
         self.tenants: Dict[Tuple[str, int], List[int]] = {}
 
     def what_if(self) -> Pool:
@@ -92,6 +95,7 @@ class Pool:
         twin.left, twin.tenants = self.left, self.tenants
         twin._left_is_shared = self._left_is_shared = bool(self.left)
         twin.licences = dict(self.licences) if self.licences else self.licences
+        twin.rooms = Ledger(self._all, self.rooms if self.rooms.used else None)
 
     def left_on(self, node: int) -> Callable[[str], int]:
         """What tells how much of a resource is left on a node, in base units."""
@@ -171,6 +175,8 @@ class Pool:
         """Mark the placement's lanes or cores, amounts and licences as taken."""
         placement.take(self)
         self._empties = self._free = -1
+        if self.rooms.used:
+            self.rooms.touch(placement.node_set, freed=False)
         if not job.request.plain:
             self._change_amounts(job, placement, -1)
 
@@ -178,11 +184,14 @@ class Pool:
         """Undo `take`."""
         placement.give(self)
         self._empties = self._free = -1
+        if self.rooms.used:
+            self.rooms.touch(placement.node_set)
         if not job.request.plain:
             self._change_amounts(job, placement, +1)
 
     def keep_common(self, other: "Pool") -> None:
         """Keep as free only what is free in the other, too."""
+        self.rooms.touch(self._all)
         self.up &= other.up
         self.busy0 |= other.busy0
         self.busy1 |= other.busy1
@@ -223,8 +232,7 @@ class Cluster(Pool):
 
     `held` are the devices that jobs have, `all_licences` those of the run, taken or not.
     `generation` counts the changes, so that answers derived from the state can be kept until
-    it changes; `freed` those after which there may be more room. Whoever keeps a plan of the
-    future may append itself to `watchers`.
+    it changes. Whoever keeps a plan of the future may append itself to `watchers`.
     """
 
     def __init__(self, nodes: Iterable[Node], licences: Optional[Mapping[str, float]] = None
@@ -233,7 +241,7 @@ class Cluster(Pool):
         if not self.nodes:
             raise ValueError("a cluster needs at least one node")
         self.all_licences = dict(self.licences)
-        self.generation = self.freed = 0
+        self.generation = 0
         self.watchers: List[Watcher] = []
         self.bookings: Dict[int, Booking] = {}
         self.held: devices.Held = {}
@@ -265,7 +273,7 @@ class Cluster(Pool):
         self._copy_to(twin)
         twin.tenants = {load: list(lanes) for load, lanes in self.tenants.items()}
         twin.all_licences = self.all_licences
-        twin.generation, twin.freed = self.generation, self.freed
+        twin.generation = self.generation
         twin.watchers = []
         twin.bookings = dict(self.bookings)
         twin.held = {place: set(indices) for place, indices in self.held.items()}
@@ -317,6 +325,8 @@ class Cluster(Pool):
                 tenant = self.tenants.setdefault((job.app, job.procs), [0, 0])
                 tenant[0] |= lane0
                 tenant[1] |= lane1
+        if self.rooms.used:
+            self.rooms.touch(placement.node_set, freed=False)
         self.generation += 1
         for watcher in self.watchers:
             watcher.booked(booking)
@@ -361,8 +371,9 @@ class Cluster(Pool):
         if not job.request.plain:
             devices.free(self.held, placement.devices)
             self._change_amounts(job, placement, +1)
+        if self.rooms.used:
+            self.rooms.touch(placement.node_set)
         self.generation += 1
-        self.freed += 1
         for watcher in self.watchers:
             watcher.released(booking)
         return booking
@@ -386,8 +397,8 @@ class Cluster(Pool):
         cores = self.layout.node_cores(node)
         self._down_cores = self._down_cores & ~cores if up else self._down_cores | cores
         self._empties = self._free = -1
+        self.rooms.touch(1 << node)
         self.generation += 1
-        self.freed += 1
         for watcher in self.watchers:
             watcher.nodes_changed()
 

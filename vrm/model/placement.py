@@ -150,6 +150,13 @@ class CoreLayout:
         end = self.total if last else self.node_first[index + 1]
         return (1 << end) - (1 << self.node_first[index])
 
+    def on_node(self, cores: int, index: int) -> int:
+        """Those of a set of cores that are on a node, counted from its first."""
+        last = index + 1 == len(self.node_first)
+        end = self.total if last else self.node_first[index + 1]
+        first = self.node_first[index]
+        return cores >> first & ((1 << end - first) - 1)
+
     def sockets(self) -> Iterator[Tuple[int, int]]:
         """First core and number of cores of every socket, in order."""
         return zip(self.first, map(operator.sub, [*self.first[1:], self.total], self.first))

@@ -208,8 +208,6 @@ class Easy(Dispatcher):
         too_large: Dict[Hashable, int] = {}
         started = False
         for job in ordered(jobs, self.order, now, policy):
-            if not policy.fits(job, view):
-                continue
             if now + job.expected <= known.time:
                 placement = policy.place(job, view)
             else:

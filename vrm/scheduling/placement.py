@@ -19,9 +19,10 @@ What a job does not ask for costs nothing.
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import dataclass
 from typing import (Any, Callable, Dict, Hashable, Iterable, Iterator, List, Mapping, NamedTuple,
-                    Optional, Sequence, Set, Tuple)
+                    Optional, Sequence, Tuple)
 
 from vrm.model import bits
 from vrm.model.amounts import base, people, said
@@ -30,10 +31,10 @@ from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Job, Request
 from vrm.model.node import CORES, HALF, WHOLE, Node, lane_of_socket
 from vrm.model.placement import CorePlacement, Placement
+from vrm.model.rooms import Rooms
 from vrm.model.policies import Eligibility, Follower, NodeOrder, PlacementPolicy
 from vrm.scheduling.node_orders import AUTO, FIXED, ByNumber, FirstFit
 from vrm.scheduling.registry import Registry
-from vrm.scheduling.stock import Stock
 from vrm.scheduling.spread import most_on, most_tasks, spread, why_never
 
 POLICIES = Registry("placement policy")
@@ -510,22 +511,20 @@ class CorePolicy:
         self.heatmap = heatmap
         self.eligibility, self.order, self.cores = eligibility, order, share.cores
         self._machine = Pool(nodes, licences)
-        self._stock: Optional[Stock] = None
         self._needs: Dict[Request, int] = {}
         self._able: Dict[Hashable, int] = {}
         self._lights: Dict[Hashable, bool] = {}
+        self._wishes: Dict[Request, Tuple[int, Hashable, int]] = {}
         self._heavy = False  # whether somebody came who asks for more than a core's share
         # Every free core will do for a rank of one core: counts say all.
         self._any_core = isinstance(eligibility, Open) and share.cores is None
+        self._sockets: Dict[Tuple[int, ...], Tuple[Tuple[int, int], ...]] = {}
         self._first_fit = self._any_core and isinstance(order, (ByNumber, FirstFit))
+        # Orders of users are always asked: they may go by more than the request, or leave nodes out.
+        self._keeps = self._any_core and type(order).__module__ == FirstFit.__module__
         classes = self._machine.classes
         same = self._first_fit and len({each.node.sockets for each in classes}) == 1
         self._node_cores = nodes[0].cores if same else 0
-        # Requests that found no room on a cluster find none until something is freed there. Orders of
-        # users are asked again: they may leave nodes out.
-        self._keeps = self._any_core and type(order).__module__ == FirstFit.__module__
-        self._refused: Set[Request] = set()
-        self._refused_on: Tuple[Optional[Pool], int] = (None, -1)
 
     @property
     def follower(self) -> Optional[Follower]:
@@ -591,20 +590,11 @@ class CorePolicy:
         """Whether the job could start on the view as it is."""
         if self.exact(job):
             return self.size(job) <= self.room(view)
-        if job.request.nodes != (1, 0) or self.cores is not None:
+        if job.exclusive or not view.has_licences(job):
+            return False
+        if not self._keeps or job.request.nodes != (1, 0):
             return self.place(job, view) is not None
-        if job.exclusive or job.procs * job.cores > view.count_free() or not view.has_licences(job):
-            return False
-        known = self._found_none(view)
-        if job.request in known:
-            return False
-        left = job.procs  # on which nodes makes no difference
-        for nodes, room in self._rooms_by_size(job, view, self._eligible(job, view)):
-            left -= room * bits.count(nodes)
-            if left <= 0:
-                return True
-        known.add(job.request)
-        return False
+        return self._known(job, view).total >= job.procs
 
     def place(self, job: Job, view: Pool) -> Optional[CorePlacement]:
         """Where the job would start now, or None when it does not fit; takes nothing."""
@@ -614,65 +604,85 @@ class CorePolicy:
             chosen = _cores(job.procs, job.cores, view.free_cores, view.layout.sockets()) \
                 if job.cores > 1 else bits.lowest(view.free_cores, job.procs)
         else:
-            known = self._found_none(view)
-            if job.request in known:
-                return None
             chosen = self._by_node(job, view) if view.has_licences(job) else 0
-            if not chosen:
-                known.add(job.request)
         if not chosen:
             return None
         return CorePlacement(view.layout, chosen, job.procs, job.cores)
 
-    def _found_none(self, view: Pool) -> Set[Request]:
-        """The requests of which it is known that they do not fit; what is added is kept where it may be
-        (a view of the future is another one each time)."""
-        if not self._keeps or not isinstance(view, Cluster):
-            return set()
-        if self._refused_on[0] is not view or self._refused_on[1] != view.freed:
-            self._refused, self._refused_on = set(), (view, view.freed)
-        return self._refused
-
     def _by_node(self, job: Job, view: Pool) -> int:
         """The cores for all ranks, node after node in the order; 0 when there are not so many."""
+        if not self._keeps:
+            return self._chosen(job, view)
+        chosen = view.rooms.answer(job.request)
+        if chosen is None or chosen and not self._first_fit:
+            chosen = self._chosen(job, view)
+            view.rooms.answered(job.request, chosen)
+        return chosen
+
+    def _chosen(self, job: Job, view: Pool) -> int:
+        """The same, not known yet."""
+        request = job.request
         found: List[Tuple[int, int]] = []
-        held, anywhere = 0, job.request.nodes == (1, 0)
+        held, anywhere = 0, request.nodes == (1, 0)
         for node, room in self._rooms(job, view):
             found.append((node, room))
             held += room
             if anywhere and held >= job.procs:
                 break
         chosen = 0
-        for node, ranks in spread(found, job.request) or ():
+        for node, ranks in spread(found, request) or ():
             chosen |= _cores(ranks, job.cores, self._offered(job, view, node),
-                             view.layout.sockets_of(node))
+                             self._sockets_of(view.nodes[node])) << view.layout.node_first[node]
         return chosen
 
     def _rooms(self, job: Job, view: Pool) -> Iterator[Tuple[int, int]]:
         """The nodes with room for ranks, the first in the order first, and for how many."""
-        eligible = self._eligible(job, view)
+        room: Callable[[int], int]
+        if self._any_core:
+            known = self._known(job, view)
+            eligible, room = known.some, known.each.__getitem__
+        else:
+            eligible = self.eligibility.nodes(job, view) & view.up & self._able_nodes(job)
+
+            def room(node: int) -> int:
+                return self._room(job, view, node)
         # Under pack an empty node comes at its number, not before the others.
         groups = (eligible,) if self._first_fit else self.order.groups(
-            job, view, eligible, lambda: self._rooms_by_size(job, view, eligible))
+            job, view, eligible, lambda: _by_size(eligible, room))
         for group in groups:
             for node in bits.members(group):
-                room = self._room(job, view, node)
-                if room > 0:
-                    yield node, room
+                here = room(node)
+                if here > 0:
+                    yield node, here
 
-    def _eligible(self, job: Job, view: Pool) -> int:
-        """The nodes on which the job may run now, if there is room."""
-        return self.eligibility.nodes(job, view) & view.up & self._able_nodes(job)
+    def _known(self, job: Job, view: Pool) -> Rooms:
+        """The room for ranks on each node, where every free core will do."""
+        wish = self._wishes.get(job.request)
+        if wish is None:
+            wish = self._wishes[job.request] = (id(self), _wish(job), self._able_nodes(job))
+        able = wish[2]
+        return view.rooms.rooms(wish, lambda node: self._room(job, view, node) if able >> node & 1
+                                else 0)
 
     def _room(self, job: Job, view: Pool, node: int) -> int:
         """How many ranks of the job a node has room for."""
+        if not view.up >> node & 1:
+            return 0
         here, width = self._offered(job, view, node), job.cores
         if not here:
             return 0
         room = bits.count(here) if width == 1 else sum(
             bits.count(here >> start & ((1 << cores) - 1)) // width
-            for start, cores in view.layout.sockets_of(node))
+            for start, cores in self._sockets_of(view.nodes[node]))
         return room if job.request.plain else most_tasks(job.request, room, view.left_on(node))
+
+    def _sockets_of(self, node: Node) -> Tuple[Tuple[int, int], ...]:
+        """First core, from that of the node on, and number of cores of each socket."""
+        found = self._sockets.get(node.sockets)
+        if found is None:
+            first = itertools.accumulate(node.sockets, initial=0)
+            found = self._sockets[node.sockets] = tuple(zip(first, node.sockets))
+        return found
 
     def _able_nodes(self, job: Job) -> int:
         """The nodes that could run ranks of the job when they are empty."""
@@ -689,35 +699,11 @@ class CorePolicy:
         return able
 
     def _offered(self, job: Job, view: Pool, node: int) -> int:
-        """The free cores of a node that the job may have."""
-        here = view.free_cores & view.layout.node_cores(node)
+        """The free cores of a node that the job may have, counted from its first."""
+        here = view.layout.on_node(view.free_cores, node)
         if self.cores is not None:
-            first = view.layout.node_first[node]
-            here &= sum(1 << first + core for core in set(self.cores(job, view, node)))
+            here &= sum(1 << core for core in set(self.cores(job, view, node)))
         return here
-
-    def _rooms_by_size(self, job: Job, view: Pool, eligible: int) -> List[Tuple[int, int]]:
-        """The eligible nodes that hold ranks of the job, as sets with how many each node holds."""
-        by_ranks: Dict[int, int] = {}
-        if self.cores is not None:  # a share of the user's own
-            for node in bits.members(eligible):
-                ranks = self._room(job, view, node)
-                if ranks > 0:
-                    by_ranks[ranks] = by_ranks.get(ranks, 0) | 1 << node
-            return [(nodes, ranks) for ranks, nodes in by_ranks.items()]
-        if self._stock is None:
-            self._stock = Stock(self._machine.nodes, sockets=True)
-        request, width, names = job.request, job.cores, self._stock.names
-        for (sockets, *amounts), members in self._stock.alike(view).items():
-            here = members & eligible
-            if here:
-                ranks = sum([free // width for free in sockets])
-                if ranks and not request.plain:
-                    left = dict(zip(names, amounts))
-                    ranks = most_tasks(request, ranks, lambda name: left.get(name, 0))
-                if ranks > 0:
-                    by_ranks[ranks] = by_ranks.get(ranks, 0) | here
-        return [(nodes, ranks) for ranks, nodes in by_ranks.items()]
 
     def exact(self, job: Job) -> bool:
         """Whether counts of cores say all: for ranks of one core (see above)."""
@@ -733,10 +719,12 @@ class CorePolicy:
         return view.count_free()
 
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
-        """Jobs that ask for the same by rank are alike under first fit."""
-        if not self._first_fit or job.exclusive or job.request.nodes != (1, 0):
+        """Jobs that ask for the same by rank are alike under first fit; of those that say on how
+        many nodes they run, only equal ones."""
+        if not self._first_fit or job.exclusive:
             return None
-        return _wish(job), self.size(job)
+        request = job.request
+        return (_wish(job) if request.nodes == (1, 0) else request), self.size(job)
 
     def lacks(self, job: Job, view: Pool) -> str:
         """What a job that does not fit needs, and how much of it there is."""
@@ -750,6 +738,16 @@ class CorePolicy:
             return f"needs {job.procs} x {job.cores} free cores of one socket each"
         held = sum(ranks for _, ranks in self._rooms(job, view))
         return f"needs room for {_count(job.procs, 'rank')} with what they ask for, there is room for {held}"
+
+
+def _by_size(nodes: int, room: Callable[[int], int]) -> List[Tuple[int, int]]:
+    """The nodes that have room, as sets with how much each node has."""
+    found: Dict[int, int] = {}
+    for node in bits.members(nodes):
+        here = room(node)
+        if here > 0:
+            found[here] = found.get(here, 0) | 1 << node
+    return [(members, here) for here, members in found.items()]
 
 
 def _cores(ranks: int, width: int, free: int, sockets: Iterable[Tuple[int, int]]) -> int:

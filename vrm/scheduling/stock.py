@@ -7,31 +7,25 @@ that of a walk over all nodes (tests/scheduling/test_node_orders.py compares the
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from vrm.model import bits
 from vrm.model.cluster import Pool
 from vrm.model.node import Node
 
-Left = Tuple[Any, ...]
+Left = Tuple[int, ...]
 """What is left on a node: free cores, then the amounts (base units) of the machine's resources by
 name."""
 
 
 class Stock:
     """The amounts on the nodes of one machine. `names` are those of the countable resources,
-    `capacity` what all nodes have together: cores, then each of the resources in base units.
+    `capacity` what all nodes have together: cores, then each of the resources in base units."""
 
-    With `sockets`, what is left on a node begins with the free cores of each of its sockets, as a
-    tuple, in the place of their sum; then lanes are not looked at.
-    """
-
-    def __init__(self, nodes: Sequence[Node], sockets: bool = False) -> None:
+    def __init__(self, nodes: Sequence[Node]) -> None:
         whole = Pool(nodes)
         self.names: Tuple[str, ...] = tuple(whole.left)
         self._count = len(nodes)
-        self._sockets = [list(whole.layout.sockets_of(node)) for node in range(self._count)] \
-            if sockets else None
         self._all: List[Left] = list(zip([node.cores for node in nodes], *whole.left.values()))
         self.capacity: Left = tuple(map(sum, zip(*self._all)))
         self.forget()
@@ -52,7 +46,7 @@ class Stock:
         return self._alike
 
     def used(self, view: Pool) -> Sequence[int]:
-        """What is taken on the nodes that are up, in the order of `capacity`; not with `sockets`."""
+        """What is taken on the nodes that are up, in the order of `capacity`."""
         self._follow(view)
         return self._used
 
@@ -82,10 +76,7 @@ class Stock:
         known = self._here[node]
         left: Optional[Left] = None
         if view.up >> node & 1:
-            free: Any = view.free_on(node) if self._sockets is None else tuple([
-                cores - bits.count(view.busy_cores >> start & (1 << cores) - 1)
-                for start, cores in self._sockets[node]])
-            left = (free, *[there[node] for there in amounts])
+            left = (view.free_on(node), *[there[node] for there in amounts])
         if left == known:
             return
         used, whole = self._used, self._all[node]
@@ -95,12 +86,10 @@ class Stock:
                 self._alike[known] = rest
             else:
                 del self._alike[known]
-            if self._sockets is None:
-                for at, amount in enumerate(known):
-                    used[at] -= whole[at] - amount
+            for at, amount in enumerate(known):
+                used[at] -= whole[at] - amount
         if left is not None:
             self._alike[left] = self._alike.get(left, 0) | 1 << node
-            if self._sockets is None:
-                for at, amount in enumerate(left):
-                    used[at] += whole[at] - amount
+            for at, amount in enumerate(left):
+                used[at] += whole[at] - amount
         self._here[node] = left
