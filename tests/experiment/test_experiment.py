@@ -335,3 +335,26 @@ def test_examples_can_be_read(tmp_path: Path) -> None:
             assert all("build it" in str(problem) or "Applications.Path" in problem.key
                        for problem in error.problems), error
     assert os.sep not in read_plan(folder / "founding-simulated.yaml").name
+
+
+def test_simulated_runs_on_the_nodes_of_a_machine_file(tmp_path: Path, capsys: Any) -> None:
+    log = Path(__file__).parents[1] / "workload" / "data" / "sacct.txt"
+    (tmp_path / "my.yaml").write_text("Classes:\n- {Count: 4, Sockets: 2, Cores: 16, Memory: 128G}\n- {Name: gpu, "
+                                      "Cores: 16, Memory: 64G, Resources: {gpu: 2}, Features: [ib, ssd]}\n"
+                                      "Licences: {ansys: 2}\n")
+    path = write(tmp_path / "e.yaml", Mode="simulated", Machine="my.yaml", Queues=[str(log)],
+                 Keys={"Allocation.Policy": "pack"}, Grid={"Allocation.NodeOrder": ["first-fit", "weighted"]})
+    out = tmp_path / "out"
+    assert main(["experiment", str(path), "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["experiment", str(path), "--out", str(out)]) == 0  # nothing is left to do
+    runs = sorted(out.glob("*/summary.json"))
+    assert len(runs) == 2 and all(json.loads(one.read_text())["completed"] == 6 for one in runs)
+    assert (out / "inputs" / "machine.yaml").read_text() == (tmp_path / "my.yaml").read_text()
+    (tmp_path / "my.yaml").write_text("Classes: [{Cores: x}]")
+    assert main(["experiment", str(path), "--out", str(tmp_path / "other")]) == 2
+    error = capsys.readouterr().err
+    assert "cannot be used; see below" in error and "Classes.Cores: found" in error
+    live = write(tmp_path / "l.yaml", Machine="my.yaml", Queues=[str(log)])
+    assert main(["experiment", str(live), "--out", str(tmp_path / "other")]) == 2
+    assert "live runs have the machine that they run on" in capsys.readouterr().err

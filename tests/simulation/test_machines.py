@@ -36,8 +36,20 @@ def test_the_log_of_a_site_runs_on_its_machine(tmp_path: Path) -> None:
     outcome = simulate(log, machine=str(machine), policy="pack", backfill="easy")
     summary = outcome.summary
     assert summary["completed"] == 5 and summary["refused"] == 1  # nobody has said ansys
-    assert "ansys" in next(iter(summary["refusals"]))
+    assert "ansys" in next(iter(summary["refusals"])) and "`ib` not wanted" not in str(outcome.dirt)
     machine.write_text(machine.read_text() + "Licences: {ansys: 2}\n")
     again = simulate(log, machine=str(machine), policy="pack", backfill="easy").summary
     assert again["completed"] == 6
     assert again["recorded"] == {"jobs": 6, "average_wait": pytest.approx((10 + 1800 + 0 + 0 + 300 + 0) / 6)}
+
+
+def test_what_the_machine_file_does_not_say_is_passed_over_and_counted(tmp_path: Path) -> None:
+    machine = tmp_path / "my.yaml"
+    machine.write_text("Classes: [{Count: 4, Sockets: 2, Cores: 16, Resources: {gpu: 2}}]\nLicences: {ansys: 2}\n")
+    outcome = simulate(DATA / "sacct.txt", machine=str(machine), policy="pack")
+    assert outcome.summary["completed"] == 6
+    assert outcome.dirt["`ib` not wanted: no node of the machine offers it"] == 1
+    assert not any("memory" in reason for reason in outcome.dirt)
+    mics = simulate(DATA / "pbs.log", machine=str(machine), policy="compact")
+    assert mics.dirt["`mic` not counted: no node of the machine has some"] == 1
+    assert mics.summary["completed"] == 4

@@ -116,3 +116,11 @@ def test_a_seed_gives_the_same_workload() -> None:
     assert list(Lublin(64).jobs(50, 7)) != list(Lublin(64).jobs(50, 8))
     with pytest.raises(ValueError, match="2 processors or more"):
         Lublin(1)
+
+
+def test_nodes_that_differ(tmp_path: Path) -> None:
+    machine = tmp_path / "my.yaml"
+    machine.write_text("Classes:\n- {Count: 3, Cores: 4}\n- {Name: gpu, Cores: 8, Resources: {gpu: 2}}\n")
+    found = Matrix(["lublin:16:40"], [{"node_order": "first-fit"}, {"node_order": "weighted"}], seeds=(1,),
+                   common={"machine": str(machine), "policy": "pack"}).run(tmp_path / "out", workers=1)
+    assert [one["completed"] for one in found] == [40, 40]

@@ -296,7 +296,8 @@ def _cluster(source: Any, nodes: Union[int, Iterable[Node], None], sockets: int,
             name = getattr(source, "name", "")
             raise WorkloadError(f"{f'{name}: ' if name else ''}the workload does not say how large "
                                 "the machine is (a trace does in its header, `; MaxProcs: N`); give "
-                                "nodes, sockets and cores (--nodes N --sockets S --cores C)")
+                                "nodes, sockets and cores (--nodes N --sockets S --cores C), or a "
+                                "machine file (--machine FILE)")
         nodes, sockets, cores = processors, 1, 1
     if not isinstance(nodes, int):
         return Cluster(queues.marked(nodes))
@@ -365,4 +366,5 @@ def _fitted(rules: Selection, cluster: Cluster, limited: bool) -> Selection:
     that are larger than it (traces have such dirt)."""
     names = frozenset(name for one in cluster.classes for name in one.node.resources)
     largest = cluster.cores if limited and rules.largest is None else rules.largest
-    return replace(rules, largest=largest, memory=MEMORY in names, resources=names)
+    features = frozenset[str]().union(*(one.node.features for one in cluster.classes))
+    return replace(rules, largest=largest, memory=MEMORY in names, resources=names, features=features)

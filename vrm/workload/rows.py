@@ -162,7 +162,7 @@ class Rows:
         if rows and rows[0].submit >= EPOCH:
             origin = rows[0].submit
             self.unix_start = int(origin)
-        requests: Dict[Any, Request] = {}
+        requests: Dict[Any, Tuple[Request, Tuple[str, ...]]] = {}
         seen: Dict[int, None] = {}
         highest = max((one.id for one in rows), default=0)
         first, rules = None, self.rules
@@ -180,9 +180,12 @@ class Rows:
                 job_id = highest = highest + 1
             seen[job_id] = None
             key = _key(one)
-            request = requests.get(key)
-            if request is None:
-                request = requests[key] = self._request(one)
+            known = requests.get(key)
+            if known is None:
+                known = requests[key] = self._request(one)
+            request, passed_over = known
+            for reason in passed_over:
+                self.dirt[reason] += 1
             if one.start is not None:
                 self.waited[job_id] = one.start - one.submit
             if rules.load != 1.0:
@@ -214,22 +217,27 @@ class Rows:
             return one.run
         return one.limit
 
-    def _request(self, one: Asked) -> Request:
+    def _request(self, one: Asked) -> Tuple[Request, Tuple[str, ...]]:
+        """The request of a row, and what of it is passed over: memory (nothing is said of that), other
+        resources that vrm does not know by itself, and features, where no node of the machine has them."""
+        rules, passed_over = self.rules, []
+
+        def counts(name: str) -> bool:
+            if name == MEMORY:
+                return rules.memory
+            if name != GPU and name not in rules.resources:
+                passed_over.append(f"`{name[:30]}` not counted: no node of the machine has some")
+                return False
+            return True
+
+        if rules.features is not None and not one.features <= rules.features:
+            passed_over += [f"`{name[:30]}` not wanted: no node of the machine offers it"
+                            for name in sorted(one.features - rules.features)]
+            one = one._replace(features=one.features & rules.features)
         try:
-            return request_of(one, self.rules.units, self._counts)
+            return request_of(one, rules.units, counts), tuple(dict.fromkeys(passed_over))
         except ValueError as error:
             raise self.wrong(f"job {one.id}: {error}") from error
-
-    def _counts(self, name: str) -> bool:
-        """Whether a resource counts: memory, and what vrm does not know by itself, only where the
-        machine says how much there is."""
-        if name == MEMORY:
-            return self.rules.memory
-        known = name == GPU or name in self.rules.resources
-        if not known:
-            self.dirt[f"`{name[:30]}`, which no node of the machine file has: not counted, kinds of "
-                      "jobs"] += 1
-        return known
 
 
 EPOCH = 1e8

@@ -47,7 +47,7 @@ class Rules:
     `largest` is the number of processors of the machine; larger jobs are dropped when given.
     `memory`: whether requested memory counts. `units`: a row of n nodes is n equal parts, several of
     which may be on one node (see `vrm.workload.rows.request_of`). `resources` are the names of those
-    that the machine has, where that is known.
+    that the machine has, and `features` those that its nodes offer (None: not known).
     """
 
     first: Optional[int] = None
@@ -61,6 +61,7 @@ class Rules:
     memory: bool = False
     units: bool = False
     resources: FrozenSet[str] = frozenset()
+    features: Optional[FrozenSet[str]] = None
 
     def __post_init__(self) -> None:
         if not self.load > 0:
