@@ -36,8 +36,8 @@ def _over(value: Any) -> Any:
 
 
 def _backfilling(value: Any) -> Any:
-    """A registered name (`cp` with parameters), a number of reservations from 2 on (`3`, `3-kept`), or `module:function`,
-    which is loaded, and judged, with the other policies."""
+    """A registered name (`cp` with parameters), a number of reservations from 2 on (`3`, `3-kept`),
+    or `module:function`, which is loaded, and judged, with the other policies."""
     text = str(value).strip()
     if ":" in text:
         return text

@@ -376,8 +376,9 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
     `emulated`, `scheduling` (`algorithm`, `backfilling`, `policy`) and `ended` (number of jobs by how they ended).
     Here `jobs`, in the order of the table: `id`, `app`, `procs`, `state` (running or queued),
     `submit`, `estimate`, `exclusive`, `start` (null while queued), `remaining` (below 0: past its
-    estimate), `expected_start` (null without a reservation), `nodes` and `devices` (as in jobs.csv; both empty while queued),
-    `cores` (of each rank), `name`, `priority`, `retries` (how often it may be tried again), `args`
+    estimate), `expected_start` (null without a reservation), `nodes` and `devices` (as in jobs.csv;
+    both empty while queued), `cores` (of each rank), `name`, `priority`, `retries` (how often it may
+    be tried again), `args`
     (as a shell would quote them), `dir` (empty: the run's), `index` (in an array, else null), `why`
     (why it waits, for people), `expected` (how long it was expected to run when it came; null: as
     long as its estimate), and why it waits although there may be room: `held`, `after` (the

@@ -94,6 +94,10 @@ def _scales(capacity: Sequence[int], wanted: Sequence[Sequence[int]]) -> List[in
     return found
 
 
+EFFORT = Effort()
+"""What is spent on a plan where nothing else is said."""
+
+
 class Planning(Dispatcher):
     """Starts the jobs that a plan for the first `jobs` waiting ones starts now.
 
@@ -105,7 +109,7 @@ class Planning(Dispatcher):
     name = "cp"
     heads_first = False
 
-    def __init__(self, jobs: int = JOBS, effort: Effort = Effort(),
+    def __init__(self, jobs: int = JOBS, effort: Effort = EFFORT,
                  solver: Optional[Solver] = None) -> None:
         super().__init__()
         self.jobs = jobs
