@@ -19,7 +19,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Opt
 
 import pytest
 import yaml
-from conftest import Site, wait_until
+from conftest import Site, mpiexecs, mpiruns, wait_until
 from testbed import Testbed, missing
 
 from vrm.live.launch.openmpi import strip_prefix
@@ -263,7 +263,8 @@ class Lab:
     """A directory on the test cluster with the program that tells what it sees, and vrm on four nodes,
     three of which have GPUs."""
 
-    def __init__(self, testbed: Testbed, root: Path, kind: str = "openmpi") -> None:
+    def __init__(self, testbed: Testbed, root: Path, kind: str = "openmpi", mpirun: str = "auto") -> None:
+        self.mpirun = mpirun
         self.testbed, self.root, self.log = testbed, root, root / "log"
         self.kind = kind
         self.config_file = root / "vrm.yaml"
@@ -276,7 +277,7 @@ class Lab:
 
     def config(self, order: str = "auto", **keys: Any) -> None:
         """Write the configuration: pack by this node order, and what `keys` say over it."""
-        launcher: Dict[str, Any] = {"Kind": self.kind}
+        launcher: Dict[str, Any] = {"Kind": self.kind, "Mpirun": self.mpirun}
         if self.kind == "openmpi":
             launcher.update(AllowRoot=True, Transport="tcp",
                             Environment={"OMPI_MCA_mpi_yield_when_idle": 1})
@@ -351,11 +352,16 @@ def lab(testbed: Testbed, tmp_path: Path) -> Iterator[Lab]:
             testbed.restart(node)
 
 
+LAUNCHERS = [*(("openmpi", mpirun) for mpirun in mpiruns()), *(("hydra", found) for found in mpiexecs()),
+             ("direct", "auto")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["openmpi", "direct"])
+@pytest.mark.parametrize("kind, mpirun", LAUNCHERS)
 @pytest.mark.parametrize("order", ORDERS)
-def test_sixty_jobs_on_a_cluster(testbed: Testbed, tmp_path: Path, kind: str, order: str) -> None:
-    lab = Lab(testbed, tmp_path, kind)
+def test_sixty_jobs_on_a_cluster(testbed: Testbed, tmp_path: Path, kind: str, mpirun: str, order: str
+                                 ) -> None:
+    lab = Lab(testbed, tmp_path, kind, mpirun)
     lab.config(order)
     memory = 1024 * 1024  # MiB: more than there is, until the state says how much
     with testbed.allocation(4) as batch:
@@ -440,6 +446,33 @@ def test_a_killed_manager_and_the_next_keep_the_gpus(lab: Lab) -> None:
     check(lab.log, wishes)
 
 
+def test_a_gpu_that_is_gone_when_the_next_manager_starts(lab: Lab) -> None:
+    """The job that has it runs on to its end; nothing else is given it."""
+    with lab.testbed.allocation(2) as batch:
+        lab.queue([lab.line(Wish(1, gpus_per_task=2), wait="go"), lab.line(Wish(1, gpus_per_task=2)),
+                   lab.line(Wish(1, gpus_per_task=1))])
+        stand_ins(lab.root / "more", {host: 2 for host in batch.nodes})
+        other = next(node for node in batch.nodes if node != batch.host)
+        shutil.rmtree(lab.root / "more" / other)
+        lab.devices = lab.root / "more"
+        first = lab.start(batch, "--once")
+        wait_until(lambda: len(lab.running()) == 1 and lab.shown(0), "one runs")
+        first.kill()
+        first.wait()
+        (lab.devices / batch.host / "nvidia1").unlink()
+        second = lab.start(batch, "--once")
+        wait_until(lambda: (lab.log / "state").exists() and lab.state()["manager"]["pid"] != first.pid
+                   or second.poll() is not None, "the next one has begun")
+        (lab.root / "go").touch()
+        wait_until(lambda: "#2 show.x  completed" in lab.said() or second.poll() is not None,
+                   "the others are seen to")
+        second.terminate()
+        said = lab.finish(second)
+    assert "Traceback" not in said, said
+    rows = {row.id: row for row in read_jobs(lab.log / "jobs.csv")}
+    assert rows[0].status == rows[2].status == "completed", said
+
+
 def test_a_request_that_no_node_can_meet_is_refused(lab: Lab) -> None:
     with lab.testbed.allocation(4) as batch:
         lab.queue([lab.line(Wish(1, gpus_per_task=5)), lab.line(Wish(1, gpus_per_task=4)),
@@ -488,11 +521,11 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     (["--exclusive"], {"n0": [0, 1, 2, 3], "n1": [0, 1, 2, 3]}),
     ([], {}),
 ])
-@pytest.mark.parametrize("kind", ["openmpi", "direct", "srun"])
-def test_what_slurm_grants_is_used(slurm: Testbed, tmp_path: Path, kind: str, options: Sequence[str],
-                                   wanted: Mapping[str, List[int]]) -> None:
+@pytest.mark.parametrize("kind, mpirun", [*LAUNCHERS, ("srun", "auto")])
+def test_what_slurm_grants_is_used(slurm: Testbed, tmp_path: Path, kind: str, mpirun: str,
+                                   options: Sequence[str], wanted: Mapping[str, List[int]]) -> None:
     """On all nodes, and under each launcher steps have the GPUs of their nodes."""
-    lab = Lab(slurm, tmp_path, kind)
+    lab = Lab(slurm, tmp_path, kind, mpirun)
     shutil.rmtree(lab.devices)
     stand_ins(lab.devices, {"n0": 4, "n1": 4})
     wishes = [Wish(1, gpus_per_task=1) for here in wanted.values() for _ in here] + [Wish(1), Wish(2)]

@@ -54,6 +54,9 @@ SWEEP_SECONDS = 3.0
 NO_LIMIT = 1 << 60
 """Bytes from which on a limit of a control group (version 1) is none."""
 
+CLAIM_SECONDS = 1.0
+"""Seconds in which a GPU may become free that another vrm holds."""
+
 MEMORY_PAUSE, MEMORY_SHARE = 2.0, 200.0
 """Seconds between two looks at the memory of jobs, and how many times as long as the look itself took
 they are at least."""
@@ -178,8 +181,14 @@ def of_devices(wanted: "Mapping[str, Any]", environment: "Mapping[str, str]",
     hold = claims.hold_device if wanted.get("claim") else None
     again = wanted.get("again")
     if again is None:
-        chosen, trouble = devices.choose(found, environment, wanted.get("indices"),
-                                         wanted.get("count"), hold, devices.opens)
+        # The agent of a vrm that was killed just now may need a moment to end.
+        until = time.monotonic() + CLAIM_SECONDS
+        while True:
+            chosen, trouble = devices.choose(found, environment, wanted.get("indices"),
+                                             wanted.get("count"), hold, devices.opens)
+            if not trouble or hold is None or time.monotonic() > until:
+                break
+            time.sleep(SWEEP_PAUSE)
     else:
         # An agent that has lost its vrm may hold them still: no other vrm can have them.
         chosen, trouble = devices.choose(

@@ -220,7 +220,7 @@ def gpus_of(devices: Sequence[Mapping[str, Any]], topology: Topology) -> Tuple[G
     for place, said in enumerate(devices):
         socket = said["socket"]
         if socket is None:
-            near = parse_cpu_list(str(said["cpus"]))
+            near = _near(str(said["cpus"]))
             sockets = {number for number, cores in enumerate(topology.sockets)
                        if any(not near.isdisjoint(core.cpus) for core in cores)}
             socket = sockets.pop() if len(sockets) == 1 else -1
@@ -229,6 +229,14 @@ def gpus_of(devices: Sequence[Mapping[str, Any]], topology: Topology) -> Tuple[G
                          str(said["word"]), str(said["uuid"]),
                          int(socket) if int(socket) < len(topology.sockets) else -1))
     return tuple(found)
+
+
+def _near(text: str) -> Cpus:
+    """The CPUs in a list of a GPU's; none for what is no list, which costs no more than nearness."""
+    try:
+        return parse_cpu_list(text)
+    except ValueError:
+        return frozenset()
 
 
 def claimed(topology: Topology, cpus: Iterable[int]) -> Topology:

@@ -196,7 +196,7 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
     single = (here,) == allocation.hosts  # then this process itself holds the claims
     wanted = said_of_devices(allocation, env, watch)
     agents = Agents(allocation.hosts, env=env, timeout=settings.hosts.timeout, attach=attach,
-                    granted={} if single else granted, wanted=wanted,
+                    granted={} if single else granted, wanted={} if single else wanted,
                     **({"reach": reach} if isinstance(reach, str) else {"command": reach}))
     try:
         if single:
