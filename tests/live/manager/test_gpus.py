@@ -447,7 +447,8 @@ def test_a_killed_manager_and_the_next_keep_the_gpus(lab: Lab) -> None:
 
 
 def test_a_gpu_that_is_gone_when_the_next_manager_starts(lab: Lab) -> None:
-    """The job that has it runs on to its end; nothing else is given it."""
+    """The job that has it runs on to its end; nothing else is given it, and who needs two waits for
+    nodes such as there were before."""
     with lab.testbed.allocation(2) as batch:
         lab.queue([lab.line(Wish(1, gpus_per_task=2), wait="go"), lab.line(Wish(1, gpus_per_task=2)),
                    lab.line(Wish(1, gpus_per_task=1))])
@@ -470,7 +471,8 @@ def test_a_gpu_that_is_gone_when_the_next_manager_starts(lab: Lab) -> None:
         said = lab.finish(second)
     assert "Traceback" not in said, said
     rows = {row.id: row for row in read_jobs(lab.log / "jobs.csv")}
-    assert rows[0].status == rows[2].status == "completed", said
+    assert {job: row.status for job, row in rows.items()} == {0: "completed", 2: "completed"}, said
+    assert "1 job(s) still wait, 1 of them for more nodes than there are" in said
 
 
 def test_a_request_that_no_node_can_meet_is_refused(lab: Lab) -> None:

@@ -57,7 +57,7 @@ class Continuing:
         if past.run and past.format == 1:  # whose jobs run where vrm was started, to their end
             self.launches.workplace = os.getcwd()
         for record in past.runs:
-            desk.room.add(codec.cluster_of(record, desk.cluster).nodes)
+            desk.room.add(codec.nodes_of(record.get("nodes", [])))
             desk.room.add(codec.nodes_of(record.get("granted", [])))
         self._restore_jobs(past)
         if failed:
