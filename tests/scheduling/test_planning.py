@@ -144,8 +144,16 @@ def test_without_a_plan_to_begin_with_the_search_gets_more_time_until_there_is_o
     assert tries == [1, 2, 4, 8, 10]
     tries.clear()
     assert solve(problem, Effort(1.0, 10.0)) == first_plan(problem) and tries == [1]
-    # Then nobody starts.
-    assert Planning(effort=Effort(1.0, 1.0, warm=False)).starts(problem) == [-1, -1]
+    # Then nobody starts, beside a job that runs.
+    cluster = Cluster.regular(1, 1, 4)
+    scheduler = Scheduler(make_ordering("FCFS"), Planning(effort=Effort(1.0, 1.0, warm=False)),
+                          make_policy("pack", cluster))
+    queue = scheduler.new_queue()
+    queue.add(Job(0, "x", 1, 60.0))
+    assert len(scheduler.step(0.0, queue, cluster)) == 1
+    for number in (1, 2):
+        queue.add(Job(number, "x", 2, 60.0))
+    assert scheduler.step(1.0, queue, cluster) == []
 
 
 # -------------------------------------------------------------------------------- what is planned
@@ -264,6 +272,89 @@ def test_what_a_step_has_decided_is_not_planned_again() -> None:
     other.release(0)
     assert [start.job.id for start in twin.step(3.0, waiting, other)] == [1]
     assert list(cluster.bookings) == [0, 3]
+
+
+class Elsewhere:
+    """Makes plans when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: List[Problem] = []
+        self.plan: Optional[List[int]] = None
+
+    def ask(self, problem: Problem, effort: Effort, now: float) -> None:
+        self.asked.append(problem)
+        self.plan = None
+
+    def answer(self, now: float) -> Optional[List[int]]:
+        return self.plan
+
+
+def elsewhere() -> Tuple[Elsewhere, Cluster, Scheduler, Any]:
+    """Four cores, one of which is busy for long, and two jobs that want the others."""
+    cluster = Cluster.regular(1, 1, 4)
+    planning = Planning()
+    scheduler = Scheduler(make_ordering("FCFS"), planning, make_policy("pack", cluster))
+    queue = scheduler.new_queue()
+    queue.add(Job(0, "x", 1, 900.0))
+    assert len(scheduler.step(0.0, queue, cluster)) == 1  # for that no plan is needed
+    planning.aside = aside = Elsewhere()
+    for number in (1, 2):
+        queue.add(Job(number, "x", 2, 60.0))
+    assert scheduler.step(1.0, queue, cluster) == [] and len(aside.asked) == 1
+    assert scheduler.wake(1.0) == pytest.approx(1.05)
+    return aside, cluster, scheduler, queue
+
+
+def ids(starts: Sequence[Any]) -> List[int]:
+    return [start.job.id for start in starts]
+
+
+def test_a_plan_that_is_made_elsewhere_is_used_when_it_is_there() -> None:
+    aside, cluster, scheduler, queue = elsewhere()
+    assert scheduler.step(1.1, queue, cluster) == []
+    aside.plan = [60, 0]
+    assert ids(scheduler.step(1.2, queue, cluster)) == [2]
+    assert len(aside.asked) == 1 and scheduler.wake(1.2) == float("inf")
+    cluster.release(2)
+    assert ids(scheduler.step(2.0, queue, cluster)) == [1]  # it alone: no plan is needed
+
+
+def test_easy_goes_on_while_a_plan_is_made() -> None:
+    aside, cluster, scheduler, queue = elsewhere()
+    queue.add(Job(3, "x", 1, 20.0))
+    assert ids(scheduler.step(1.1, queue, cluster)) == [1, 3]
+    aside.plan = [60, 0]  # job 2 fits no more
+    assert ids(scheduler.step(1.2, queue, cluster)) == []
+    queue.remove(2)
+    cluster.release(1)
+    assert scheduler.step(1.3, queue, cluster) == [] and scheduler.wake(1.3) == float("inf")
+
+
+def test_a_plan_that_comes_too_late_starts_what_it_still_can_and_another_one_is_made() -> None:
+    aside, cluster, scheduler, queue = elsewhere()
+    queue.remove(1)
+    queue.add(Job(3, "x", 3, 500.0))
+    queue.add(Job(4, "x", 2, 500.0))
+    aside.plan = [0, 60]  # job 1 is there no more
+    assert scheduler.step(1.2, queue, cluster) == [] and len(aside.asked) == 2
+    aside.plan = [60, 0, 600]
+    assert ids(scheduler.step(1.3, queue, cluster)) == [3]
+
+
+def test_without_an_answer_easy_decides() -> None:
+    aside, cluster, scheduler, queue = elsewhere()
+    aside.plan = []
+    assert ids(scheduler.step(1.2, queue, cluster)) == [1]
+    assert scheduler.wake(1.2) == float("inf")
+
+
+def test_a_copy_plans_by_itself() -> None:
+    aside, cluster, scheduler, queue = elsewhere()
+    other = cluster.copy()
+    twin, waiting = scheduler.copy(other), queue.copy()
+    waiting.add(Job(5, "x", 1, 10.0))
+    assert len(twin.step(1.1, waiting, other)) == 2 and len(aside.asked) == 1
+    assert scheduler.wake(1.1) < float("inf") and len(cluster.bookings) == 1
 
 
 def test_without_or_tools_there_is_one_line_that_says_what_to_type(

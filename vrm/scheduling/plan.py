@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Iterable, List, Optional, Sequence, Tuple, Union
 
 Amounts = Tuple[int, ...]
 """Of each resource of a problem, in its order."""
@@ -193,15 +193,20 @@ def broken(problem: Problem, starts: Sequence[int]) -> str:
 class Effort:
     """How long a planner may search, and from where.
 
-    `budget` is in CP-SAT's deterministic seconds where `fixed`, and of the clock else; `most` is
+    `budget` is in seconds of CP-SAT's deterministic clock, `most` is
     that of the last try, where no plan was found with less. `warm`: it begins with EASY's plan, or
-    a better one (`first_plan`), and never gives a worse one.
+    a better one (`first_plan`), and never gives a worse one. `wall`: at most so many seconds of the
+    clock for each try; 0: as many as the budget takes.
     """
 
     budget: float = 0.1
     most: float = 16.0
     warm: bool = True
-    fixed: bool = True
+    wall: float = 0.0
+
+    def record(self) -> List[Any]:
+        """Its values, in their order."""
+        return [self.budget, self.most, self.warm, self.wall]
 
 
 def solve(problem: Problem, effort: Effort) -> Optional[List[int]]:
@@ -226,11 +231,11 @@ def solve(problem: Problem, effort: Effort) -> Optional[List[int]]:
             for variable, start in zip(variables, known):
                 model.add_hint(variable, start)
         solver = cp_model.CpSolver()
-        options: Mapping[str, Any] = {
-            "num_workers": 1, "random_seed": 0,
-            "max_deterministic_time" if effort.fixed else "max_time_in_seconds": limit}
-        for name_, value in options.items():
-            setattr(solver.parameters, name_, value)
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = 0
+        solver.parameters.max_deterministic_time = limit
+        if effort.wall:
+            solver.parameters.max_time_in_seconds = effort.wall
         status = solver.solve(model)
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             found = shifted(problem, [solver.value(variable) for variable in variables])

@@ -7,15 +7,15 @@ that is to start now: it waits on, and the others start.
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import math
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Protocol, Sequence
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Job, Request
 from vrm.model.policies import PlacementPolicy
 from vrm.model.queues import Queues
+from vrm.scheduling.backfilling import Easy
 from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.plan import Amounts, Effort, Problem, Task, latest_end, solve
 from vrm.scheduling.queue import Waiting
@@ -23,6 +23,12 @@ from vrm.scheduling.registry import PolicyError
 
 JOBS = 100
 """Waiting jobs that are planned."""
+
+EFFORT = Effort()
+"""Of a search of which nobody says more."""
+
+_SOON = 0.05
+"""Seconds after which it is looked whether a plan is there."""
 
 _LARGEST = 1 << 31
 """Of a capacity: products with times then stay within the solver's whole numbers."""
@@ -94,8 +100,14 @@ def _scales(capacity: Sequence[int], wanted: Sequence[Sequence[int]]) -> List[in
     return found
 
 
-EFFORT = Effort()
-"""What is spent on a plan where nothing else is said."""
+class Aside(Protocol):
+    """Who makes plans while the scheduler goes on."""
+
+    def ask(self, problem: Problem, effort: Effort, now: float) -> None:
+        """Begin to look for a plan, at `now` (seconds)."""
+
+    def answer(self, now: float) -> Optional[List[int]]:
+        """The starts of that plan; None while it is looked for, [] where there will be none."""
 
 
 class Planning(Dispatcher):
@@ -104,6 +116,10 @@ class Planning(Dispatcher):
     Later starts of the plan are forgotten, but for node orders that look at who will run beside a
     job. Jobs behind those that are planned wait. Where nothing runs and the plan starts nothing,
     the first job that fits does.
+
+    With `aside`, plans are made elsewhere: a step asks for one, and a later step starts what it
+    starts now, as far as these jobs still wait and still fit. If anything changes before the answer
+    is there, EASY decides that step.
     """
 
     name = "cp"
@@ -115,6 +131,10 @@ class Planning(Dispatcher):
         self.jobs = jobs
         self.effort = effort
         self.solver: Solver = solver or self._solve
+        self.aside: Optional[Aside] = None
+        self._asked: List[Job] = []  # of which an answer is awaited
+        self._meanwhile = False  # whether anything has changed since
+        self._easy: Dispatcher = Easy()
         if solver is None and importlib.util.find_spec("ortools") is None:
             raise PolicyError("backfilling cp needs OR-tools: pip install 'vrm[cp]'")
 
@@ -127,34 +147,73 @@ class Planning(Dispatcher):
         assert isinstance(twin, Planning)
         if self.solver == self._solve:
             twin.solver = twin._solve
-        twin.effort = copy.copy(self.effort)
+        twin.aside, twin._asked, twin._meanwhile = None, [], False
+        twin._easy = self._easy.copy(view)
         return twin
 
     def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
                heads: int) -> Starts:
         """The jobs that the plan starts now and for which there is a place."""
-        if self._left == (view, view.generation) and not waiting.fresh:
-            return  # nothing has changed since the last plan
+        changed = self._left != (view, view.generation) or bool(waiting.fresh)
+        if self._asked:
+            assert self.aside is not None
+            answer = self.aside.answer(now)
+            if answer is None:
+                if changed:
+                    self._meanwhile = True
+                    yield from self._easy.decide(now, waiting, view, policy, heads)
+                    self._left = view, view.generation
+                return
+            jobs, self._asked = self._asked, []
+            if answer:
+                changed = changed or self._meanwhile
+                yield from self._start(now, jobs, answer, waiting, view, policy)
+            else:
+                yield from self._easy.decide(now, waiting, view, policy, heads)
+                changed = False
+        if changed:
+            yield from self._plan(now, waiting, view, policy)
+        self._left = view, view.generation
+
+    def _plan(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> Starts:
+        """Make a plan and start what it starts now, or ask for one."""
         jobs = [waiting[at] for at in range(min(self.jobs, len(waiting)))]
         others = sum(waiting[at].expected for at in range(len(jobs), len(waiting)))
+        jobs = [job for job in jobs if job.id not in view.bookings]  # started in this very step
+        if not jobs:
+            return
         problem = problem_of(now, jobs, others, view, policy, waiting.queues)
-        starts = self.starts(problem)
+        starts = self.starts_at_once(problem)
+        if starts is None and self.aside is not None:
+            self.aside.ask(problem, self.effort, now)
+            self._asked, self._meanwhile = jobs, False
+            return
+        if starts is None:
+            starts = self.solver(problem) or [-1] * len(jobs)
+        yield from self._start(now, jobs, starts, waiting, view, policy)
+
+    def _start(self, now: float, jobs: Sequence[Job], starts: Sequence[int], waiting: Waiting,
+               view: Cluster, policy: PlacementPolicy) -> Starts:
+        """The jobs of a plan that start now."""
         if policy.follower is not None:
             policy.follower.plans({job.id: (job, now + start) for job, start in zip(jobs, starts)
-                                   if start > 0})
-        started = False
+                                   if start > 0 and waiting.holds(job)})
         for job, start in zip(jobs, starts):
-            if start == 0:
+            if start == 0 and waiting.holds(job) and job.id not in view.bookings:
                 placement = policy.place(job, view)
                 if placement is not None:
                     yield job, placement
-                    started = True
-        if not started and not view.bookings:
+        if not view.bookings:
             yield from self._first_that_fits(waiting, view, policy)
-        self._left = (view, view.generation)
 
-    def starts(self, problem: Problem) -> List[int]:
-        """When the tasks of a problem start, in seconds from now; -1: at no time that is known."""
+    def wake(self, now: float) -> float:
+        """Soon, while an answer is awaited."""
+        return now + _SOON if self._asked else math.inf
+
+    @staticmethod
+    def starts_at_once(problem: Problem) -> Optional[List[int]]:
+        """When the tasks of a problem start, in seconds from now (-1: not now), where that needs no
+        search; None where it does."""
         free = problem.free
         now = [all(want <= some for want, some in zip(task.wants, free)) for task in problem.tasks]
         if not any(now):
@@ -162,7 +221,7 @@ class Planning(Dispatcher):
         together = [sum(each) for each in zip(*(task.wants for task in problem.tasks))]
         if all(want <= some for want, some in zip(together, free)):
             return [0] * len(now)  # no plan is better
-        return self.solver(problem) or [-1] * len(now)
+        return None
 
     @staticmethod
     def _first_that_fits(waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> Starts:

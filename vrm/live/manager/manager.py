@@ -32,6 +32,7 @@ from vrm.live.manager.intake import Intake
 from vrm.live.manager.launches import Launches
 from vrm.live.manager.nodes import Nodes
 from vrm.live.manager.orders import Orders
+from vrm.live.manager.planner import planning_aside
 from vrm.live.manager.records import Records
 from vrm.live.manager.snapshot import snapshot
 from vrm.live.manager.stopping import SUSPENDED, Stopping
@@ -125,7 +126,8 @@ class Manager:
                                   self.failed or takeup.requeue_waits(desk.run_directory))
             desk.begin(past.state)
             desk.open_journal()
-            with Spawner([lock], self.relay) as self.spawner, self.stopping.woken_by_signals():
+            with (Spawner([lock], self.relay) as self.spawner, self.stopping.woken_by_signals(),
+                  planning_aside(desk.scheduler)):
                 self.launches.spawner = self.spawner
                 if self.relay is not None and self.relay.pid is not None:
                     self.adoption.attach(self.relay.pid)

@@ -1,0 +1,105 @@
+"""Plans in a process of its own: a manager with the backfilling `cp` asks for one and goes on.
+
+The process reads problems from its standard input and writes plans to its standard output, a line of
+JSON each. It ends with its manager, however that ends: there is nothing to read any more then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Iterator, List, Optional
+
+from vrm.scheduling import Scheduler
+from vrm.scheduling.plan import Effort, Problem, solve
+from vrm.scheduling.planning import Planning
+
+LONGEST = 0.8
+"""Seconds that a search takes at most; with reading, rules of thumb and writing a decision takes one."""
+
+PATIENCE = 10.0
+"""Seconds after which a process that gives no answer is given up."""
+
+
+class Planner:
+    """Asks for one plan at a time; see `vrm.scheduling.planning.Aside`."""
+
+    def __init__(self) -> None:
+        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._read = b""
+        self._since = 0.0
+
+    def ask(self, problem: Problem, effort: Effort, now: float) -> None:
+        """Begin to look for a plan; `now` is in seconds."""
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "vrm.live.manager.planner"], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, cwd="/")
+            assert self._process.stdout is not None
+            os.set_blocking(self._process.stdout.fileno(), False)
+        self._read, self._since = b"", now
+        limited = replace(effort, wall=LONGEST, most=min(effort.most, 1.0))
+        line = json.dumps([problem.record(), limited.record()]) + "\n"
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode())
+            self._process.stdin.flush()
+        except OSError:  # it has ended: there will be no answer
+            self.close()
+
+    def answer(self, now: float) -> Optional[List[int]]:
+        """The starts of the plan; None while it is looked for, [] where there will be none."""
+        if self._process is None or now > self._since + PATIENCE:
+            self.close()
+            return []
+        assert self._process.stdout is not None
+        try:
+            self._read += os.read(self._process.stdout.fileno(), 1 << 20)
+        except BlockingIOError:
+            pass
+        if self._read.endswith(b"\n"):
+            found: List[int] = json.loads(self._read)
+            return found
+        return [] if self._process.poll() is not None else None
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+
+@contextmanager
+def planning_aside(scheduler: Scheduler) -> Iterator[None]:
+    """While it lasts, a scheduler that plans does so in another process."""
+    dispatcher = scheduler.dispatcher
+    if not isinstance(dispatcher, Planning):
+        yield
+        return
+    planner = dispatcher.aside = Planner()
+    try:
+        yield
+    finally:
+        dispatcher.aside = None
+        planner.close()
+
+
+def main() -> None:
+    """Answer the problems of standard input until it ends."""
+    for line in sys.stdin:
+        problem, effort = json.loads(line)
+        found = solve(Problem.read(problem), Effort(*effort))
+        print(json.dumps(found or []), flush=True)
+
+
+if __name__ == "__main__":
+    main()
