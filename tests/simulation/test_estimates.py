@@ -80,6 +80,9 @@ class Plain:
                 del self.end_expected[i]
                 self.free += self.jobs[i].job.procs
                 self.estimator.learn(self.jobs[i].job, self.jobs[i].run)
+                for other in self.queue:
+                    if self.jobs[other].job.user == self.jobs[i].job.user:
+                        self.expected[other] = self.estimator.expected(self.jobs[other].job)
             for i, end in list(self.end_expected.items()):
                 walltime = self.jobs[i].job.walltime
                 if end <= now and end < self.start[i] + walltime:

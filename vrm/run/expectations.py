@@ -1,14 +1,14 @@
 """What a run expects of its jobs: how long they take, learnt from those that have ended, and longer
-where a running job outlives it. Live runs and simulations ask the same; nothing of it needs a record
-but what was expected of a job when it came: all else follows from that and from the ends."""
+where a running job outlives it. Live runs and simulations ask the same. What is expected of a waiting job is recorded; all else follows from that and from the
+ends."""
 
 from __future__ import annotations
 
 import math
-from typing import Iterable, Optional, Tuple, Union
+from typing import Iterable, List, Optional, Tuple, Union
 
 from vrm.model import Booking, Cluster, Job, JobState
-from vrm.scheduling.estimators import (Correction, Estimator, Table, make_correction,
+from vrm.scheduling.estimators import (Correction, Estimator, Table, alike, make_correction,
                                        make_estimator)
 
 TEACHING = (JobState.COMPLETED, JobState.TIMEOUT)
@@ -30,10 +30,23 @@ class Expectations:
         expected = self.estimator.expected(job)
         return job if expected == job.expected else job.but(expected=expected)
 
-    def learn(self, job: Job, run: float, state: JobState) -> None:
-        """A job has ended after `run` seconds."""
-        if state in TEACHING:
-            self.estimator.learn(job, run)
+    def learn(self, job: Job, run: float, state: JobState) -> bool:
+        """A job has ended after `run` seconds; whether anything follows for jobs like it."""
+        if state not in TEACHING:
+            return False
+        self.estimator.learn(job, run)
+        return self.estimator.learns
+
+    def again(self, waiting: Iterable[Job], like: Job) -> List[Job]:
+        """The waiting jobs like the one that has ended of which something else is expected now."""
+        key = alike(like)
+        found = []
+        for job in waiting:
+            if alike(job) == key:
+                new = self.of(job)
+                if new is not job:
+                    found.append(new)
+        return found
 
     def correct(self, cluster: Cluster, job_id: int, now: float) -> Booking:
         """A running job has outlived what was expected: expect it longer, if its walltime lets it

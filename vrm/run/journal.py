@@ -252,6 +252,10 @@ def _apply(record: Record, past: Past) -> None:
                     lost=record.get("lost", False))
     elif event in ("hold", "release"):
         state.kept(record["id"], event == "hold")
+    elif event == "expect":
+        state.expect([state.entry(job_id).job.but(expected=seconds)
+                      for job_id, seconds in record["jobs"]
+                      if job_id in state.book.entries])
     elif event == "promise":
         state.promises.update(record["starts"])
     elif event == "finished":

@@ -89,6 +89,7 @@ _WANTED: Dict[str, Dict[str, Check]] = {
             "reason": text, "exit_code": maybe(whole)},
     "again": {"id": count, "retry": flag},
     "hold": {"id": count},
+    "expect": {"jobs": list_of(_promise)},
     "promise": {"time": number, "starts": list_of(_promise)},
     "release": {"id": count},
     "finished": {},

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import List, Optional
 
+from vrm.model import Job, JobState
 from vrm.run.expectations import Expectations
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start
@@ -30,6 +31,16 @@ class Run:
         if state.log is not None and self.scheduler.dispatcher.kept:
             state.promise(self.scheduler.reservations(now, state.queue, state.cluster), now)
         return starts
+
+    def learn(self, job: Job, run: float, how: JobState) -> None:
+        """A job has ended after `run` seconds: what is expected of those like it that wait is
+        judged again."""
+        expectations, state = self.expectations, self.state
+        if expectations is not None and expectations.learn(job, run, how):
+            new = expectations.again([*state.queue, *(entry.job for entry
+                                                      in state.book.parked.values())], job)
+            if new:
+                state.expect(new)
 
     def wake(self, now: float) -> float:
         """When the next step is due although nothing may happen by then, in seconds."""

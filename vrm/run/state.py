@@ -15,6 +15,7 @@ applied in their order (`vrm.run.journal.replay`), make the same state again.
 | `end` | end | a job will not run (any more), nor those that depend on it |
 | `again` | again | a job that ran or ended waits again |
 | `hold`, `release` | hold, release | a waiting job is kept from starting, or no longer |
+| `expect` | expect | something else is expected of waiting jobs than before |
 | `promise` | promise | waiting jobs have reservations that are kept |
 | `node_up`, `node_down` | | jobs may start on a node, or no longer; who is on it stays |
 
@@ -209,6 +210,16 @@ class State:
         if self.log is not None:
             self.log("again", id=job_id, time=now, reason=reason, retry=retry, **origin)
         return self._lose(self.book.again(job_id, retry))
+
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """Something else is expected of these jobs, which wait, than before."""
+        for job in jobs:
+            if job.id in self.queue:
+                self.queue.replace(job)
+            if job.id in self.book.entries:
+                self.book.entries[job.id].job = job
+        if self.log is not None:
+            self.log("expect", jobs=[[job.id, job.expected] for job in jobs])
 
     def promise(self, starts: Mapping[int, float], now: float) -> None:
         """These are the latest starts of all waiting jobs that have a reservation which is kept;

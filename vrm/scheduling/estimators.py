@@ -30,12 +30,14 @@ Table = Mapping[Tuple[str, int], float]
 
 
 class Estimator:
-    """Expects of each job what its user says. Subclasses override `expected` and `learn`."""
+    """Expects of each job what its user says. Subclasses override `expected` and `learn`; `learns`:
+    another `expected` may follow from that."""
 
     name = "requested"
+    learns = True
 
     def expected(self, job: Job) -> float:
-        """Seconds that a job will take which is submitted now."""
+        """Seconds that a job will take, as far as is known now."""
         return job.walltime
 
     def learn(self, job: Job, run: float) -> None:
@@ -173,6 +175,7 @@ class Calibrated(Estimator):
     """The seconds of a table, by program and ranks; of the request for what is not in it."""
 
     name = "calibrated"
+    learns = False
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -190,6 +193,7 @@ class Actual(Estimator):
     the seconds of jobs by id."""
 
     name = "actual"
+    learns = False
 
     def __init__(self, runs: Optional[Mapping[int, float]] = None) -> None:
         self.runs: Mapping[int, float] = {} if runs is None else runs

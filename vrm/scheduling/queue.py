@@ -321,6 +321,21 @@ class JobQueue:
         else:
             self._enter(job, nodes, priority)
 
+    def replace(self, job: Job) -> None:
+        """Put a job in the place of that of its id, of which something else is expected now."""
+        job_id = job.id
+        if job_id in self.outside:
+            self.outside[job_id] = self.jobs[job_id] = job
+            return
+        competes = job_id in self._within
+        self.remove(job_id)
+        self.fresh[:] = [each for each in self.fresh if each.id != job_id]
+        self.jobs[job_id] = job
+        self.wanted += job.procs * job.cores
+        if competes:
+            self._within[job_id] = job
+        self._enter(job, self.nodes_of(job), self._priority(job))
+
     def _enter(self, job: Job, nodes: int, priority: int) -> None:
         """Let a job compete; it is among `jobs` already."""
         others = len(self.jobs) - len(self.outside) - 1

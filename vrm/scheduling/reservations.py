@@ -132,7 +132,8 @@ class Reserving(Dispatcher):
         overdue = bool(cluster.ends) and cluster.ends[0][0] <= now
         late = any(booking.expected_end < now for booking in self._early)
         known = len(table) + len(fresh) == len(waiting) if self.depth is None else \
-            all(waiting.holds(job) for job, _ in table)
+            all(waiting.holds(job) for job, _ in table) and not any(
+                job.id in table for job in fresh)
         self._check_countable(fresh, cluster, policy)
         if self._stale or overdue or late or not self.kept or not known or self._profile is None:
             kind = CountProfile if self._counting else PoolProfile

@@ -242,7 +242,7 @@ class Simulator:
             executor.gone(start, now)
         job = booking[0]
         if self.expectations is not None:
-            self.expectations.learn(job, now - booking[2], JobState.TIMEOUT if killed
+            self.subject.learn(job, now - booking[2], JobState.TIMEOUT if killed
                                     else JobState.COMPLETED)
         if killed:
             self._failed(start, JobState.TIMEOUT, "ran longer than its walltime", "timeout")

@@ -57,8 +57,8 @@ def test_earlier_runs_teach_by_program_and_ranks(site: Site) -> None:
     second.mkdir()
     (second / "jobs.csv").write_text(",".join(HEADER.split(",")[:16])
                                      + "\n0,work,1,0,1000,1010,100,completed,0,,0,0,,,,\n")
-    configured(site, cores=2, Scheduling={"Estimates": "last-two",
-                                          "History": [str(first), str(second / "jobs.csv")]})
+    configured(site, 3, 2, Scheduling={"Estimates": "last-two",  # all start at once
+                                       "History": [str(first), str(second / "jobs.csv")]})
     site.lines("work 1 100 0 args=0.1", "work 2 100 0 args=0.1", "work 1 7 0 args=0.1")
     assert site.run("--once").returncode == 0
     assert expected(site) == {0: 8.0, 1: None, 2: None}  # the third would be cut to its limit
@@ -106,6 +106,28 @@ def test_what_is_expected_is_learnt_shown_and_survives_a_kill(site: Site) -> Non
     site.finish(manager)
     assert {job_id: row.status for job_id, row in site.rows().items()} == {
         **dict.fromkeys(range(7), "completed"), 3: "cancelled"}
+
+
+def test_jobs_that_wait_are_judged_again_when_one_like_them_ends(site: Site) -> None:
+    """A queue that comes at once: nothing is known of it then. kill -9 in between."""
+    configured(site, nodes=1, Scheduling={"Estimates": "last-two", "Backfilling": "easy"})
+    site.lines("work 1 50 0 args=0.3", "work 1 60 0 args=0.2", "wait 1 70 0", *["work 1 80 0 args=0.1"] * 3)
+    manager = site.start()
+    wait_until(lambda: expected(site) == {} or len(site.state()["jobs"]) <= 4
+               if site.state() else False, "two have ended")
+    wait_until(lambda: in_queue(site)[4]["expected"] is not None, "it is shown")
+    before = expected(site)
+    assert before[2] is None and before[3] == before[4] == before[5] == 1.0
+    os.kill(manager.pid, signal.SIGKILL)
+    manager.wait()
+    manager = site.start()
+    wait_until(lambda: (site.state() or {}).get("manager", {}).get("pid") == manager.pid
+               and 4 in in_queue(site), "another manager goes on")
+    assert in_queue(site)[4]["expected"] == 1.0 and expected(site) == before
+    (site.bin / "wait.go").touch()
+    site.finish(manager)
+    assert {job_id: row.expected for job_id, row in site.rows().items()} == {
+        0: None, 1: None, 2: None, 3: 1.0, 4: 1.0, 5: 1.0}
 
 
 def test_limits_stay_those_of_the_user(site: Site) -> None:

@@ -213,13 +213,13 @@ class Ends:
     def close_job(self, outcome: Outcome) -> None:
         """Record that a job will not run (any more), nor those that depend on it."""
         state, job_id = self.desk.state, outcome.job.id
-        if self.desk.expectations is not None and outcome.booking is not None:
-            self.desk.expectations.learn(outcome.job, outcome.end - outcome.booking.start,
-                                         outcome.state)
         outcome.details = state.entry(job_id).details
         dropped = state.end(job_id, outcome.state, outcome.end, outcome.reason,
                             exit_code=outcome.exit_code, ran=outcome.ran)
         self.records.pending.append(outcome)
+        if outcome.booking is not None:
+            self.desk.subject.learn(outcome.job, outcome.end - outcome.booking.start,
+                                    outcome.state)
         self.drop(dropped)
         self.desk.dirty = True
 
