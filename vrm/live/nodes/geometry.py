@@ -4,7 +4,7 @@ wishes for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from vrm.live.nodes.topology import Gpu, NodeFacts, Topology, TopologyError, read_topology
@@ -54,13 +54,13 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
                      failed: Optional[Mapping[str, str]] = None,
                      memory: Optional[Mapping[str, int]] = None,
                      stand_ins: Optional[Callable[[str], Sequence[Gpu]]] = None,
-                     described: bool = False) -> Geometry:
+                     described: bool = False, gpus: Optional[Mapping[str, int]] = None) -> Geometry:
     """The wished cluster on the nodes of an allocation.
 
     `hosts` in the allocation's order, `facts` of those that answered, `failed` the reasons of
     those that did not: they are left out with a warning, unless none is left. `granted` are the
     cores that the batch system gives on a host. Where the probe sees more, the first so many are
-    used (a batch system that confines jobs shows them no other). `memory` are the bytes that it gives:
+    used (a batch system that confines jobs shows them no other). `memory` are the bytes and `gpus` the GPUs that it gives:
     of these, of what the node has and of the limit there the least counts. `stand_ins` gives the GPUs
     of an emulated node, which has no others; emulated nodes share this machine's memory, but for such
     as are only `described`.
@@ -103,16 +103,18 @@ def cluster_geometry(hosts: Sequence[str], facts: Mapping[str, NodeFacts],
                                             wanted_sockets, wanted_cores), like, memory.get(host, 0))
                   for host in hosts if host not in facts]
         return Geometry(tuple(chosen), {host: facts[host].topology for host in shapes},
-                        warnings=tuple(warnings), granted=(*chosen, *silent)[:wanted_nodes],
+                        warnings=tuple(warnings),
+                        granted=tuple(_promised(node, gpus or {}) for node in (
+                            *chosen, *silent))[:wanted_nodes],
                         gpus={host: facts[host].gpus for host in shapes})
     shape = _wanted_shape(first, wanted_sockets, wanted_cores)
     if emulate:
         machine_facts = facts[chosen[0].name]
         share = usable_memory(machine_facts, memory.get(chosen[0].name, 0)) // (
             1 if described else wanted_nodes)
-        gpus = {f"n{i}": tuple(stand_ins(f"n{i}")) if stand_ins else () for i in range(wanted_nodes)}
+        standing = {f"n{i}": tuple(stand_ins(f"n{i}")) if stand_ins else () for i in range(wanted_nodes)}
         return Geometry(tuple(_node(host, shape, NodeFacts(machine_facts.topology, share, gpus=own))
-                              for host, own in gpus.items()), {}, True, tuple(warnings), gpus=gpus)
+                              for host, own in standing.items()), {}, True, tuple(warnings), gpus=standing)
     raise TopologyError(
         f"Nodes, Sockets and Cores ask for {wanted_nodes} node(s) of {_shape(shape)} cores; "
         f"{complaint}. Make them smaller, or write auto; or add `Emulate: true` to run the ranks "
@@ -148,6 +150,14 @@ def usable_memory(facts: NodeFacts, granted: int = 0) -> int:
     what is granted (0: not said); 0 where nothing is known."""
     kernel = facts.memory // MEMORY_STEP * MEMORY_STEP or facts.memory
     return min((size for size in (kernel, facts.limit, granted) if size), default=0)
+
+
+def _promised(node: Node, gpus: Mapping[str, int]) -> Node:
+    """A node with the GPUs that the batch system gives, where fewer are found for now."""
+    promised = gpus.get(node.name, 0)
+    if promised <= node.resources.get(GPU, 0):
+        return node
+    return replace(node, resources={**node.resources, GPU: promised}, devices={})
 
 
 def _node(host: str, shape: Tuple[int, ...], facts: NodeFacts, granted: int = 0) -> Node:

@@ -207,7 +207,8 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
         wished = cluster_geometry(allocation.hosts, found, settings.nodes, settings.sockets,
                                   settings.cores, settings.emulate, allocation.cores, failed,
                                   {host: share.memory for host, share in allocation.shares.items()},
-                                  stand_ins(env))
+                                  stand_ins(env), gpus={host: share.gpus or 0 for host, share
+                                                        in allocation.shares.items()})
         agents.drop(set(allocation.hosts) - {node.name for node in wished.nodes})
         nodes, told = declared(settings, wished.nodes)
         cluster = Cluster(nodes, settings.licences)
