@@ -491,6 +491,35 @@ def test_what_is_left_is_that_of_a_walk_over_the_nodes(nodes: List[Node], jobs: 
         assert list(stock.used(pool)) == used
 
 
+@pytest.mark.parametrize("text", ORDERS)
+@settings(max_examples=80, deadline=None)
+@given(nodes=machines(), running=mixed_jobs(100), wanted=mixed_jobs(1), data=st.data())
+def test_a_job_fits_where_it_has_a_place(text: str, nodes: List[Node], running: List[Job],
+                                         wanted: List[Job], data: Any) -> None:
+    """Whether it says on how many nodes it runs or not; a place keeps to that."""
+    cluster = Cluster(nodes)
+    policy = make_policy("pack", cluster, node_order=text)
+    for job in [*running, *wanted]:
+        least = data.draw(st.integers(1, job.procs))
+        most = data.draw(st.sampled_from([0, least, job.procs]))
+        each = data.draw(st.sampled_from([0, 0, 2]))
+        if most and 0 < each * most < job.procs:
+            continue
+        asks = job.request._replace(nodes=(least, most), tasks_per_node=each)
+        job = job.but(request=asks)
+        placement = policy.place(job, cluster)
+        assert policy.fits(job, cluster) is (placement is not None)
+        if placement is None:
+            continue
+        ranks = dict(placement.ranks_by_node(nodes))
+        assert least <= len(ranks) <= (most or len(nodes)) and sum(ranks.values()) == job.procs
+        assert not each or max(ranks.values()) <= each
+        if data.draw(st.booleans()):
+            cluster.book(job, placement, 0.0)
+        elif cluster.bookings:
+            cluster.release(next(iter(cluster.bookings)))
+
+
 # ------------------------------------------------------------------------------------ in a scheduler
 
 

@@ -592,9 +592,17 @@ class CorePolicy:
             return self.size(job) <= self.room(view)
         if job.exclusive or not view.has_licences(job):
             return False
-        if not self._keeps or job.request.nodes != (1, 0):
-            return self.place(job, view) is not None
-        return self._known(job, view).total >= job.procs
+        request = job.request
+        if not self._keeps or self._first_fit and request.nodes != (1, 0):
+            return self.place(job, view) is not None  # the answer is kept
+        known, (least, most) = self._known(job, view), request.nodes
+        if known.total < job.procs or least > 1 and bits.count(known.some) < least:
+            return False
+        if not most:
+            return True
+        # Whatever the order, the nodes with the most room are taken where the first ones are too many.
+        each = known.each
+        return sum(sorted([each[node] for node in bits.members(known.some)])[-most:]) >= job.procs
 
     def place(self, job: Job, view: Pool) -> Optional[CorePlacement]:
         """Where the job would start now, or None when it does not fit; takes nothing."""
@@ -615,7 +623,7 @@ class CorePolicy:
             return self._chosen(job, view)
         chosen = view.rooms.answer(job.request)
         if chosen is None or chosen and not self._first_fit:
-            chosen = self._chosen(job, view)
+            chosen = self._chosen(job, view) if self._first_fit or self.fits(job, view) else 0
             view.rooms.answered(job.request, chosen)
         return chosen
 
