@@ -125,9 +125,10 @@ def held(row: JobRow) -> Dict[str, Tuple[int, ...]]:
 
 
 def check(log: Path, wishes: Sequence[Wish], whole: bool = False, hosts: bool = True,
-          capacity: Optional[int] = None) -> Dict[int, JobRow]:
+          capacity: Optional[int] = None, alone: bool = False) -> Dict[int, JobRow]:
     """All jobs completed with what they asked for, and nothing was held by two at a time. `whole`: a
-    job is one process; `hosts`: tasks know on which node they are; `capacity`: MiB of a node."""
+    job is one process; `hosts`: tasks know on which node they are; `capacity`: MiB of a node;
+    `alone`: jobs share no node."""
     rows = {row.id: row for row in read_jobs(log / "jobs.csv")}
     assert sorted(rows) == list(range(len(wishes)))
     used: Dict[Tuple[str, str], List[Tuple[float, float, int]]] = {}
@@ -153,7 +154,8 @@ def check(log: Path, wishes: Sequence[Wish], whole: bool = False, hosts: bool = 
         else:
             nodes = {host for host, _ in parse_cores(row.cores)}
             for task in tasks.values():
-                assert task.gpus == (() if nodes & GPUS.keys() else None), (row, task)
+                hidden = not alone and nodes & GPUS.keys()
+                assert task.gpus == (() if hidden else None), (row, task)
         assert row.start is not None and row.end is not None
         for host, places in parse_cores(row.cores):
             for place in places:
@@ -222,28 +224,30 @@ def nodes_of(state: Mapping[str, Any], gpus: Mapping[str, int]) -> List[Node]:
 
 @pytest.mark.mpi
 @pytest.mark.slow
-@pytest.mark.parametrize("kind, order", [("direct", order) for order in ORDERS] + [
-    ("openmpi", "best-fit"), ("openmpi", "auto")])
-def test_nothing_is_held_by_two_and_the_simulator_decides_alike(site: Site, kind: str, order: str
-                                                                ) -> None:
+@pytest.mark.parametrize("kind, policy, order", [*(("direct", "pack", order) for order in ORDERS), *(
+    ("direct", policy, "auto") for policy in ("compact", "spare", "strip")),
+    ("openmpi", "pack", "best-fit"), ("openmpi", "strip", "auto")])
+def test_nothing_is_held_by_two_and_the_simulator_decides_alike(site: Site, kind: str, policy: str,
+                                                                order: str) -> None:
     site.config(Nodes=4, Sockets=2, Cores=2, Emulate=True, Launcher={"Kind": kind},
                 Licences=LICENCES, Scheduling={"Algorithm": "FCFS", "Backfilling": "easy"},
-                Allocation={"Policy": "pack", "NodeOrder": order})
+                Allocation={"Policy": policy, "NodeOrder": order})
     devices = stand_ins(site.root / "gpus")
     site.program("show.x", SHOW)
     memory = memory_of(site, VRM_DEVICES=str(devices))
-    wishes = mixed(30 if kind == "direct" else 15, 5, memory, 4)
+    wishes = mixed(30 if kind == "direct" else 15, 5, memory, 2 if policy in ("spare", "strip") else 4)
     draw = random.Random(1)
     site.lines(*(f"show.x {wish.tasks} 20 0 {draw.choice([0, 0, 0.1])} "
                  f"args='{draw.choice([0.1, 0.2, 0.4])} -' {wish.fields} "
                  + "nodes=1" * (kind == "direct") for wish in wishes))
     done = site.run("--fresh", "--once", VRM_DEVICES=str(devices), limit=180)
     assert done.returncode == 0, done.stdout + done.stderr
-    check(site.log, wishes, whole=kind == "direct", hosts=False, capacity=memory)
+    check(site.log, wishes, whole=kind == "direct", hosts=False, capacity=memory,
+          alone=policy in ("compact", "spare"))
     state = site.state()
     assert state is not None
     decided_alike(site.log, nodes_of(state, GPUS), site.root / "replay", algorithm="FCFS",
-                  backfill="easy", policy="pack", node_order=order)
+                  backfill="easy", policy=policy, node_order=order)
 
 
 def memory_of(site: Site, **env: str) -> int:

@@ -212,22 +212,25 @@ def node_facts(said: Mapping[str, Any], host: str) -> NodeFacts:
                             "see the same version of vrm?") from error
 
 
-def gpus_of(devices: Sequence[Mapping[str, Any]], topology: Topology) -> Tuple[Gpu, ...]:
-    """The GPUs in an agent's facts: those near the CPUs of one socket alone are that socket's. Where
-    GPUs of two kinds have the same index, all are numbered through."""
+def gpus_of(devices: Sequence[Mapping[str, Any]], topology: Optional[Topology] = None
+            ) -> Tuple[Gpu, ...]:
+    """The GPUs in an agent's facts: those near the CPUs of one socket alone are that socket's (None:
+    nothing is known of CPUs). Where GPUs of two kinds have the same index, all are numbered through."""
     found = []
     indices = [int(said["index"]) for said in devices]
+    sockets = topology.sockets if topology else ()
     for place, said in enumerate(devices):
         socket = said["socket"]
         if socket is None:
             near = _near(str(said["cpus"]))
-            sockets = {number for number, cores in enumerate(topology.sockets)
-                       if any(not near.isdisjoint(core.cpus) for core in cores)}
-            socket = sockets.pop() if len(sockets) == 1 else -1
+            those = [number for number, cores in enumerate(sockets)
+                     if any(not near.isdisjoint(core.cpus) for core in cores)]
+            socket = those[0] if len(those) == 1 else -1
+        elif topology and socket >= len(sockets):
+            socket = -1
         found.append(Gpu(str(said["kind"]),
                          place if len(set(indices)) < len(indices) else indices[place],
-                         str(said["word"]), str(said["uuid"]),
-                         int(socket) if int(socket) < len(topology.sockets) else -1))
+                         str(said["word"]), str(said["uuid"]), int(socket)))
     return tuple(found)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Mapping, Sequence
 
 from vrm.live.batch.allocation import Allocation
 from vrm.live.nodes import devices
-from vrm.live.nodes.topology import Gpu, TopologyError, gpus_of, read_topology
+from vrm.live.nodes.topology import Gpu, TopologyError, gpus_of
 from vrm.model import Node
 from vrm.model.amounts import GPU
 
@@ -39,7 +39,7 @@ def stand_ins(env: Mapping[str, str]) -> Callable[[str], Sequence[Gpu]]:
             found = devices.stand_ins(env["VRM_DEVICES"], host)
         except devices.DeviceError as error:
             raise TopologyError(str(error)) from error
-        return gpus_of(found, read_topology())
+        return gpus_of(found)
 
     return of
 
