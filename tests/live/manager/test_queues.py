@@ -117,10 +117,11 @@ def test_mistakes_in_queues_are_said_with_their_place(site: Site, tmp_path: Path
     site.config(Queues={"debug": {"MaxJobs": 3}})
     done = site.run("check")
     assert "Queues.debug.MaxJobs: unknown key" in done.stdout + done.stderr
-    site.config(Queues={"debug": {"MaxCores": 2}}, Cores=4, Emulate=True, Launcher={"Kind": "direct"})
+    site.config(Queues={"debug": {"MaxCores": 2, "Nodes": "n[0-9]"}}, Cores=4, Emulate=True, Launcher={"Kind": "direct"})
     site.program("work", "true")
     site.lines("work 1 5 0 queue=debgu", "work 4 5 0 queue=debug", "work 2 5 0 queue=debug")
     done = site.run("check")
     text = done.stdout + done.stderr
     assert "unknown queue `debgu`; did you mean debug?" in text
+    assert "Queues: debug: n1 and 8 other(s) are no node of this run" in text
     assert "it wants 4 cores, queue debug allows 2 at a time" in text

@@ -44,7 +44,12 @@ def declared(settings: Settings, nodes: Sequence[Node]) -> Tuple[Tuple[Node, ...
         if number not in used:
             warnings.append(f"{settings.where(f'NodeClasses.{number}')}: NodeClasses: entry "
                             f"{number + 1}: none of {each.hosts} is a node of this run")
-    return tuple(settings.rules.queues.marked(found)), tuple(warnings)
+    queues = settings.rules.queues
+    for name, missing in queues.strangers(found).items():
+        warnings.append(f"{settings.where(f'Queues.{name}')}: Queues: {name}: {missing[0]} "
+                        + (f"and {len(missing) - 1} other(s) are" if len(missing) > 1 else "is")
+                        + " no node of this run")
+    return tuple(queues.marked(found)), tuple(warnings)
 
 
 def described(nodes: Sequence[Node]) -> str:
