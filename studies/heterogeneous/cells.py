@@ -18,6 +18,7 @@ import numpy as np
 
 from vrm.config.machine import read_machine
 from vrm.model.amounts import unit
+from vrm.model.bits import members
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Request
 from vrm.model.machine import Machine
@@ -170,37 +171,44 @@ def capacity(machine: Machine) -> Tuple[float, ...]:
 
 def moments(machine: Machine, rows: Sequence[Any], meter: Meter, amounts: Mapping[int, Tuple[float, ...]]
             ) -> Dict[str, Any]:
-    """What is in use from each change to the next: seconds, load of each type, nodes with jobs and RAE of
-    the whole machine (what running jobs ask, of what their nodes have)."""
+    """What is in use from each change to the next: seconds, load of each type, nodes with jobs, and RAE of
+    the whole machine: what running jobs ask, of what their nodes have. That of one type looks only at jobs
+    that ask for it, and their nodes."""
     events = sorted([(row.end, 0, row.id) for row in rows] + [(row.start, 1, row.id) for row in rows])
     has = np.array([[node.cores, *(node.resources.get(name, 0) for name in TYPES[1:])]
                     for node in machine.nodes], float)
-    on_node = [0] * len(machine.nodes)
+    on_node = [[0] * len(machine.nodes) for _ in range(1 + len(TYPES))]  # jobs; jobs that ask for a type
+    whole, busy = 0.0, 0
     used, held = np.zeros(len(TYPES)), np.zeros(len(TYPES))
     times, loads, nodes, rae = [], [], [], []
-    busy = 0
     for index, (at, starts, job) in enumerate(events):
         sign = 1 if starts else -1
-        used = used + sign * np.array(amounts[job])
-        members = meter.jobs[job][1]
-        while members:
-            low = members & -members
-            node = low.bit_length() - 1
-            members ^= low
-            before = on_node[node]
-            on_node[node] += sign
-            if not before or not on_node[node]:
-                held = held + sign * has[node]
+        wants = amounts[job]
+        used = used + sign * np.array(wants)
+        held = held.copy()
+        for node in members(meter.jobs[job][1]):
+            if _first_or_last(on_node[0], node, sign):
+                whole += sign * float(has[node].sum())
                 busy += sign
+            for kind, amount in enumerate(wants):
+                if amount and _first_or_last(on_node[1 + kind], node, sign):
+                    held[kind] += sign * has[node][kind]
         after = events[index + 1][0] if index + 1 < len(events) else at
         if after > at:
             times.append(after - at)
             loads.append(used)
             nodes.append(busy)
-            rae.append((float(used.sum() / held.sum()) if busy else 0.0,
+            rae.append((float(used.sum() / whole) if busy else 0.0,
                         *np.divide(used, held, out=np.zeros(len(TYPES)), where=held > 0)))
     return {"seconds": np.array(times), "used": np.array(loads), "nodes": np.array(nodes),
             "rae": np.array(rae)}
+
+
+def _first_or_last(on_node: List[int], node: int, sign: int) -> bool:
+    """Count a job that comes to a node or leaves it; whether it is the only one there."""
+    before = on_node[node]
+    on_node[node] += sign
+    return not before or not on_node[node]
 
 
 # -------------------------------------------------------------------------------------- running

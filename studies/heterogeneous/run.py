@@ -2,7 +2,8 @@
 of a generated year of it.
 
     python studies/heterogeneous/run.py --out DIR [--real FILE] [--months 2014-05+,2014-06,...]
-                                        [--schedulers LJF,SJF,EASY,PRB,CP] [--limit SECONDS]
+                                        [--schedulers LJF,SJF,EASY,PRB,CP] [--orders weighted,...]
+                                        [--limit SECONDS]
 
 {LJF, SJF, EASY, PRB, CP} x six node orders x {requested, predicted, actual} run times. FILE is a trace of the
 five days: PA-HPC-SIM's, or a CSV (docs/workloads.md). A month has the one case of `cells.MONTHLY`, with a `+`
@@ -31,6 +32,7 @@ def main() -> int:
     add("--real", help="the five days: a trace of PA-HPC-SIM, or a CSV")
     add("--months", default="", help="months of the generated year, as 2014-06 or 2014-06+")
     add("--schedulers", default=",".join(cells.SCHEDULERS), help="some of LJF,SJF,EASY,PRB,CP")
+    add("--orders", default=",".join(cells.ORDERS), help="some of the node orders")
     add("--limit", type=float, default=float("inf"), help="seconds after which no run begins")
     add("--show", action="store_true", help="only show what is there")
     arguments = parser.parse_args()
@@ -42,7 +44,9 @@ def main() -> int:
         parser.error(f"there is no scheduler {unknown[0]}; there are {', '.join(cells.SCHEDULERS)}")
     workloads: List[str] = [cells.REAL] * bool(arguments.real)
     workloads += [month for month in arguments.months.split(",") if month]
-    planned = [] if arguments.show else cells.cells(workloads, schedulers)
+    orders = arguments.orders.split(",")
+    planned = [] if arguments.show else [
+        cell for cell in cells.cells(workloads, schedulers) if cell.order in orders]
     left = [cell for cell in planned if not (arguments.out / f"{cell.name}.npz").exists()]
     print(f"{len(planned)} runs, {len(left)} to do", flush=True)
     for number, cell in enumerate(left, 1):

@@ -320,8 +320,8 @@ def _a12(found: Runs, workload: str) -> str:
         kept = used[:, place - 1] > 0
         parts.append(f"{name} {100 * np.average(rae[kept, place], weights=seconds[kept]):.0f} %" if kept.any()
                      else f"{name} never")
-    return ("RAE of the machine by type, of what nodes with jobs have (GPU and MIC 80 to 100 %, memory 40 to 80 %, "
-            "CPU low; there only nodes whose jobs ask for the type count): " + ", ".join(parts))
+    return ("RAE of the machine by type, of what nodes have whose jobs ask for it (GPU and MIC 80 to 100 %, memory "
+            "40 to 80 %, CPU low): " + ", ".join(parts))
 
 
 def _a13(found: Runs, workload: str) -> str:
@@ -382,7 +382,7 @@ def _bars(path: Path, found: Runs, key: str, label: str, real: Optional[float]) 
                          label=SHORT.get(order, order))
             axis.set_xticks(range(len(names)), names)
             axis.set_title(f"{each} run times")
-            if key == "slowdown":
+            if key in ("slowdown", "wait"):
                 axis.set_yscale("log")
             if key == "wait" and real is not None:
                 axis.axhline(real / scale, color="black", linestyle="--", linewidth=1)
