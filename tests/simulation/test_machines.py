@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from vrm.cli import main
 from vrm.simulation import simulate
 
 DATA = Path(__file__).parents[1] / "workload" / "data"
@@ -53,3 +56,12 @@ def test_what_the_machine_file_does_not_say_is_passed_over_and_counted(tmp_path:
     mics = simulate(DATA / "pbs.log", machine=str(machine), policy="compact")
     assert mics.dirt["`mic` not counted: no node of the machine has some"] == 1
     assert mics.summary["completed"] == 4
+
+
+def test_licences_of_a_configuration_count_in_simulations(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "queue").write_text("a 1 10 0 licences=ansys:1\n" * 3)
+    config = tmp_path / "vrm.yaml"
+    config.write_text("Licences: {ansys: 1}\nNodes: 2\nSockets: 1\nCores: 4\nAllocation: {Policy: pack}\n")
+    assert main(["simulate", str(tmp_path / "queue"), "-c", str(config), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["completed"] == 3 and found["makespan"] == 30

@@ -10,7 +10,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Union
 
 from vrm.model import bits
 from vrm.model.amounts import MEMORY
@@ -54,6 +54,7 @@ MOST_SOCKETS = 1_000_000
 def simulate(workload: Union[str, Path, Iterable[Submission]], *,
              nodes: Union[int, Iterable[Node], None] = None, sockets: int = 1, cores: int = 1,
              machine: Union[str, Path, Machine, None] = None,
+             licences: Optional[Mapping[str, float]] = None,
              heatmap: Union[str, Path, Heatmap, None] = None,
              speedups: Optional[Speedups] = None, rows_are: str = "own",
              rules: Selection = Selection(), keep_estimates: bool = False,
@@ -70,6 +71,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     order of time. `nodes`: how many, each of `sockets` with `cores`, or the nodes themselves; None
     takes the processors of the trace's header as one-core nodes. `machine`: in their place a machine
     file, for nodes that differ (see `vrm.config.machine`), or a `vrm.model.machine.Machine`.
+    `licences` of the whole machine, where a machine file does not say them.
 
     How it schedules is said by the fields of `vrm.model.rules.Rules`. `algorithm`: a name, an
     expression, or a function `utility(job, now, nodes)`, highest first. `backfill`: a name, a
@@ -127,8 +129,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     watch = getattr(progress, "watch", None)
     if watch is not None:
         watch(source)
-    cluster = (_cluster(source, nodes, sockets, cores, chosen.queues) if machine is None else
-               _described(machine, nodes, chosen.queues))
+    cluster = (_cluster(source, nodes, sockets, cores, chosen.queues, licences) if machine is None else
+               _described(machine, nodes, chosen.queues, licences))
     for queue, names in chosen.queues.strangers(cluster.nodes).items():
         raise PolicyError(f"queue {queue}: no node is called {names[0]}; the nodes are "
                           f"{cluster.nodes[0].name} to {cluster.nodes[-1].name}")
@@ -259,6 +261,8 @@ def choices_of(settings: Any) -> Dict[str, Any]:
         chosen["calibrated"] = settings.scheduling.calibrated
     if settings.scheduling.history:
         chosen["history"] = settings.scheduling.history
+    if settings.licences:
+        chosen["licences"] = settings.licences
     for name in ("nodes", "sockets", "cores"):
         if isinstance(getattr(settings, name), int):
             chosen[name] = getattr(settings, name)
@@ -289,7 +293,7 @@ def write_summary(directory: Path, workload: Union[str, Path], outcome: Outcome)
 
 
 def _cluster(source: Any, nodes: Union[int, Iterable[Node], None], sockets: int,
-             cores: int, queues: Queues) -> Cluster:
+             cores: int, queues: Queues, licences: Optional[Mapping[str, float]]) -> Cluster:
     if nodes is None:
         processors = getattr(source, "processors", None)
         if processors is None:
@@ -300,17 +304,18 @@ def _cluster(source: Any, nodes: Union[int, Iterable[Node], None], sockets: int,
                                 "machine file (--machine FILE)")
         nodes, sockets, cores = processors, 1, 1
     if not isinstance(nodes, int):
-        return Cluster(queues.marked(nodes))
+        return Cluster(queues.marked(nodes), licences)
     if min(nodes, sockets, cores) < 1:
         raise WorkloadError("a machine has at least 1 node, 1 socket and 1 core")
     if nodes * sockets > MOST_SOCKETS:
         raise WorkloadError(f"{nodes} nodes of {sockets} socket(s) are too many; a machine has at "
                             f"most {MOST_SOCKETS} sockets")
     regular = Cluster.regular(nodes, sockets, cores)
-    return Cluster(queues.marked(regular.nodes)) if queues.placed else regular
+    return Cluster(queues.marked(regular.nodes), licences) if queues.placed or licences else regular
 
 
-def _described(machine: Union[str, Path, Machine], nodes: Any, queues: Queues) -> Cluster:
+def _described(machine: Union[str, Path, Machine], nodes: Any, queues: Queues,
+               licences: Optional[Mapping[str, float]]) -> Cluster:
     """The cluster of a machine, or of the file of one. Raises ConfigError, or WorkloadError where
     `nodes` say another thing."""
     if nodes is not None:
@@ -318,7 +323,7 @@ def _described(machine: Union[str, Path, Machine], nodes: Any, queues: Queues) -
     if not isinstance(machine, Machine):
         from vrm.config.machine import read_machine  # its libraries take a quarter of a second
         machine = read_machine(machine)
-    return Cluster(queues.marked(machine.nodes), machine.licences)
+    return Cluster(queues.marked(machine.nodes), machine.licences or licences)
 
 
 def _ordering(algorithm: Union[str, Ordering, Utility]) -> Ordering:
