@@ -67,3 +67,19 @@ def test_an_allocation_that_makes_no_sense(site: Site) -> None:
     done = site.run("doctor", SLURM_JOB_ID="5", SLURM_JOB_NODELIST="n[0-")
     assert done.returncode == 2
     assert "wrong  allocation    SLURM_JOB_NODELIST: `n[0-` has a bracket without" in done.stdout
+
+
+def test_gpus_are_listed_and_what_is_wrong_with_stand_ins_is_named(site: Site) -> None:
+    gpus = site.root / "gpus"
+    gpus.mkdir()
+    (gpus / "nvidia0").write_text("socket: 0\nuuid: GPU-0123\n")
+    (gpus / "amd1").touch()
+    said = site.run("doctor", VRM_DEVICES=str(gpus)).stdout
+    assert "2 GPU(s): nvidia0 (socket 0, GPU-0123), amd1\n" in said and ", 2 gpu\n" in said
+    (gpus / "card0").touch()
+    for wrong, complaint in ((gpus, f"{gpus}/card0: is the name of no device; wanted is nvidia0"),
+                             (gpus / "none", f"{gpus}/none: No such file or directory; name a directory")):
+        for command in ("doctor", "check"):
+            done = site.run(command, VRM_DEVICES=str(wrong))
+            assert f"VRM_DEVICES: {complaint}" in done.stdout
+            assert done.returncode and "Traceback" not in done.stderr

@@ -91,7 +91,10 @@ def _machine(settings: Settings) -> List[Finding]:
     except AllocationError as error:
         return [*findings, Finding("wrong", "allocation", str(error))]
     findings.append(Finding("ok", "allocation", _owned(allocation)))
-    found, failed = ask_nodes(allocation, settings)
+    try:
+        found, failed = ask_nodes(allocation, settings)
+    except TopologyError as error:
+        return [*findings, Finding("wrong", "node", str(error))]
     for host in allocation.hosts:
         findings += _node(host, found.get(host), failed.get(host, ""))
     try:
