@@ -6,6 +6,7 @@ JSON each. It ends with its manager, however that ends: there is nothing to read
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from vrm.scheduling import Scheduler
 from vrm.scheduling.plan import Effort, Problem, solve
 from vrm.scheduling.planning import Planning
 
-LONGEST = 0.8
+LONGEST = 0.7
 """Seconds that a search takes at most; with reading, rules of thumb and writing a decision takes one."""
 
 PATIENCE = 10.0
@@ -33,22 +34,28 @@ class Planner:
         self._read = b""
         self._since = 0.0
 
-    def ask(self, problem: Problem, effort: Effort, now: float) -> None:
-        """Begin to look for a plan; `now` is in seconds."""
-        if self._process is None or self._process.poll() is not None:
+    def start(self) -> subprocess.Popen[bytes]:
+        """The process, started where there is none; it loads the solver at once."""
+        process = self._process
+        if process is None or process.poll() is not None:
             self.close()
-            self._process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 [sys.executable, "-m", "vrm.live.manager.planner"], stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, cwd="/")
-            assert self._process.stdout is not None
-            os.set_blocking(self._process.stdout.fileno(), False)
+            assert process.stdout is not None
+            os.set_blocking(process.stdout.fileno(), False)
+        return process
+
+    def ask(self, problem: Problem, effort: Effort, now: float) -> None:
+        """Begin to look for a plan; `now` is in seconds."""
+        process = self.start()
         self._read, self._since = b"", now
         limited = replace(effort, wall=LONGEST, most=min(effort.most, 1.0))
         line = json.dumps([problem.record(), limited.record()]) + "\n"
-        assert self._process.stdin is not None
+        assert process.stdin is not None
         try:
-            self._process.stdin.write(line.encode())
-            self._process.stdin.flush()
+            process.stdin.write(line.encode())
+            process.stdin.flush()
         except OSError:  # it has ended: there will be no answer
             self.close()
 
@@ -87,6 +94,7 @@ def planning_aside(scheduler: Scheduler) -> Iterator[None]:
         return
     planner = dispatcher.aside = Planner()
     try:
+        planner.start()
         yield
     finally:
         dispatcher.aside = None
@@ -95,6 +103,7 @@ def planning_aside(scheduler: Scheduler) -> Iterator[None]:
 
 def main() -> None:
     """Answer the problems of standard input until it ends."""
+    importlib.import_module("ortools.sat.python.cp_model")  # the first answer need not wait for it
     for line in sys.stdin:
         problem, effort = json.loads(line)
         found = solve(Problem.read(problem), Effort(*effort))
