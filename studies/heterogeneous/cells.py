@@ -33,7 +33,7 @@ from vrm.workload.swf import Rules
 HERE = Path(__file__).parent
 REAL = "real"
 SEED = 1
-MODELLED, BUDGET = 50, 0.02
+MODELLED, BUDGET = 20, 0.005
 """Jobs that CP plans, and the seconds of a decision (of the solver's deterministic clock)."""
 
 QUEUES = {"debug": 3600.0, "parallel": 21600.0, "np_longpar": 86400.0, "longpar": 86400.0, "R": 1800.0}
