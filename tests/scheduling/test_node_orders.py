@@ -141,6 +141,14 @@ def test_balanced_goes_by_what_is_left_now() -> None:
     assert [node + 1 for node in asked(made, view(nodes, free), ONE)] == [3, 7, 1, 2, 4, 6, 5, 8]
 
 
+def test_nodes_without_room_count_for_the_length_of_a_list() -> None:
+    """Of five GPU nodes and two MIC nodes the job finds room on one and two."""
+    nodes = eurora(5, 2)
+    made = order("balanced", nodes)
+    assert asked(made, Pool(nodes), ONE, eligible=0b1110000) == [5, 4, 6]
+    assert asked(made, Pool(nodes), ONE, eligible=0b1100001) == [0, 5, 6]
+
+
 def test_balanced_counts_a_node_of_two_critical_resources_to_that_of_which_more_is_left() -> None:
     nodes = [Node("a", (4,), {"gpu": 4, "mic": 4}), Node("b", (4,), {"gpu": 4, "mic": 4}),
              Node("c", (4,), {"gpu": 4, "mic": 4})]
@@ -412,8 +420,10 @@ def test_nodes_come_as_the_definition_says(text: str, nodes: List[Node], running
                 plain[slot.node].left[name] -= sign * Fraction(str(amount))
 
     def check(job: Job, window: Sequence[Job], priorities: Mapping[str, Fraction]) -> None:
-        eligible = cluster.up
         rooms = {at: node.room(job) for at, node in enumerate(plain)}
+        eligible = cluster.up
+        if data.draw(st.booleans()):  # a policy may leave out those without room
+            eligible &= sum(1 << at for at, room in rooms.items() if room)
         found = listed(policy.order.groups(job, cluster, eligible, lambda: [
             (1 << at, room) for at, room in rooms.items() if room]))
         assert [at for at in found if rooms[at]] == plain_order(

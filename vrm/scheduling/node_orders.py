@@ -182,8 +182,8 @@ class Balanced(_Counting):
     """Nodes of which no critical resource is left first; of the others one at a time, from the list
     that is longest then.
 
-    A node stands in the list of the critical resource of which most is left there. Nodes of the
-    scarcest resource come last.
+    A node stands in the list of the critical resource of which most is left there, whether the job
+    finds room on it or not. Nodes of the scarcest resource come last.
     """
 
     def __init__(self, heatmap: Optional[Heatmap] = None, *, critical: Sequence[str] = ()) -> None:
@@ -193,9 +193,11 @@ class Balanced(_Counting):
         """The list of nodes without, then heads of the others."""
         lists = [0] * (1 + len(self.critical))
         for left, members in self._stock.alike(view).items():
-            lists[_list_of(left, self.critical, self._even)] |= members & eligible
-        yield lists[0]
-        yield from _longest_first([[each] for each in lists[1:]])
+            lists[_list_of(left, self.critical, self._even)] |= members
+        yield lists[0] & eligible
+        for nodes in _longest_first([[each] for each in lists[1:]]):
+            if nodes & eligible:
+                yield nodes & eligible
 
 
 def _list_of(left: Left, critical: Sequence[int], even: Sequence[int]) -> int:
