@@ -53,16 +53,18 @@ PUBLISHED: Mapping[str, Dict[str, str]] = {"easy": {}, "easyplusplus": {
 
 
 class Noting(Estimator):
-    """Notes what an estimator expects of each job when it comes."""
+    """Notes what an estimator expects of each job first."""
 
     def __init__(self, estimator: Estimator) -> None:
         self.name = estimator.name
+        self.learns = type(estimator) is not Estimator and estimator.learns
         self.estimator = estimator
         self.first: Dict[int, float] = {}
 
     def expected(self, job: Job) -> float:
         """What it expects."""
-        seconds = self.first[job.id] = self.estimator.expected(job)
+        seconds = self.estimator.expected(job)
+        self.first.setdefault(job.id, seconds)
         return seconds
 
     def learn(self, job: Job, run: float) -> None:
