@@ -39,6 +39,13 @@ def test_the_smaller_amount_counts_and_unknown_hosts_are_told(settings: Settings
                                 ", 1 with 8 GiB")
 
 
+def test_many_kinds_of_nodes_are_not_all_listed() -> None:
+    nodes = [Node(f"n{number}", (2,), {"memory": 60 + number}) for number in range(6)]
+    assert described([*nodes, nodes[5]]) == (
+        ", 2 with 65 GiB, 1 with 60 GiB, 1 with 61 GiB, 1 with 62 GiB, 2 with other amounts")
+    assert described([Node("a", (2,))]) == ""
+
+
 def test_nothing_declared_changes_nothing(tmp_path: Path) -> None:
     nodes = (Node("a", (2,)), Node("b", (2,), {"gpu": 1}))
     assert declared(load(None), nodes) == (nodes, ())

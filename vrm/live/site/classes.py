@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Dict, List, Sequence, Tuple
 
@@ -52,14 +53,19 @@ def declared(settings: Settings, nodes: Sequence[Node]) -> Tuple[Tuple[Node, ...
     return tuple(queues.marked(found)), tuple(warnings)
 
 
+MOST_KINDS = 4
+"""Of nodes that are described one by one; memories of equal nodes differ by what the kernel keeps."""
+
+
 def described(nodes: Sequence[Node]) -> str:
     """How many of the nodes have what besides their cores; empty where none has anything."""
-    counts: Dict[str, int] = {}
-    for node in nodes:
-        what = holdings(node.resources, frozenset(
-            feature for feature in node.features if not feature.startswith(MARK)))
-        counts[what] = counts.get(what, 0) + 1
-    return "".join(f", {count} with {what}" for what, count in counts.items() if what)
+    counts = Counter(holdings(node.resources, frozenset(
+        feature for feature in node.features if not feature.startswith(MARK))) for node in nodes)
+    del counts[""]
+    known = counts.most_common() if len(counts) > MOST_KINDS else list(counts.items())
+    text = "".join(f", {count} with {what}" for what, count in known[:MOST_KINDS])
+    rest = sum(count for _, count in known[MOST_KINDS:])
+    return text + f", {rest} with other amounts" * bool(rest)
 
 
 def _short(host: str) -> str:
