@@ -10,7 +10,7 @@ jobs backfilled first). How many starts are the same is counted twice: in vrm's 
 happens at one instant, and in that of the published schedules (studies/predict/ties.py).
 
 The traces of --easy, and those of --traces, whose waits do not count, are then run under each of
-SETTINGS; the last one is the setting that docs/estimates.md recommends. About 3 minutes for
+SETTINGS; the last one is the setting that docs/estimates.md recommends. About 8 minutes for
 100,000 jobs.
 """
 
