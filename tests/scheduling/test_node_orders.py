@@ -502,6 +502,36 @@ def test_what_is_left_is_that_of_a_walk_over_the_nodes(nodes: List[Node], jobs: 
 
 
 @pytest.mark.parametrize("text", ORDERS)
+@settings(max_examples=60, deadline=None)
+@given(nodes=machines(), wanted=mixed_jobs(1, 12), data=st.data())
+def test_whole_nodes_are_taken_as_the_definition_says(text: str, nodes: List[Node], wanted: List[Job],
+                                                      data: Any) -> None:
+    """Under compact: of a node that a job has no core is left, but resources are."""
+    cluster = Cluster(nodes)
+    policy = make_policy("compact", cluster, node_order=text)
+    critical = sorted({name for node in nodes for name in node.resources if name != "memory"})
+    for job in wanted:
+        plain = [PlainNode(node) for node in nodes]
+        for booking in cluster.bookings.values():
+            for node, ranks in booking.placement.ranks_by_node(nodes):
+                plain[node].sockets = [0]
+                for name, amount in booking.job.resources.items():
+                    plain[node].left[name] -= ranks * Fraction(str(amount))
+        expected, left = [], job.procs
+        for node in plain_order(text, job, [job], nodes, plain, critical, {}):
+            if left > 0:
+                expected.append(node)
+                left -= plain[node].room(job)
+        placement = policy.place(job, cluster)
+        assert (placement is None) is (left > 0)
+        if placement is not None:
+            assert sorted(placement.nodes) == sorted(expected)
+            cluster.book(job, placement, 0.0)
+        if cluster.bookings and data.draw(st.booleans()):
+            cluster.release(next(iter(cluster.bookings)))
+
+
+@pytest.mark.parametrize("text", ORDERS)
 @settings(max_examples=80, deadline=None)
 @given(nodes=machines(), running=mixed_jobs(100), wanted=mixed_jobs(1), data=st.data())
 def test_a_job_fits_where_it_has_a_place(text: str, nodes: List[Node], running: List[Job],
