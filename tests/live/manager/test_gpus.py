@@ -436,7 +436,8 @@ def test_a_killed_manager_and_the_next_keep_the_gpus(lab: Lab) -> None:
                   Wish(1, gpus_per_task=1), Wish(4, gpus_per_task=2)]
         lab.queue(lab.line(wish, 0.05, "go") for wish in wishes)
         first = lab.start(batch, "--once")
-        wait_until(lambda: len(lab.running()) == 3 and all(map(lab.shown, lab.running())), "three run")
+        wait_until(lambda: len(lab.running()) == 3 and all(
+            len(lab.shown(job)) == wishes[job].tasks for job in lab.running()), "three run")
         before = {job: (text, lab.shown(job)) for job, text in lab.running().items()}
         first.kill()
         first.wait()
