@@ -1,6 +1,6 @@
 """What a run expects of its jobs: how long they take, learnt from those that have ended, and longer
-where a running job outlives it. Live runs and simulations ask the same. What is expected of a waiting job is recorded; all else follows from that and from the
-ends."""
+where a running job outlives it. Live runs and simulations ask the same. What is expected of a
+waiting job is recorded; all else follows from that and from the ends."""
 
 from __future__ import annotations
 

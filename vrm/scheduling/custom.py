@@ -18,10 +18,12 @@ from vrm.model.job import Job
 from vrm.model.node import CORES, Node
 from vrm.model.placement import CorePlacement, Placement
 from vrm.model.policies import Eligibility, Follower, NodeOrder, PlacementPolicy, Rooms
+from vrm.scheduling.by_core import CorePolicy
 from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.node_orders import AUTO, NODE_ORDERS, Order, make_node_order
-from vrm.scheduling.placement import (ELIGIBILITIES, POLICIES, SHARES, CorePolicy, LanePolicy, Share,
-                                      combine)
+from vrm.scheduling.lanes import LanePolicy
+from vrm.scheduling.parts import ELIGIBILITIES, SHARES, Share
+from vrm.scheduling.placement import POLICIES, combine
 from vrm.scheduling.queue import Waiting
 from vrm.scheduling.registry import (PolicyError, Registry, guarded, is_dotted, load_dotted,
                                      shortened, where)

@@ -17,7 +17,8 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 from vrm.model.cluster import Cluster
 from vrm.model.job import Infeasible, Job, Request
 from vrm.scheduling.backfilling import Easy, NoBackfilling
-from vrm.scheduling.placement import CorePolicy, LanePolicy
+from vrm.scheduling.by_core import CorePolicy
+from vrm.scheduling.lanes import LanePolicy
 from vrm.scheduling.queue import Key
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.results import BATCH, OVERTOOK, Results

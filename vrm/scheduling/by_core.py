@@ -1,0 +1,284 @@
+"""Placement core by core: a job takes free cores of nodes that it shares with any others."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Callable, Dict, Hashable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from vrm.model import bits
+from vrm.model.amounts import base
+from vrm.model.cluster import Pool
+from vrm.model.heatmap import Heatmap
+from vrm.model.job import Infeasible, Job, Request
+from vrm.model.node import Node
+from vrm.model.placement import CorePlacement
+from vrm.model.policies import Eligibility, NodeOrder
+from vrm.model.rooms import Rooms
+from vrm.scheduling.node_orders import ByNumber, FirstFit
+from vrm.scheduling.parts import Open, Ordered, Share, counted, scarce_now, too_many, wish_of
+from vrm.scheduling.spread import most_on, most_tasks, spread, why_never
+
+
+class CorePolicy(Ordered):
+    """Jobs share nodes core by core: the first free cores of the first nodes.
+
+    The cores of a rank lie in one socket. Nothing keeps others off a node, so an exclusive job
+    is refused.
+
+    Counts of cores say all of a job with ranks of one core that asks for nothing else, and of one
+    that asks for amounts of which a core's share is enough (see `_light`), as long as nobody has
+    come who asks for more: where no job takes more than its cores' share of a resource, there is
+    enough of it wherever a core is free.
+    """
+
+    def __init__(self, name: str, eligibility: Eligibility, order: NodeOrder, share: Share,
+                 nodes: Sequence[Node], heatmap: Optional[Heatmap] = None,
+                 licences: Optional[Mapping[str, float]] = None) -> None:
+        self.name = name
+        self.heatmap = heatmap
+        self.eligibility, self.order, self.cores = eligibility, order, share.cores
+        self._machine = Pool(nodes, licences)
+        self._needs: Dict[Request, int] = {}
+        self._able: Dict[Hashable, int] = {}
+        self._lights: Dict[Hashable, bool] = {}
+        self._wishes: Dict[Request, Tuple[int, Hashable, int]] = {}
+        self._heavy = False  # whether somebody came who asks for more than a core's share
+        # Every free core will do for a rank of one core: counts say all.
+        self._any_core = isinstance(eligibility, Open) and share.cores is None
+        self._sockets: Dict[Tuple[int, ...], Tuple[Tuple[int, int], ...]] = {}
+        self._first_fit = self._any_core and isinstance(order, (ByNumber, FirstFit))
+        # Orders of users are always asked: they may go by more than the request, or leave nodes out.
+        self._keeps = self._any_core and type(order).__module__ == FirstFit.__module__
+        classes = self._machine.classes
+        same = self._first_fit and len({each.node.sockets for each in classes}) == 1
+        self._node_cores = nodes[0].cores if same else 0
+
+    def nodes(self, job: Job) -> int:
+        """Nodes the job touches on the empty machine; raises Infeasible."""
+        if self._plain(job) and self._node_cores and job.cores == 1 \
+                and job.procs <= self._machine.layout.total:
+            return -(-job.procs // self._node_cores)
+        need = self._needs.get(job.request)
+        if need is None:
+            placement = self.place(job, self._machine)
+            if placement is None:
+                raise Infeasible(self._why_never(job))
+            if not self._plain(job) and not self._light(job):
+                self._heavy = True
+            need = self._needs[job.request] = len(placement.nodes)
+        return need
+
+    @staticmethod
+    def _plain(job: Job) -> bool:
+        return job.request.plain and not job.exclusive
+
+    def _light(self, job: Job) -> bool:
+        """Whether it asks for nothing but cores and amounts for each rank, of which every node has
+        as much for each of its cores."""
+        request = job.request
+        wish = wish_of(job)
+        light = self._lights.get(wish)
+        if light is None:
+            light = self._lights[wish] = (
+                request._replace(per_task=()).plain and not job.exclusive
+                and all(amount * each.node.cores <= request.cores_per_task * base(
+                    name, each.node.resources.get(name, 0))
+                    for name, amount in request.per_task for each in self._machine.classes))
+        return light
+
+    def _why_never(self, job: Job) -> str:
+        if job.exclusive:
+            return f"{self.name} takes no exclusive jobs"
+        never = why_never(job.request, self._machine.classes, self._machine.licences,
+                          lambda node: max(node.sockets), self.name)
+        if never:
+            return never
+        most = sum(room for _, room in self._rooms(job, self._machine))
+        if job.request.plain:
+            return (f"{job.procs} ranks of {job.cores} core(s) do not fit on the "
+                    f"{self._machine.layout.total} cores of {len(self._machine.nodes)} node(s)")
+        return too_many(job, self._machine, self.name, most)
+
+    def fits(self, job: Job, view: Pool) -> bool:
+        """Whether the job could start on the view as it is."""
+        if self.exact(job):
+            return self.size(job) <= self.room(view)
+        if job.exclusive or not view.has_licences(job):
+            return False
+        request = job.request
+        if not self._keeps or self._first_fit and request.nodes != (1, 0):
+            return self.place(job, view) is not None  # the answer is kept
+        known, (least, most) = self._known(job, view), request.nodes
+        if known.total < job.procs or least > 1 and bits.count(known.some) < least:
+            return False
+        if not most:
+            return True
+        # Whatever the order, the nodes with the most room are taken where the first ones are too many.
+        each = known.each
+        return sum(sorted([each[node] for node in bits.members(known.some)])[-most:]) >= job.procs
+
+    def place(self, job: Job, view: Pool) -> Optional[CorePlacement]:
+        """Where the job would start now, or None when it does not fit; takes nothing."""
+        if job.exclusive or job.procs * job.cores > view.count_free():
+            return None
+        if self._first_fit and (job.request.plain or self.exact(job)):
+            chosen = _cores(job.procs, job.cores, view.free_cores, view.layout.sockets()) \
+                if job.cores > 1 else bits.lowest(view.free_cores, job.procs)
+        else:
+            chosen = self._by_node(job, view) if view.has_licences(job) else 0
+        if not chosen:
+            return None
+        return CorePlacement(view.layout, chosen, job.procs, job.cores)
+
+    def _by_node(self, job: Job, view: Pool) -> int:
+        """The cores for all ranks, node after node in the order; 0 when there are not so many."""
+        if not self._keeps:
+            return self._chosen(job, view)
+        chosen = view.rooms.answer(job.request)
+        if chosen is None or chosen and not self._first_fit:
+            chosen = self._chosen(job, view) if self._first_fit or self.fits(job, view) else 0
+            view.rooms.answered(job.request, chosen)
+        return chosen
+
+    def _chosen(self, job: Job, view: Pool) -> int:
+        """The same, not known yet."""
+        request = job.request
+        found: List[Tuple[int, int]] = []
+        held, anywhere = 0, request.nodes == (1, 0)
+        for node, room in self._rooms(job, view):
+            found.append((node, room))
+            held += room
+            if anywhere and held >= job.procs:
+                break
+        chosen = 0
+        for node, ranks in spread(found, request) or ():
+            chosen |= _cores(ranks, job.cores, self._offered(job, view, node),
+                             self._sockets_of(view.nodes[node])) << view.layout.node_first[node]
+        return chosen
+
+    def _rooms(self, job: Job, view: Pool) -> Iterator[Tuple[int, int]]:
+        """The nodes with room for ranks, the first in the order first, and for how many."""
+        room: Callable[[int], int]
+        if self._any_core:
+            known = self._known(job, view)
+            eligible, room = known.some, known.each.__getitem__
+        else:
+            eligible = self.eligibility.nodes(job, view) & view.up & self._able_nodes(job)
+
+            def room(node: int) -> int:
+                return self._room(job, view, node)
+        # Under pack an empty node comes at its number, not before the others.
+        groups = (eligible,) if self._first_fit else self.order.groups(
+            job, view, eligible, lambda: _by_size(eligible, room))
+        for group in groups:
+            for node in bits.members(group):
+                here = room(node)
+                if here > 0:
+                    yield node, here
+
+    def _known(self, job: Job, view: Pool) -> Rooms:
+        """The room for ranks on each node, where every free core will do."""
+        wish = self._wishes.get(job.request)
+        if wish is None:
+            wish = self._wishes[job.request] = (id(self), wish_of(job), self._able_nodes(job))
+        able = wish[2]
+        return view.rooms.rooms(wish, lambda node: self._room(job, view, node) if able >> node & 1
+                                else 0)
+
+    def _room(self, job: Job, view: Pool, node: int) -> int:
+        """How many ranks of the job a node has room for."""
+        if not view.up >> node & 1:
+            return 0
+        here, width = self._offered(job, view, node), job.cores
+        if not here:
+            return 0
+        room = bits.count(here) if width == 1 else sum(
+            bits.count(here >> start & ((1 << cores) - 1)) // width
+            for start, cores in self._sockets_of(view.nodes[node]))
+        return room if job.request.plain else most_tasks(job.request, room, view.left_on(node))
+
+    def _sockets_of(self, node: Node) -> Tuple[Tuple[int, int], ...]:
+        """First core, from that of the node on, and number of cores of each socket."""
+        found = self._sockets.get(node.sockets)
+        if found is None:
+            first = itertools.accumulate(node.sockets, initial=0)
+            found = self._sockets[node.sockets] = tuple(zip(first, node.sockets))
+        return found
+
+    def _able_nodes(self, job: Job) -> int:
+        """The nodes that could run ranks of the job when they are empty."""
+        if job.request.plain:
+            return self._machine.up
+        wish = wish_of(job)
+        able = self._able.get(wish)
+        if able is None:
+            able = 0
+            for members, node in self._machine.classes:
+                if most_on(job.request, node, node.cores) > 0:
+                    able |= members
+            self._able[wish] = able
+        return able
+
+    def _offered(self, job: Job, view: Pool, node: int) -> int:
+        """The free cores of a node that the job may have, counted from its first."""
+        here = view.layout.on_node(view.free_cores, node)
+        if self.cores is not None:
+            here &= sum(1 << core for core in set(self.cores(job, view, node)))
+        return here
+
+    def exact(self, job: Job) -> bool:
+        """Whether counts of cores say all: for ranks of one core (see above)."""
+        return self._any_core and job.cores == 1 and (
+            self._plain(job) or not self._heavy and self._light(job))
+
+    def size(self, job: Job) -> int:
+        """Its cores."""
+        return job.procs * job.cores
+
+    def room(self, view: Pool) -> int:
+        """Free cores."""
+        return view.count_free()
+
+    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+        """Jobs that ask for the same by rank are alike under first fit; of those that say on how
+        many nodes they run, only equal ones."""
+        if not self._first_fit or job.exclusive:
+            return None
+        request = job.request
+        return (wish_of(job) if request.nodes == (1, 0) else request), self.size(job)
+
+    def lacks(self, job: Job, view: Pool) -> str:
+        """What a job that does not fit needs, and how much of it there is."""
+        size, room = self.size(job), self.room(view)
+        if size > room:
+            return f"needs {counted(size, 'free core')}, {room} free"
+        scarce = scarce_now(job, view)
+        if scarce:
+            return scarce
+        if self._plain(job):
+            return f"needs {job.procs} x {job.cores} free cores of one socket each"
+        held = sum(ranks for _, ranks in self._rooms(job, view))
+        return f"needs room for {counted(job.procs, 'rank')} with what they ask for, there is room for {held}"
+
+
+def _by_size(nodes: int, room: Callable[[int], int]) -> List[Tuple[int, int]]:
+    """The nodes that have room, as sets with how much each node has."""
+    found: Dict[int, int] = {}
+    for node in bits.members(nodes):
+        here = room(node)
+        if here > 0:
+            found[here] = found.get(here, 0) | 1 << node
+    return [(members, here) for here, members in found.items()]
+
+
+def _cores(ranks: int, width: int, free: int, sockets: Iterable[Tuple[int, int]]) -> int:
+    """The first free cores for so many ranks, each of one socket; 0 when they are too few."""
+    chosen = 0
+    for start, cores in sockets:
+        here = free >> start & ((1 << cores) - 1)
+        some = min(ranks, bits.count(here) // width)
+        chosen |= bits.lowest(here, some * width) << start
+        ranks -= some
+        if not ranks:
+            return chosen
+    return 0

@@ -1,0 +1,155 @@
+"""What placement policies are made of, besides node orders: on which nodes a job may run
+(eligibility), and how much of each it takes (share); and what the two kinds of policies share.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Callable, Hashable, Optional, TypeVar
+
+from vrm.model.amounts import said
+from vrm.model.cluster import Pool
+from vrm.model.heatmap import Heatmap
+from vrm.model.job import Job
+from vrm.model.node import CORES, HALF, WHOLE
+from vrm.model.policies import Follower, NodeOrder
+from vrm.scheduling.registry import Registry
+
+ELIGIBILITIES = Registry("eligibility of nodes")
+SHARES = Registry("share of a node")
+
+
+@ELIGIBILITIES.register("empty")
+class Empty:
+    """Nodes without a job; a job keeps others off its nodes."""
+
+    def __init__(self, heatmap: Optional[Heatmap]) -> None:
+        pass
+
+    def alone(self, job: Job) -> bool:
+        """Always."""
+        return True
+
+    def nodes(self, job: Job, view: Pool) -> int:
+        """The empty nodes."""
+        return view.empty
+
+
+@ELIGIBILITIES.register("shared")
+class Shared:
+    """Nodes with at most one other job beside which the heatmap does not refuse this one; an
+    exclusive job gets empty nodes and keeps others off."""
+
+    def __init__(self, heatmap: Optional[Heatmap]) -> None:
+        self._heatmap = heatmap if heatmap is not None and heatmap.refused else None
+
+    def alone(self, job: Job) -> bool:
+        """Whether the job is exclusive."""
+        return job.exclusive
+
+    def nodes(self, job: Job, view: Pool) -> int:
+        """The nodes with a free lane, without refused neighbours.
+
+        In a view of the future a lane that is taken counts as taken by whoever has it now.
+        """
+        if job.exclusive:
+            return view.empty
+        if self._heatmap is None:
+            return view.up & ~(view.busy0 & view.busy1)
+        refused = 0
+        for (app, procs), (lane0, lane1) in view.tenants.items():
+            if self._heatmap.refuses(job.app, job.procs, app, procs):
+                refused |= (lane0 & view.busy0) | (lane1 & view.busy1)
+        return view.up & ~(view.busy0 & view.busy1) & ~refused
+
+
+@ELIGIBILITIES.register("open")
+class Open:
+    """All nodes that are up: what is free on them is up to the share."""
+
+    def __init__(self, heatmap: Optional[Heatmap]) -> None:
+        pass
+
+    def alone(self, job: Job) -> bool:
+        """Never: nothing keeps others off a node."""
+        return False
+
+    def nodes(self, job: Job, view: Pool) -> int:
+        """All that are up."""
+        return view.up
+
+
+@dataclass(frozen=True)
+class Share:
+    """How much of a node a job takes: a lane of each socket (WHOLE or HALF), or CORES, which are
+    all free ones unless `cores(job, view, node)` says which."""
+
+    kind: str
+    cores: Optional[Callable[[Job, Pool, int], Any]] = None
+
+
+SHARES.register("all")(Share(WHOLE))
+SHARES.register("half")(Share(HALF))
+SHARES.register("free")(Share(CORES))
+
+
+Policy = TypeVar("Policy", bound="Ordered")
+
+
+class Ordered:
+    """A placement policy with a node order."""
+
+    order: NodeOrder
+
+    @property
+    def follower(self) -> Optional[Follower]:
+        """The node order, where that wants to be told each step."""
+        return self.order.follower
+
+    def copy(self: Policy) -> Policy:
+        """An independent copy; itself unless its node order keeps something from step to step."""
+        order = self.order.copy()
+        if order is self.order:
+            return self
+        twin = copy.copy(self)
+        twin.order = order
+        return twin
+
+
+def wish_of(job: Job) -> Hashable:
+    """What a rank of the job asks for: jobs of one wish are alike to a node."""
+    request = job.request
+    return request.cores_per_task if request.plain else request._replace(tasks=0, exclusive=False)
+
+
+def too_many(job: Job, machine: Pool, name: str, most: int) -> str:
+    """Why the ranks of a job do not fit on the empty machine, of which each alone could."""
+    request = job.request
+    least, limit = request.nodes
+    nodes = f"{len(machine.nodes)} node(s)"
+    if least > len(machine.nodes):
+        return f"it wants {least} nodes, there are {len(machine.nodes)}"
+    if limit and most >= job.procs:
+        return f"{job.procs} ranks do not fit on {limit} of {nodes} under {name}"
+    return (f"{job.procs} ranks do not fit on {nodes} under "
+            f"{name}, which holds at most {most} of them")
+
+
+def scarce_now(job: Job, view: Pool) -> str:
+    """Which licence, or resource over all nodes, too little is left of for the job; "" if none."""
+    request = job.request
+    for name, amount in request.licences:
+        if view.licences.get(name, 0) < amount:
+            return (f"needs {said(name, amount)} licence(s) of {name}, "
+                    f"{said(name, view.licences.get(name, 0))} free")
+    for name, amount in request.per_task:
+        there = sum(left // amount for left in view.left.get(name, ()))
+        if there < job.procs:
+            return f"needs {job.procs} x {said(name, amount)} of {name}, there is room for {there}"
+    return ""
+
+
+def counted(number: int, what: str) -> str:
+    """As `1 node`, `2 nodes`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
