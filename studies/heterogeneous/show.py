@@ -194,8 +194,8 @@ def _a3(found: Runs, workload: str) -> str:
         before = mean_of(found, "slowdown", name, ("requested",))
         changes = [(each, 100 * (mean_of(found, "slowdown", name, (each,)) / before - 1))
                    for each in ("predicted", "actual")]
-        parts.append(f"{name}: " + ", ".join(f"{each} {value:+.0f} %" for each, value in changes
-                                             if value == value))
+        known = [f"{each} {value:+.0f} %" for each, value in changes if value == value]
+        parts += [f"{name}: {', '.join(known)}"] * bool(known)
     return ("mean slowdown against requested times (all gain, but PRB unchanged and LJF better with "
             "requested): " + "; ".join(parts))
 
@@ -240,16 +240,22 @@ def _a6(found: Runs, workload: str) -> str:
 
 
 def spread(found: Runs, scheduler: str, estimates: str, key: str) -> float:
-    """By how much the worst node order exceeds the best one, per cent."""
+    """By how much the worst node order exceeds the best one, per cent (nan where there is only one)."""
     values = [found[scheduler, order, estimates].figures[key] for order in ORDERS
               if (scheduler, order, estimates) in found]
-    return 100 * (max(values) / min(values) - 1) if values and min(values) > 0 else float("nan")
+    return 100 * (max(values) / min(values) - 1) if len(values) > 1 and min(values) > 0 else float("nan")
+
+
+def spreads(found: Runs, scheduler: str, key: str) -> str:
+    """Those for each of the estimates of which there is one: `5/9/12 %`; empty for none."""
+    values = [spread(found, scheduler, each, key) for each in ESTIMATES]
+    return "/".join(f"{value:.0f}" for value in values if value == value) + " %" if any(
+        value == value for value in values) else ""
 
 
 def _a7(found: Runs, workload: str) -> str:
     return "worst node order above the best, mean slowdown (LJF > 50 %, SJF and CP hardly): " + "; ".join(
-        f"{name} " + "/".join(f"{spread(found, name, each, 'slowdown'):.0f}" for each in ESTIMATES) + " %"
-        for name in there(found))
+        f"{name} {text}" for name in there(found) if (text := spreads(found, name, "slowdown")))
 
 
 def _a8(found: Runs, workload: str) -> str:
@@ -275,8 +281,7 @@ def _a8(found: Runs, workload: str) -> str:
 
 
 def _a9(found: Runs, workload: str) -> str:
-    parts = [f"{name} queue " + "/".join(f"{spread(found, name, each, 'queue'):.0f}" for each in ESTIMATES)
-             + " %" for name in there(found)]
+    parts = [f"{name} queue {text}" for name in there(found) if (text := spreads(found, name, "queue"))]
     if "PRB" in there(found):
         parts.append("PRB with best-fit against weighted: " + "/".join(
             f"{-change(found, 'PRB', each, 'best-fit', 'weighted', 'queue'):+.0f} %" for each in ESTIMATES))
