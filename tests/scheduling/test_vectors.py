@@ -60,7 +60,7 @@ def earliest(job: Job, reference: Reference, holds: Sequence[Hold], now: float
     return math.inf, []
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(different_nodes(4), workloads(plain=False, most=7), POLICIES)
 @pytest.mark.slow
 def test_conservative_gives_every_job_the_first_hole(nodes: List[Node], tasks: Any, policy: str
@@ -107,7 +107,7 @@ def test_conservative_gives_every_job_the_first_hole(nodes: List[Node], tasks: A
 
 
 @pytest.mark.parametrize("backfill", ["conservative", "2-kept", "3", "easy-kept"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(different_nodes(4), workloads(plain=False, most=8), POLICIES)
 @pytest.mark.slow
 def test_kept_promises_hold(backfill: str, nodes: List[Node], tasks: Any, policy: str) -> None:
