@@ -3,8 +3,10 @@ mixed machines, devices, and how tasks are spread over nodes."""
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
+import re
 from typing import Any, Dict, List, Sequence, Tuple
 
 import pytest
@@ -12,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import (POLICIES, Place, Reference, different_nodes, jobs, places_of, workloads)
 
-from vrm.model import Cluster, Infeasible, Job, Node, devices
+from vrm.model import Cluster, CorePlacement, Infeasible, Job, Node, Pool, bits, devices
 from vrm.model.job import Request
+from vrm.model.machine import Machine
 from vrm.model.node import Device
-from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.model.rooms import Ledger
+from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.spread import spread
 from vrm.simulation import Submission, simulate
 
@@ -286,3 +290,58 @@ def test_a_request_that_found_no_room_finds_some_once_something_is_freed() -> No
     assert policy.place(third, cluster) is None
     cluster.set_up(0, True)
     assert policy.place(third, cluster) is not None
+
+
+def test_copies_of_copies_do_not_keep_what_they_were_copied_of() -> None:
+    """A plan makes copies of copies for as long as it lasts."""
+    pool: Pool = Cluster([Node("a", (4,), {"gpu": 2})])
+    job = Job(1, "x", 1, 10.0, resources={"gpu": 1})
+    policy = make_policy("pack", pool)
+    for _ in range(50):
+        assert policy.fits(job, pool)
+        pool = pool.what_if()
+    gc.collect()
+    assert sum(type(each) is Ledger and each.all == pool.rooms.all
+               for each in gc.get_objects()) < 20
+
+
+# ------------------------------------------------------------------------------- policies of users
+
+
+class Careless:
+    """Puts every job on the first node, whatever is left there."""
+
+    def nodes(self, job: Job) -> int:
+        return 1
+
+    def place(self, job: Job, view: Pool) -> Any:
+        free = view.free_cores
+        cores = bits.lowest(free, job.procs)
+        return CorePlacement(view.layout, cores, job.procs) if bits.count(cores) == job.procs else None
+
+
+@pytest.mark.parametrize("asked, said", [
+    ({"resources": {"gpu": 2}}, "puts job 1 on n0, where it takes 2 of gpu and 1 is left"),
+    ({"per_node": {"memory": 3}}, "puts job 1 on n0, where it takes 3G of memory and 2G is left"),
+    ({"features": frozenset(["ib"])}, "puts job 0 on n0, which does not offer ib"),
+    ({"nodes": (2, 2), "tasks": 2}, "puts job 0 on 1 node(s); it wants 2 to 2"),
+    ({"tasks": 2, "tasks_per_node": 1}, "puts job 0 with 2 ranks on n0; it wants at most 1 on a node"),
+])
+def test_a_policy_of_ones_own_that_gives_what_is_not_there_is_reported(asked: Any, said: str) -> None:
+    jobs_ = [Job(number, "a", asked.get("tasks", 1), 10.0, request=Request.of(
+        **{"tasks": 1, **asked})) for number in range(2)]
+    machine = [Node("n0", (4,), {"gpu": 3, "memory": 5}), Node("n1", (4,))]
+    with pytest.raises(PolicyError, match=re.escape(said)):
+        simulate([Submission(job, 10.0) for job in jobs_], nodes=machine,
+                 policy=lambda cluster, heatmap: Careless())
+
+
+def test_jobs_under_a_policy_of_ones_own_wait_for_licences() -> None:
+    jobs_ = [Job(number, "a", 1, 10.0, request=Request.of(1, licences={"ansys": wanted}))
+             for number, wanted in enumerate((2, 1, 3))]
+    outcome = simulate([Submission(job, 10.0) for job in jobs_],
+                       machine=Machine((Node("n0", (4,)),), {"ansys": 2}),
+                       policy=lambda cluster, heatmap: Careless(), backfill="easy")
+    assert {job.id: job.start for job in outcome.jobs} == {0: 0, 1: 10}
+    assert outcome.summary["refusals"] == {
+        "the job wants 3 licence(s) of ansys, the run has 2": 1}

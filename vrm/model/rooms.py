@@ -46,18 +46,22 @@ class Rooms:
 
 class Ledger:
     """The rooms of a pool, by kind of tasks, and what requests were answered. `of` is the ledger of
-    the pool of which this one's was copied, `all` the set of all nodes."""
+    the pool of which this one's was copied, `all` the set of all nodes.
 
-    __slots__ = ("all", "changes", "_freed", "_answers", "_kinds", "_of", "_of_changes", "_touched")
+    Of the other ledger only what it knows and the count of its changes are kept, not what that one
+    was copied of: a plan makes copies of copies for as long as it lasts.
+    """
+
+    __slots__ = ("all", "_changes", "_freed", "_answers", "_kinds", "_of", "_of_changes", "_touched")
 
     def __init__(self, all_nodes: int, of: Optional[Ledger] = None) -> None:
         self.all = all_nodes
-        self.changes = 0
+        self._changes = [0]
         self._freed = 0  # changes after which there may be more room
         self._answers: Dict[Hashable, Tuple[int, int, int]] = {}
         self._kinds: Dict[Hashable, Rooms] = {}
-        self._of = of
-        self._of_changes = of.changes if of is not None else 0
+        self._of = (of._kinds, of._changes) if of is not None else None
+        self._of_changes = of._changes[0] if of is not None else 0
         self._touched = 0
 
     @property
@@ -67,7 +71,7 @@ class Ledger:
 
     def touch(self, nodes: int, freed: bool = True) -> None:
         """Something has changed on these nodes; if not `freed`, there is no more room than before."""
-        self.changes += 1
+        self._changes[0] += 1
         self._freed += freed
         self._touched |= nodes
         for rooms in self._kinds.values():
@@ -87,8 +91,9 @@ class Ledger:
 
     def _copied(self, kind: Hashable) -> Optional[Rooms]:
         """What the other ledger knew when this was copied of it; None where it has changed since."""
-        of = self._of
-        known = of._kinds.get(kind) if of is not None and of.changes == self._of_changes else None
+        if self._of is None or self._of[1][0] != self._of_changes:
+            return None
+        known = self._of[0].get(kind)
         if known is None:
             return None
         return Rooms(list(known.each), known.total, known.some, known.stale | self._touched)
@@ -97,10 +102,10 @@ class Ledger:
         """The cores that a request was given, if nothing has changed since; 0 if it found no room,
         and nothing was freed since. None: it has to be asked."""
         chosen, changes, freed = self._answers.get(request, (0, -1, -1))
-        return chosen if changes == self.changes or not chosen and freed == self._freed else None
+        return chosen if changes == self._changes[0] or not chosen and freed == self._freed else None
 
     def answered(self, request: Hashable, chosen: int) -> None:
         """Keep the answer to a request."""
         if len(self._answers) >= MOST_ANSWERS:
             self._answers.clear()
-        self._answers[request] = chosen, self.changes, self._freed
+        self._answers[request] = chosen, self._changes[0], self._freed

@@ -12,9 +12,10 @@ import re
 from typing import Any, Callable, Dict, Hashable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model import bits
+from vrm.model.amounts import said
 from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.heatmap import Heatmap
-from vrm.model.job import Job
+from vrm.model.job import Infeasible, Job
 from vrm.model.node import CORES, Node
 from vrm.model.placement import CorePlacement, Placement
 from vrm.model.policies import Eligibility, Follower, NodeOrder, PlacementPolicy, Rooms
@@ -27,6 +28,7 @@ from vrm.scheduling.placement import POLICIES, combine
 from vrm.scheduling.queue import Waiting
 from vrm.scheduling.registry import (PolicyError, Registry, guarded, is_dotted, load_dotted,
                                      shortened, where)
+from vrm.scheduling.spread import lacking_licence
 
 _PARTS = re.compile(r"\s+x\s+")
 
@@ -154,7 +156,28 @@ def fault_of(job: Job, placement: Any, view: Pool) -> str:
     held = sum(ranks for _, ranks in placement.ranks_by_node(view.nodes))
     if held < job.procs:
         return f"on nodes that hold {held} of its {job.procs} ranks"
-    return ""
+    return "" if job.request.plain else _other_fault(job, placement, view)
+
+
+def _other_fault(job: Job, placement: AnyPlacement, view: Pool) -> str:
+    """The same of what a job wants besides cores."""
+    request = job.request
+    least, most = request.nodes
+    tasks_on = [(node, tasks) for node, tasks in placement.ranks_by_node(view.nodes) if tasks]
+    if len(tasks_on) < least or 0 < most < len(tasks_on):
+        return f"on {len(tasks_on)} node(s); it wants {least}" + (f" to {most}" if most else " or more")
+    for node, tasks in tasks_on:
+        name, left = view.nodes[node].name, view.left_on(node)
+        missing = sorted(request.features - view.nodes[node].features)
+        if missing:
+            return f"on {name}, which does not offer {', '.join(missing)}"
+        if 0 < request.tasks_per_node < tasks:
+            return f"with {tasks} ranks on {name}; it wants at most {request.tasks_per_node} on a node"
+        for resource, amount in request.on_node(tasks):
+            if left(resource) < amount:
+                return (f"on {name}, where it takes {said(resource, amount)} of {resource} and "
+                        f"{said(resource, left(resource))} is left")
+    return "" if view.has_licences(job) else "without the licences that it wants"
 
 
 # -------------------------------------------------------------------------------------- placement
@@ -176,22 +199,25 @@ def policy_of(text: str, cluster: Cluster, heatmap: Optional[Heatmap],
         return made
     if len(parts) == 3:
         return combine(*parts)(cluster, heatmap)
-    return placement_of(text, guarded(text, POLICIES.find(text))(cluster, heatmap))
+    return placement_of(text, guarded(text, POLICIES.find(text))(cluster, heatmap),
+                        cluster.all_licences)
 
 
-def placement_of(text: str, made: Any, otherwise: str = "") -> PlacementPolicy:
-    """The placement policy that a user's object is. Raises PolicyError, with the text `otherwise`,
-    for what is none."""
+def placement_of(text: str, made: Any, licences: Mapping[str, int], otherwise: str = ""
+                 ) -> PlacementPolicy:
+    """The placement policy that a user's object is, on a machine with these licences (base units).
+    Raises PolicyError, with the text `otherwise`, for what is none."""
     if isinstance(made, (LanePolicy, CorePolicy)):
         return made
     if not (callable(getattr(made, "nodes", None)) and callable(getattr(made, "place", None))):
         raise PolicyError(otherwise or f"`{text.strip()}` makes no placement policy; it must give an object with "
                           "`nodes` and `place`")
-    return OwnPlacement(text, made)
+    return OwnPlacement(text, made, licences)
 
 
 class OwnPlacement:
-    """A user's object with `nodes` and `place`, and whatever else of a PlacementPolicy it has."""
+    """A user's object with `nodes` and `place`, and whatever else of a PlacementPolicy it has. It is
+    asked for jobs of which the licences are there."""
 
     follower: Optional[Follower] = None
 
@@ -199,8 +225,9 @@ class OwnPlacement:
         """Itself: a placement policy of a user's own keeps nothing from step to step."""
         return self
 
-    def __init__(self, text: str, own: Any) -> None:
+    def __init__(self, text: str, own: Any, licences: Mapping[str, int]) -> None:
         self.name = str(getattr(own, "name", text.strip()))
+        self._licences = licences
         self.heatmap: Optional[Heatmap] = getattr(own, "heatmap", None)
         self._text, self._own = text.strip(), own
         self._nodes, self._place = guarded(text, own.nodes), guarded(text, own.place)
@@ -210,6 +237,9 @@ class OwnPlacement:
 
     def nodes(self, job: Job) -> int:
         """As the user's object says."""
+        unlicensed = lacking_licence(job.request, self._licences)
+        if unlicensed:
+            raise Infeasible(unlicensed)
         found = self._nodes(job)
         if not isinstance(found, int) or found < 1:
             raise PolicyError(f"`{self._text}`{where(self._own.nodes)} gives {shortened(found)} as the "
@@ -219,6 +249,8 @@ class OwnPlacement:
 
     def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
         """As the user's object says, checked."""
+        if not view.has_licences(job):
+            return None
         found = self._place(job, view)
         if found is None:
             return None
@@ -231,7 +263,7 @@ class OwnPlacement:
     def fits(self, job: Job, view: Pool) -> bool:
         """As the user's object says, else whether it finds a place."""
         if "fits" in self._has:
-            return bool(self._has["fits"](job, view))
+            return view.has_licences(job) and bool(self._has["fits"](job, view))
         return self.place(job, view) is not None
 
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
@@ -243,7 +275,8 @@ class OwnPlacement:
 
     def exact(self, job: Job) -> bool:
         """As the user's object says, if it can count at all."""
-        return {"room", "size", "exact"} <= set(self._has) and bool(self._has["exact"](job))
+        return {"room", "size", "exact"} <= set(self._has) and not job.request.licences \
+            and bool(self._has["exact"](job))
 
     def size(self, job: Job) -> int:
         """As the user's object says, else the nodes."""

@@ -104,11 +104,9 @@ def why_never(request: Request, classes: Sequence[NodeClass], licences: Mapping[
     """What of a request no node can give, or the run has too few of; "" when nothing is. `room`
     says how wide a rank can be on an empty node. Of several kinds of nodes it names the nearest:
     that which lacks the fewest of them, and of these the smallest part."""
-    for name, amount in request.licences:
-        if licences.get(name, 0) < amount:
-            there = said(name, licences[name]) if name in licences else "none"
-            return (f"the job wants {said(name, amount)} licence(s) of {name}, the run has {there}"
-                    + _close(name, licences) * (name not in licences))
+    unlicensed = lacking_licence(request, licences)
+    if unlicensed:
+        return unlicensed
     offered = frozenset[str]().union(*(each.node.features for each in classes))
     unknown = sorted(request.features - offered)
     if unknown:
@@ -123,6 +121,16 @@ def why_never(request: Request, classes: Sequence[NodeClass], licences: Mapping[
     alike = bits.count(nearest.members) - 1
     return (f"no node can; the nearest, {nearest.node.name}"
             + f" and {alike} like it" * bool(alike) + f": {'; '.join(lacks)}{hint}")
+
+
+def lacking_licence(request: Request, licences: Mapping[str, int]) -> str:
+    """The licence of which the run has fewer than a job wants; "" when there is none."""
+    for name, amount in request.licences:
+        if licences.get(name, 0) < amount:
+            there = said(name, licences[name]) if name in licences else "none"
+            return (f"the job wants {said(name, amount)} licence(s) of {name}, the run has {there}"
+                    + _close(name, licences) * (name not in licences))
+    return ""
 
 
 def _close(name: str, known: Iterable[str]) -> str:

@@ -150,7 +150,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                           "nodes come first")
     placement = (make_policy(policy, cluster, heatmap, chosen.node_order)
                  if isinstance(policy, str) else
-                 placement_of(_own_name(policy), policy(cluster, heatmap), f"policy={policy!r}: "
+                 placement_of(_own_name(policy), policy(cluster, heatmap), cluster.all_licences,
+                              f"policy={policy!r}: "
                               "give a name, or a function that gives an object with `nodes` and "
                               "`place`"))
     expectations = make_expectations(
