@@ -30,6 +30,7 @@ DIRECT = {
     "live.site": "run config live.launch live.spawn",
     "live.manager": "run results live.site",
     "simulation": "run results config",
+    "forecast": "simulation",
     "measure": "live.site results",
     "experiment": "live.manager simulation",
     "report": "results",

@@ -254,7 +254,16 @@ class State:
 
     def copy(self) -> State:
         """An independent copy, without a log."""
-        cluster, queue = self.cluster.copy(), self.queue.copy()
+        return self._twin(self.cluster.copy(), self.queue.copy())
+
+    def ordered(self, queue: JobQueue) -> State:
+        """This state with its jobs in another queue, which is empty; this one must not be used any
+        more. Infeasible when that queue does not take a job."""
+        for job in self.queue:
+            queue.add(job)
+        return self._twin(self.cluster, queue)
+
+    def _twin(self, cluster: Cluster, queue: JobQueue) -> State:
         twin = State(queue, cluster, None, self.sparse)
         twin.book = self.book.copy(queue, twin._look if self.sparse else None)
         twin.running = dict(self.running)

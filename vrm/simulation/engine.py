@@ -96,22 +96,29 @@ class Simulator:
         self.progress = None
         self.end = math.inf
         self.now = 0.0
+        self.wake = math.inf  # when the first step is due although nothing may happen by then
         self.events = 0
         self.ended = 0
         self.left = 0  # jobs that wait at the end: held ones, and those that depend on them
         self._nodes: List[Tuple[float, bool, int]] = []
 
     @classmethod
-    def of(cls, run: Run, recorder: Recorder, runs: Dict[int, float], now: float) -> Simulator:
-        """Go on with a (copied) run at `now`. `runs` are the run times of its jobs, of those that
-        run from their start on, in seconds."""
+    def of(cls, run: Run, recorder: Recorder, runs: Dict[int, float], now: float,
+           kill: bool = False, rate: Optional[Rate] = None, end: float = math.inf) -> Simulator:
+        """Go on with a (copied) run at `now`, with a step at once. `runs` are the run times of its
+        jobs, of those that run from their start on, in seconds. With a `rate` what is left of them
+        is work that is done at their speed."""
         self = cls.__new__(cls)
-        executor = VirtualExecutor(revises=run.expectations is not None)
+        tracked = end < math.inf or not run.state.sparse
+        executor = VirtualExecutor(kill, rate, tracked, revises=run.expectations is not None)
         self._start_with(run, executor, recorder)
         executor.runs.update(runs)
         for booking in run.state.cluster.running():
-            executor.set_end(Start(booking, False), booking.start + runs[booking.job.id])
+            executor.go_on(Start(booking, False), now)
         self.now = now
+        self.end = end
+        due = run.wake(now)
+        self.wake = due if run.scheduler.interval and due < math.inf else now
         return self
 
     def run(self, submissions: Iterable[Submission]) -> None:
@@ -135,7 +142,7 @@ class Simulator:
         end_job, pop = self._end, heapq.heappop
         number = 0
         plain = ((), False, "")
-        wake = never
+        wake = self.wake
         submit = following[0].submit if following is not None else never
         while True:
             if not foreseen:
@@ -181,7 +188,9 @@ class Simulator:
                     request = start[0][0].request
                     busy_cores += request[0] * request[1]
                     start_job(start, now)
-            if wakes:
+            if not wakes:
+                wake = never
+            else:
                 tick = interval and now == wake
                 wake = self.subject.wake(now)
                 if interval and (not len(queue) or (tick and following is None

@@ -77,6 +77,17 @@ class VirtualExecutor:
         self._live[job_id] = start, math.nan
         self._move(self.rate.started(booking, run, now))
 
+    def go_on(self, start: Start, now: float) -> None:
+        """A job runs already, whose run time from its start on is in `runs`."""
+        booking = start[0]
+        end = booking.start + self.runs[booking.job.id]
+        if self.rate is None:
+            self.set_end(start, end)
+            return
+        assert self._live is not None
+        self._live[booking.job.id] = start, math.nan
+        self._move(self.rate.started(booking, end - now, now))
+
     def set_end(self, start: Start, end: float) -> None:
         """A job will end at this time, or with `kill` at its walltime."""
         job, _, begun, expected_end = start[0]

@@ -1,0 +1,78 @@
+"""One replay: what happens to the jobs of a run if each takes as long as is assumed.
+
+The dispatcher that decides is the run's own, and it sees what it would see: the users' limits or
+what is expected. How long jobs really take is known to the replay alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Callable, Dict, NamedTuple
+
+from vrm.forecast.frozen import Frozen
+from vrm.model import Job
+from vrm.model.cluster import AnyPlacement, Booking
+from vrm.scheduling.scheduler import Start
+from vrm.simulation.corun import CoRunning
+from vrm.simulation.engine import Moment, Simulator
+
+Durations = Callable[[Job, float], float]
+"""How long a job takes from its start to its end, in seconds, of which it has run some already (0:
+it waits): more than these."""
+
+OVERDUE = 1.0
+"""Seconds that a job is taken to run on which should have ended by now."""
+
+
+class Planned(NamedTuple):
+    """When a job starts and ends, in seconds, and where; `backfilled`: it overtakes another."""
+
+    start: float
+    end: float
+    placement: AnyPlacement
+    backfilled: bool
+
+
+class _Plan:
+    """Notes what happens; see `vrm.simulation.engine.Recorder`."""
+
+    def __init__(self) -> None:
+        self.jobs: Dict[int, Planned] = {}
+
+    def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
+        self.jobs[booking.job.id] = Planned(booking.start, end, booking.placement, start.backfilled)
+
+    def refused(self, job: Job, reason: str) -> None:
+        pass
+
+    def cancelled(self, job: Job, reason: str, now: float) -> None:
+        pass
+
+    def moment(self, state: Moment) -> None:
+        pass
+
+
+def limits(job: Job, ran: float) -> float:
+    """A job takes as long as its user's limit lets it."""
+    return max(job.walltime, ran + OVERDUE)
+
+
+def replay(frozen: Frozen, durations: Durations) -> Dict[int, Planned]:
+    """The jobs that run, and those that start in this allocation, by id."""
+    run = frozen.run.copy()
+    state, now = run.state, frozen.now
+    runs = {}
+    for booking in state.cluster.running():
+        ran = now - booking.start
+        runs[booking.job.id] = max(durations(booking.job, max(0.0, ran)), ran)
+    for job in frozen.waiting():
+        runs[job.id] = durations(job, 0.0)
+    plan = _Plan()
+    rate = CoRunning(state.cluster, frozen.speedups) if frozen.speedups is not None else None
+    simulator = Simulator.of(run, plan, runs, now, frozen.kill, rate, frozen.end)
+    simulator.run(one._replace(run=durations(one.job, 0.0)) for one in frozen.later)
+    for booking in state.cluster.running():  # the allocation ends before they do
+        job = booking.job
+        plan.jobs[job.id] = Planned(booking.start, booking.start + runs.get(job.id, math.inf),
+                                    booking.placement, False)
+    return plan.jobs
