@@ -123,7 +123,8 @@ def from_here(records: List[Dict[str, Any]], jobs: List[Ran], rules: Dict[str, A
                         job.end - job.start, job.after)
              for job in jobs if job.id not in past.jobs]
     Simulator.of(copied, recorder, {job.id: job.end - job.start for job in jobs},
-                 max((job.submit for job in past.jobs.values()), default=0.0)).run(later)
+                 max((record[key] for record in records for key in ("submit", "time")
+                      if key in record and record["event"] != "run"), default=0.0)).run(later)
     assert past.state.waiting == len(past.waiting)  # the copy's ends are not the original's
     return {job.id for job in jobs} - set(past.started), recorder.found
 
