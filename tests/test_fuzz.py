@@ -20,7 +20,6 @@ import pytest
 
 from conftest import Site, wait_until
 from vrm.cli import main
-from vrm.live.manager import recovery
 from vrm.live.manager.records import Records
 from vrm.model import Booking, Cluster, Dependency, Job
 from vrm.model.job import Details, Program
@@ -215,7 +214,7 @@ def take_up(past: journals.Past, run: RunDirectory) -> None:
         placement = codec.placement_of(start["placement"], before)
         list(placement.slots(before.nodes))
         PlacementText(before.nodes).cores(placement)
-        recovery.moved(placement, before, cluster)
+        codec.moved(placement, before, cluster)
         Booking(job, placement, start["time"], start["time"] + job.estimate)
     past.state.thaw()
 

@@ -22,7 +22,7 @@ DIRECT = {
     "workload": "model system",
     "results": "model system",
     "run": "scheduling workload system",
-    "config": "scheduling system",
+    "config": "scheduling workload system",
     "live.nodes": "model system",
     "live.batch": "system",
     "live.launch": "live.nodes live.batch scheduling",

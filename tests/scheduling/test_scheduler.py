@@ -15,7 +15,7 @@ from reference import (ORDERINGS, POLICIES, Place, Reference, Task, pair, places
                        workloads)
 from vrm.config.problems import ConfigError
 from vrm.config.schema import load
-from vrm.live.site.setup import make_scheduler
+from vrm.config.policies import make_scheduler
 from vrm.model import Booking, Cluster, Job, Placement
 from vrm.results.jobs import read_jobs
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy

@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
 import pytest
+import yaml
 
 from conftest import Site
+from vrm.config.schema import load
+from vrm.forecast import replay as forecasts
+from vrm.forecast.files import RunFiles, Told
 from vrm.model import Cluster, Dependency, Job
 from vrm.results.jobs import read_jobs
 from vrm.results.places import PlacementText
@@ -129,6 +133,32 @@ def from_here(records: List[Dict[str, Any]], jobs: List[Ran], rules: Dict[str, A
     return {job.id for job in jobs} - set(past.started), recorder.found
 
 
+def from_files(site: Site, records: List[Dict[str, Any]], jobs: List[Ran]
+               ) -> Dict[int, Tuple[int, str, str]]:
+    """The starts that a forecast of a run's first records gives which knows how long jobs take, of
+    the jobs that had not started."""
+    config = {**yaml.safe_load(site.config_file.read_text()), "Directory": str(site.root / "frozen")}
+    (site.root / "frozen.yaml").write_text(yaml.safe_dump(config))
+    settings = load(site.root / "frozen.yaml")
+    settings.directory.mkdir(exist_ok=True)
+    (settings.directory / "journal").unlink(missing_ok=True)
+    written = journal.Journal(settings.directory / "journal")
+    for record in records:
+        written.append(**record)
+    written.close()
+    files = RunFiles(settings)
+    files.read_new()
+    frozen = files.frozen(Told("running"), 0.0)
+    ran = {job.id: job.end - job.start for job in jobs}
+    later = tuple(Submission(Job(job.id, job.app, job.procs, job.estimate, job.submit, job.exclusive),
+                             ran[job.id]) for job in jobs if job.id not in files.past.jobs)
+    text = PlacementText(frozen.state.cluster.nodes)
+    return {job_id: (int(each.start), text.nodes(each.placement), text.cores(each.placement))
+            for job_id, each in forecasts.replay(replace(frozen, later=later),
+                                                 lambda job, _: ran[job.id]).items()
+            if job_id not in files.past.started}
+
+
 def decided(jobs: List[Ran]) -> Dict[int, Tuple[int, str, str]]:
     """Start, nodes and cores of every job in the live run."""
     return {job.id: (job.start, job.nodes, job.cores) for job in jobs}
@@ -182,6 +212,7 @@ def test_a_live_run_and_its_replay_decide_alike(site: Site, policy: str, algorit
         later, found = from_here(records[:cut], live, rules)
         assert {job_id: found[job_id] for job_id in later} == {
             job_id: each for job_id, each in decided(live).items() if job_id in later}, cut
+        assert from_files(site, records[:cut], live) == {job_id: found[job_id] for job_id in later}
         compared += len(later)
     assert compared > len(JOBS)
 

@@ -22,7 +22,8 @@ from vrm.config.machine import read_machine
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Amount, Factor, FilePath, Seconds, Settings, Text, dump, load
 from vrm.config.yaml_reader import Document, Location
-from vrm.live.site.setup import application_fault, make_scheduler
+from vrm.config.policies import make_scheduler
+from vrm.live.site.setup import application_fault
 from vrm.model import Cluster
 from vrm.simulation.inputs import SYNTHETIC
 from vrm.workload.estimates import EstimateError, read_estimates

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from vrm.model import AnyPlacement, Cluster, Job, Node
+from vrm.model import AnyPlacement, Cluster, CorePlacement, Job, Node, Placement, bits
 from vrm.model.fields import LINE, OF_DETAILS, OF_JOB, TABLE, getter, made, same
 from vrm.model.job import PLAIN, Details
 from vrm.model.node import Device
@@ -84,3 +84,31 @@ def nodes_of(values: Iterable[Any]) -> List[Node]:
 def placement_of(record: Record, cluster: Cluster) -> AnyPlacement:
     """The placement of a journal record, on the cluster that it was made for."""
     return of_record(record, cluster.layout)
+
+
+def moved(placement: AnyPlacement, before: Cluster, now: Cluster) -> Optional[AnyPlacement]:
+    """The same cores in another cluster; None where one of the nodes is not in it, or differs."""
+    if before is now:
+        return placement
+    index = {node.name: number for number, node in enumerate(now.nodes)}
+    new: Dict[int, int] = {}
+    for number in bits.members(placement.node_set):
+        node = before.nodes[number]
+        other = index.get(node.name)
+        if other is None or now.nodes[other].sockets != node.sockets:
+            return None
+        new[number] = other
+    if isinstance(placement, CorePlacement):
+        taken = 0
+        for number, socket_number, first, stop in placement.layout.spans(placement.taken):
+            at = now.layout.node_first[new[number]] + sum(
+                before.nodes[number].sockets[:socket_number])
+            taken |= ((1 << stop) - (1 << first)) << at
+        return CorePlacement(now.layout, taken, placement.procs, placement.width)
+    lane0, lane1 = (sum(1 << new[number] for number in bits.members(claim))
+                    for claim in placement.claims)
+    # A set for each node: the ranks stay in their order though the numbers are others.
+    return Placement(placement.share, (lane0, lane1),
+                     tuple(1 << new[number] for number in placement.nodes), placement.procs,
+                     placement.width, placement.size,
+                     placement.most and {new[n]: most for n, most in placement.most.items()})

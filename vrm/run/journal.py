@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
 from zlib import crc32
 
 from vrm.model import Job, JobState
@@ -51,7 +51,7 @@ class Journal:
         self._pending: List[bytes] = []
         self._end = self._sum = 0
         try:
-            for _, self._end, self._sum, _ in _lines(path, read_own(path)):
+            for _, (_, self._end, self._sum, _) in _lines(path, read_own(path)):
                 pass
         except JournalError:
             os.close(self._fd)
@@ -101,20 +101,32 @@ class Journal:
         os.close(self._fd)
 
 
-def _lines(path: Path, data: bytes) -> Iterator[Tuple[bytes, int, int, bool]]:
-    """The whole lines of a journal: each with the offset and the checksum after it, and whether
-    it has a checksum of its own.
+class Mark(NamedTuple):
+    """A place between two lines of a journal: how many are before it, its offset in bytes, the
+    checksum there, and whether the line before it has one of its own."""
+
+    number: int = 0
+    offset: int = 0
+    total: int = 0
+    chained: bool = False
+
+
+START = Mark()
+
+
+def _lines(path: Path, data: bytes, since: Mark = START) -> Iterator[Tuple[bytes, Mark]]:
+    """The whole lines of a journal: each with the place after it. `data` is what follows `since`.
 
     What stands behind the last line end is what a crash leaves, a line that was not written whole
     and the zeros kept ahead, and is passed over. JournalError for anything else that is no line.
     """
     end = data.rfind(b"\n") + 1
     zero = data.find(b"\0")
+    first, at, total, chained = since
     if zero >= 0 and (zero < end or data[zero:].strip(b"\0")):
-        raise JournalError(path, data.count(b"\n", 0, zero) + 1, "zeros within the records")
-    at = total = 0
-    chained = False
-    for number, line in enumerate(data[:end].split(b"\n")[:-1], 1):
+        raise JournalError(path, first + data.count(b"\n", 0, zero) + 1,
+                           "zeros within the records")
+    for number, line in enumerate(data[:end].split(b"\n")[:-1], first + 1):
         line += b"\n"
         at += len(line)
         body = line[:-_SUM_SIZE]
@@ -127,7 +139,21 @@ def _lines(path: Path, data: bytes) -> Iterator[Tuple[bytes, int, int, bool]]:
             raise JournalError(path, number, "it has no checksum")
         else:
             total = crc32(line, total)
-        yield line, at, total, chained
+        yield line, Mark(number, at, total, chained)
+
+
+def _records(path: Path, data: bytes, since: Mark = START) -> Iterator[Tuple[Record, Mark]]:
+    """The records of these lines, each with the place after it."""
+    for line, mark in _lines(path, data, since):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise JournalError(path, mark.number, "not a journal record") from error
+        if not isinstance(record, dict) or not isinstance(record.get("event"), str):
+            raise JournalError(path, mark.number, "not a journal record")
+        if not mark.chained and record.get("format") == FORMAT:
+            raise JournalError(path, mark.number, "it has no checksum")
+        yield record, mark
 
 
 def read(path: Path) -> List[Record]:
@@ -139,18 +165,46 @@ def read(path: Path) -> List[Record]:
         data = read_own(path)
     except FileNotFoundError:
         return []
-    records = []
-    for number, (line, _, _, chained) in enumerate(_lines(path, data), 1):
+    return [record for record, _ in _records(path, data)]
+
+
+class Follower:
+    """Reads a journal while it is written: each record once.
+
+    `trouble` says what is wrong behind the records that were read; "" for nothing. Then the file is
+    read again from there at the next look: on a shared file system a line may come in parts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.trouble = ""
+        self._mark = START
+        self._file = (0, 0)
+
+    @property
+    def number(self) -> int:
+        """How many records were read."""
+        return self._mark.number
+
+    def read_new(self) -> Tuple[bool, List[Record]]:
+        """What was added; and whether it is the beginning of another journal than before. OSError
+        when it cannot be read."""
+        with open(open_own(self.path, os.O_RDONLY), "rb") as file:
+            about = os.fstat(file.fileno())
+            same = self._file == (about.st_dev, about.st_ino) and about.st_size >= self._mark.offset
+            if not same:
+                self._file, self._mark = (about.st_dev, about.st_ino), START
+            file.seek(self._mark.offset)
+            data = file.read()
+        found = []
+        self.trouble = ""
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise JournalError(path, number, "not a journal record") from error
-        if not isinstance(record, dict) or not isinstance(record.get("event"), str):
-            raise JournalError(path, number, "not a journal record")
-        if not chained and record.get("format") == FORMAT:
-            raise JournalError(path, number, "it has no checksum")
-        records.append(record)
-    return records
+            for record, mark in _records(self.path, data, self._mark):
+                found.append(record)
+                self._mark = mark
+        except JournalError as error:
+            self.trouble = str(error)
+        return not same, found
 
 
 class Past:
@@ -201,6 +255,23 @@ class Past:
                 if i not in self.ended]
 
 
+    def take(self, record: Record, number: int, path: PathLike = "journal") -> None:
+        """Apply the next record to what those before it left. JournalError, which names its line
+        `number` of `path`, when it makes no sense there."""
+        fault = check.fault(record, self)
+        if fault:
+            raise JournalError(path, number, fault)
+        _apply(record, self)
+
+    def lesson(self, job_id: int) -> Optional[Tuple[Job, float, JobState]]:
+        """A job that has ended, how long it ran in seconds, and how it ended; None for one that never
+        started."""
+        end, start = self.ended[job_id], self.started.get(job_id)
+        if start is None:
+            return None
+        return (self.state.entry(job_id).job, end["time"] - start["time"], JobState(end["state"]))
+
+
 def replay(records: Iterable[Record], path: PathLike = "journal",
            state: Optional[State] = None) -> Past:
     """The past that the records tell; each is applied to what those before it left, in `state`, a
@@ -210,10 +281,7 @@ def replay(records: Iterable[Record], path: PathLike = "journal",
     """
     past = Past(state)
     for number, record in enumerate(records, 1):
-        fault = check.fault(record, past)
-        if fault:
-            raise JournalError(path, number, fault)
-        _apply(record, past)
+        past.take(record, number, path)
     return past
 
 

@@ -276,6 +276,38 @@ class State:
         twin._failed = dict(self._failed)
         return twin
 
+    def onto(self, queue: JobQueue, cluster: Cluster, lacks: Optional[Callable[[Job], str]] = None
+             ) -> State:
+        """What a frozen state says of the jobs that wait and run, as a state in which the waiting ones
+        are in the (empty) `queue`: a copy without a log. Nothing is kept of jobs that have ended, but
+        of those on which others depend. Running jobs are to be booked on the `cluster`, and adopted.
+        """
+        twin = State(queue, cluster, lacks)
+        entries, book = self.book.entries, twin.book
+        wanted = {job_id for entry in self.book.parked.values() for each in entry.details.after
+                  for job_id in each.ids}
+        running = {job_id for job_id, entry in entries.items()
+                   if entry.state is JobState.RUNNING or job_id in wanted}
+        for job_id in sorted(running.union(self.book.parked)):
+            old = entries[job_id]
+            if job_id not in self.book.parked:
+                book.know(old.job, old.details, old.state)
+            else:
+                details = old.details
+                book.enter(old.job, details if details.held == old.held
+                           else replace(details, held=old.held))
+            new = book.entries[job_id]
+            new.tries, new.losses = old.tries, old.losses
+        for name, ids in self.names.items():
+            kept = [job_id for job_id in ids if job_id in book.entries]
+            if kept:
+                twin.names[name] = kept
+        twin.intents = dict(self.intents)
+        twin.promises = dict(self.promises)
+        twin.counts = dict(self.counts)
+        twin.next_id = self.next_id
+        return twin
+
     # From a journal: what was decided, where nothing is to be decided or booked again.
 
     def began(self, job_id: int) -> None:

@@ -10,7 +10,7 @@ import math
 from typing import Dict, List, NamedTuple, Optional, Set
 
 from vrm.model.cluster import Booking, Cluster
-from vrm.model.job import Job
+from vrm.model.job import Infeasible, Job
 from vrm.model.policies import PlacementPolicy
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.scheduling.dispatcher import Dispatcher
@@ -86,6 +86,14 @@ class Scheduler:
         """Raise Infeasible, with the reason, when the job can never run here."""
         self.queues.check(job)
         self.policy.nodes(job)
+
+    def lacks(self, job: Job) -> str:
+        """Why a job can never run here, "" when it can."""
+        try:
+            self.check(job)
+        except Infeasible as never:
+            return str(never)
+        return ""
 
     def step(self, now: float, queue: JobQueue, cluster: Cluster) -> List[Start]:
         """Start everything that may start at `now`, in the order in which the dispatcher says it.

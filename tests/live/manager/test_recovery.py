@@ -17,8 +17,9 @@ from hypothesis import given, settings, strategies as st
 from conftest import Site, wait_until
 from vrm.live.batch.allocation import batch_job
 from vrm.live.manager import recovery
-from vrm.live.manager.recovery import Place, look, moved
+from vrm.live.manager.recovery import Place, look
 from vrm.model import Cluster, Job, Node
+from vrm.run.codec import moved
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
 from vrm.system.processes import boot_id

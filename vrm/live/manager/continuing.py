@@ -63,11 +63,8 @@ class Continuing:
         if failed:
             self._run_failed_again(past)
         if desk.expectations is not None:
-            for job_id, end in past.ended.items():
-                if job_id in past.started:
-                    desk.expectations.learn(past.state.entry(job_id).job,
-                                            end["time"] - past.started[job_id]["time"],
-                                            JobState(end["state"]))
+            for lesson in filter(None, map(past.lesson, past.ended)):
+                desk.expectations.learn(*lesson)
         intents = dict(desk.state.intents)
         for job, start in past.running:
             self._take_over(job, start, *intents.get(job.id, ("", math.inf)))
@@ -137,7 +134,7 @@ class Continuing:
         before = codec.cluster_of(self._run_of.get(job.id, {}), desk.cluster)
         found = self._look(job.id)
         old = codec.placement_of(start["placement"], before)
-        placement = recovery.moved(old, before, desk.cluster)
+        placement = codec.moved(old, before, desk.cluster)
         if placement is not None and placement.clashes(desk.cluster):
             placement = None  # one of its nodes is down
         if found.trouble:

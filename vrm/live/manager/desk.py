@@ -10,7 +10,8 @@ from typing import Callable, Dict
 from vrm.config.schema import Settings
 from vrm.live.manager.recovery import Place
 from vrm.live.manager.running import Running
-from vrm.live.site.setup import Site, table_of
+from vrm.config.policies import table_of
+from vrm.live.site.setup import Site
 from vrm.results.history import HistoryError, lessons
 from vrm.run.expectations import make_expectations
 from vrm.run.journal import Journal

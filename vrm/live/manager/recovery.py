@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
 from vrm.live.spawn.spawner import ExitStatus, Marker, RecordError, read_status
-from vrm.model import AnyPlacement, Cluster, CorePlacement, Placement, bits
 from vrm.run.journal_check import Record
 from vrm.run.rundir import RunDirectory
 from vrm.system.processes import boot_id
@@ -82,31 +81,3 @@ def _gone(under: Record, here: Place) -> bool:
     lock is free, it is over."""
     before = under.get("allocation", "")
     return bool(before and here.allocation) and before != here.allocation
-
-
-def moved(placement: AnyPlacement, before: Cluster, now: Cluster) -> Optional[AnyPlacement]:
-    """The same cores in another cluster; None where one of the nodes is not in it, or differs."""
-    if before is now:
-        return placement
-    index = {node.name: number for number, node in enumerate(now.nodes)}
-    new: Dict[int, int] = {}
-    for number in bits.members(placement.node_set):
-        node = before.nodes[number]
-        other = index.get(node.name)
-        if other is None or now.nodes[other].sockets != node.sockets:
-            return None
-        new[number] = other
-    if isinstance(placement, CorePlacement):
-        taken = 0
-        for number, socket_number, first, stop in placement.layout.spans(placement.taken):
-            at = now.layout.node_first[new[number]] + sum(
-                before.nodes[number].sockets[:socket_number])
-            taken |= ((1 << stop) - (1 << first)) << at
-        return CorePlacement(now.layout, taken, placement.procs, placement.width)
-    lane0, lane1 = (sum(1 << new[number] for number in bits.members(claim))
-                    for claim in placement.claims)
-    # A set for each node: the ranks stay in their order though the numbers are others.
-    return Placement(placement.share, (lane0, lane1),
-                     tuple(1 << new[number] for number in placement.nodes), placement.procs,
-                     placement.width, placement.size,
-                     placement.most and {new[n]: most for n, most in placement.most.items()})

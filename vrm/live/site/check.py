@@ -22,7 +22,8 @@ from vrm.live.nodes.topology import TopologyError
 from vrm.live.site.classes import declared
 from vrm.live.site.doctor import Finding, ask_nodes
 from vrm.live.site.granted import stand_ins
-from vrm.live.site.setup import application_fault, describe, distrusted, make_scheduler
+from vrm.config.policies import make_scheduler
+from vrm.live.site.setup import application_fault, describe, distrusted
 from vrm.model import Cluster, Infeasible
 from vrm.model.fields import made
 from vrm.model.job import resolved

@@ -30,7 +30,8 @@ from vrm.live.nodes.topology import (Gpu, NodeFacts, Topology, TopologyError, cp
                                      read_topology)
 from vrm.live.site.classes import declared
 from vrm.live.site.granted import said_of_devices, stand_ins
-from vrm.live.site.setup import application_fault, describe, make_scheduler, run_directory
+from vrm.config.policies import make_scheduler
+from vrm.live.site.setup import application_fault, describe, run_directory
 from vrm.model import Cluster, Node
 from vrm.scheduling import make_policy
 from vrm.system.files import write_new

@@ -1,0 +1,275 @@
+"""A run frozen from its files alone, against what then happened; and files as crashes leave them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+import pytest
+import yaml
+
+from vrm.config.policies import make_scheduler
+from vrm.config.schema import Settings, load
+from vrm.forecast.files import RunFiles, Told, of_directory
+from vrm.forecast.forecast import forecast
+from vrm.forecast.replay import limits, replay
+from vrm.model import Cluster, Dependency, Job
+from vrm.run import codec
+from vrm.run.expectations import make_expectations
+from vrm.run.journal import FORMAT, Journal, read
+from vrm.simulation.engine import Simulator
+from vrm.system.errors import RunError
+from vrm.workload.submission import Submission
+
+Event = Dict[str, Any]
+RUNNING = Told("running")
+
+
+class Nobody:
+    """Is told what happens, and keeps nothing."""
+
+    def ended(self, *_: Any) -> None:
+        pass
+
+    refused = cancelled = moment = ended
+
+
+def settings_in(directory: Path, **scheduling: Any) -> Settings:
+    (directory / "bin").mkdir(parents=True, exist_ok=True)
+    policy = scheduling.pop("Policy", "compact")
+    (directory / "vrm.yaml").write_text(yaml.safe_dump(
+        {"Applications": {"Path": "bin"}, "Scheduling": scheduling,
+         "Allocation": {"Policy": policy}, "Log": "logs"}))
+    return load(directory / "vrm.yaml")
+
+
+def submissions_of(number: int, rng: random.Random) -> List[Submission]:
+    """Jobs of up to six nodes of four cores, some of which wait for others."""
+    at, found = 0.0, []
+    for job_id in range(number):
+        at += rng.choice([0.0, 0.0, rng.uniform(0, 4)])
+        run = rng.uniform(1, 20)
+        after = (Dependency((rng.randrange(job_id),), True),) if job_id and rng.random() < .15 else ()
+        found.append(Submission(Job(job_id, f"a{job_id % 4}.x", rng.randint(1, 24),
+                                    run + rng.uniform(0, 30), at), run, after))
+    return found
+
+
+def recorded(settings: Settings, submissions: Sequence[Submission]) -> List[List[Event]]:
+    """The records of a run of these jobs in virtual time, moment by moment."""
+    cluster = Cluster.regular(6, 2, 2)
+    rules = settings.rules
+    simulator = Simulator(make_scheduler(settings, cluster), cluster, Nobody(), end=1e9,
+                          expectations=make_expectations(rules.estimates, rules.correction))
+    records: List[Event] = []
+    simulator.state.log = lambda event, **values: records.append({"event": event, **values})
+    found = [[{"event": "run", "format": FORMAT, "run": "abc", "time": 0.0,
+               "nodes": codec.nodes_record(cluster.nodes)}]]
+    for _ in simulator.moments(submissions):
+        for record in records:
+            if record["event"] == "end":
+                record["exit_code"] = 0
+        found.append(list(records))
+        records.clear()
+    return found
+
+
+def write(settings: Settings, records: Sequence[Event]) -> None:
+    settings.directory.mkdir(exist_ok=True, mode=0o700)
+    (settings.directory / "journal").unlink(missing_ok=True)
+    journal = Journal(settings.directory / "journal")
+    for record in records:
+        journal.append(**record)
+    journal.close()
+
+
+def what_happened(records: Sequence[Event]) -> Dict[int, Tuple[float, float, Any]]:
+    starts = {each["id"]: each for each in records if each["event"] == "start"}
+    ends = {each["id"]: each["time"] for each in records if each["event"] == "end"}
+    return {job_id: (start["time"], ends[job_id], start["placement"])
+            for job_id, start in starts.items()}
+
+
+@pytest.mark.parametrize("rules", [
+    {"Algorithm": "FCFS", "Backfilling": "none"}, {"Algorithm": "WFP3", "Backfilling": "easy"},
+    {"Algorithm": "SJF", "Backfilling": "easy", "Policy": "strip"},
+    {"Backfilling": "conservative"}, {"Backfilling": "3-kept", "Policy": "pack"},
+    {"Backfilling": "easy", "Estimates": "last-two", "Correction": "stepwise"}],
+    ids=lambda rules: "-".join(rules.values()))
+def test_with_true_run_times_the_files_tell_what_then_happens(tmp_path: Path, rules: Dict[str, str]
+                                                              ) -> None:
+    from vrm.model.placement_forms import to_record
+
+    settings, rng = settings_in(tmp_path, **rules), random.Random(3)
+    submissions = submissions_of(60, rng)
+    moments = recorded(settings, submissions)
+    runs = {each.job.id: each.run for each in submissions}
+    happened = what_happened([record for records in moments for record in records])
+    write(settings, [])
+    journal, files, compared = Journal(settings.directory / "journal"), RunFiles(settings), 0
+    for number, records in enumerate(moments):
+        for record in records:
+            journal.append(**record)
+        journal.sync()
+        if number % 7 != 3 or not records:  # at other moments a job outlives what is expected of it
+            continue
+        now = records[-1].get("time", records[-1].get("submit"))
+        known = {record["id"] for each in moments[:number + 1] for record in each if "id" in record}
+        over = {record["id"] for each in moments[:number + 1] for record in each
+                if record["event"] == "end"}
+        later = tuple(each._replace(after=tuple(one for one in each.after if one.ids[0] not in over))
+                      for each in submissions if each.job.id not in known)
+        for source in (files, RunFiles(settings)):  # followed, and read at once
+            source.read_new()
+            frozen = source.frozen(RUNNING, now)
+            assert (frozen.now, source.trouble) == (now, "")
+            found = replay(replace(frozen, later=later),
+                           lambda job, ran: runs[job.id])
+            ahead = {job_id: each for job_id, each in happened.items() if each[1] > now}
+            assert {job_id: (each.start, each.end, to_record(each.placement))
+                    for job_id, each in found.items()} == ahead
+            compared += len(ahead)
+    assert compared > 100
+
+
+def test_a_journal_may_end_at_any_byte(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, Backfilling="easy")
+    moments = recorded(settings, submissions_of(12, random.Random(5)))
+    write(settings, [record for records in moments for record in records])
+    path = settings.directory / "journal"
+    whole = path.read_bytes()
+    ends = [at + 1 for at, byte in enumerate(whole) if byte == 10]
+    followed, last = RunFiles(settings), -1
+    for size in sorted({*ends, *range(1, len(whole), 37)}):
+        path.write_bytes(whole[:size] + bytes(50) * (size % 2))
+        files = RunFiles(settings)
+        assert files.read_new() == (size >= ends[0])
+        assert files.trouble == "" and files.position == sum(end <= size for end in ends)
+        if size < ends[0]:
+            with pytest.raises(RunError, match="does not say on which nodes"):
+                files.frozen(RUNNING)
+            continue
+        found = forecast(files.frozen(RUNNING, 0.0))
+        waits = {job.id for job in found.jobs if not job.running}
+        assert waits == {job.id for job in files.past.waiting}
+        assert all(job.start >= found.time for job in found.jobs if not job.running)
+        followed.read_new()
+        assert followed.position == files.position > last - 1
+        last = files.position
+
+
+@pytest.mark.parametrize("damage", [
+    lambda lines: lines[:3] + [b"\0\0\0\n"] + lines[4:], lambda lines: lines[:3] + lines[4:],
+    lambda lines: lines[:3] + [lines[3].replace(b'"id":', b'"ID":')] + lines[4:],
+    lambda lines: lines[:3] + [b"[" * 5000 + b"\n"] + lines[3:],
+    lambda lines: lines[:3] + [b'{"event":"end"}\n'] + lines[3:]])
+def test_behind_damage_nothing_is_believed(tmp_path: Path, damage: Callable[..., List[bytes]]
+                                           ) -> None:
+    settings = settings_in(tmp_path)
+    moments = recorded(settings, submissions_of(8, random.Random(5)))
+    write(settings, [record for records in moments for record in records])
+    path = settings.directory / "journal"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(damage(lines)))
+    files = RunFiles(settings)
+    files.read_new()
+    assert files.trouble.startswith(f"{path}:4: ") and "\n" not in files.trouble
+    assert files.position in (0, 3)  # zeros: nobody knows what they were
+    path.write_bytes(b"".join(lines))
+    files.read_new()  # it was only seen while it was written
+    assert (files.trouble, files.position) == ("", len(lines))
+
+
+def test_another_run_in_the_directory_begins_anew(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    first = recorded(settings, submissions_of(9, random.Random(5)))
+    write(settings, [record for records in first for record in records])
+    files = RunFiles(settings)
+    files.read_new()
+    assert len(files.past.ended) == len(files.history.ended) == 9
+    second = recorded(settings, submissions_of(2, random.Random(6)))
+    write(settings, [record for records in second[:2] for record in records])
+    files.read_new()
+    assert set(files.past.jobs) <= {0, 1} and not files.history.ended
+
+
+def test_a_record_that_makes_no_sense_ends_what_is_believed(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    moments = recorded(settings, submissions_of(3, random.Random(5)))
+    records = [record for each in moments for record in each]
+    write(settings, [*records, {"event": "end", "id": 77, "time": 1.0, "state": "failed",
+                                "reason": "", "exit_code": None}])
+    files = RunFiles(settings)
+    files.read_new()
+    assert files.trouble.endswith(f":{len(records) + 1}: end of job 77, which never came")
+    assert not files.frozen(RUNNING).waiting()
+
+
+def test_without_a_run_it_is_said_what_to_do(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    with pytest.raises(RunError, match="there is no run in .*logs.*`vrm run`"):
+        of_directory(settings)
+    settings.directory.mkdir()
+    (settings.directory / "journal").mkdir()
+    with pytest.raises(RunError, match="is a directory where a file belongs"):
+        of_directory(settings)
+
+
+def state_of(settings: Settings, **more: Any) -> Dict[str, Any]:
+    return {"format": 2, "time": 100.0, "emulated": False,
+            "manager": {"host": "h", "pid": 1, "start": 0.0, "phase": "running"},
+            "scheduling": settings.rules.record(), "allocation": {"end": 1000.0},
+            "nodes": [{"name": f"n{at}", "up": at != 1, "sockets": [[None] * 2] * 2}
+                      for at in range(6)], "jobs": [], "ended": {}, **more}
+
+
+def test_the_state_file_tells_of_nodes_the_end_and_the_clock(tmp_path: Path,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_in(tmp_path, Backfilling="easy")
+    write(settings, recorded(settings, [])[0]
+          + [{"event": "job", **codec.job_record(Job(0, "a.x", 24, 50.0, 1.0))},
+             {"event": "job", **codec.job_record(Job(1, "a.x", 20, 5000.0, 1.0))}])
+    settings.state.write_text(json.dumps(state_of(settings)))
+    monkeypatch.setattr(RunFiles, "_runs", lambda self: True)
+    frozen = of_directory(settings)
+    assert (frozen.now, frozen.end) == (100.0, 940.0)  # End.Margin is 60 s
+    assert replay(frozen, limits) == {}  # a node is down; the other is too long
+    monkeypatch.setattr(RunFiles, "_runs", lambda self: False)
+    frozen = of_directory(settings)  # the manager was killed: the next one has another end
+    assert frozen.end == math.inf and frozen.now > 1e9
+    assert set(replay(frozen, limits)) == {1}
+    future = 2 * frozen.now  # written on a host whose clock is ahead
+    settings.state.write_text(json.dumps(state_of(settings, time=future)))
+    assert of_directory(settings).now == future
+    settings.state.write_text('{"format": 2')
+    assert of_directory(settings).end == math.inf
+
+
+def test_a_manager_that_is_stopping_starts_nothing(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    records = recorded(settings, submissions_of(20, random.Random(5)))
+    write(settings, [record for each in records[:8] for record in each])
+    files = RunFiles(settings)
+    files.read_new()
+    frozen = files.frozen(RUNNING._replace(phase="stopping"))
+    running = {booking.job.id for booking in frozen.state.cluster.running()}
+    assert running and len(frozen.waiting()) > 2
+    assert set(replay(frozen, limits)) == running
+
+
+def test_nothing_is_kept_of_what_is_over(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    records = recorded(settings, submissions_of(200, random.Random(5)))
+    write(settings, [record for each in records[:-20] for record in each])
+    files = RunFiles(settings)
+    files.read_new()
+    assert len(files.past.ended) > 100
+    state = files.frozen(RUNNING).state
+    assert len(state.book.entries) < 200 - len(files.past.ended) + 20
+    assert state.next_id == 200 and os.path.exists(settings.directory / "journal")
+    assert len(read(settings.directory / "journal")) == files.position

@@ -1,0 +1,235 @@
+"""A live run, frozen: what its journal and its state file say, with or without a manager.
+
+The journal tells of the jobs, the configuration says who decides. The state file, or the manager
+itself, tells what is in no journal: which nodes are down, and when the allocation ends.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
+
+from vrm.config.policies import make_scheduler, table_of
+from vrm.config.schema import Settings
+from vrm.forecast.draws import History
+from vrm.forecast.frozen import Frozen
+from vrm.model import Cluster, Job, JobState
+from vrm.model.cluster import AnyPlacement
+from vrm.results import state as states
+from vrm.results.history import HistoryError, lessons
+from vrm.run import codec
+from vrm.run.expectations import TEACHING, Expectations, make_expectations
+from vrm.run.journal import Follower, Past
+from vrm.run.journal_check import JournalError, Record
+from vrm.run.run import Run
+from vrm.run.rundir import RunDirectory
+from vrm.scheduling import Scheduler, Start
+from vrm.system.errors import RunError
+
+
+class Told(NamedTuple):
+    """What a manager tells besides its journal. `phase` is running, stopping or ended, `end` when
+    the allocation ends (epoch seconds), `down` the names of nodes on which nothing starts; `time`:
+    as of then."""
+
+    phase: str = "ended"
+    end: float = math.inf
+    down: FrozenSet[str] = frozenset()
+    time: float = 0.0
+
+    @classmethod
+    def of(cls, snapshot: Mapping[str, Any]) -> Told:
+        """What a state file says."""
+        end = snapshot["allocation"]["end"]
+        return cls(snapshot["manager"]["phase"], math.inf if end is None else end,
+                   frozenset(node["name"] for node in snapshot["nodes"]
+                             if not node.get("up", True)), snapshot["time"])
+
+
+_KEYS = ("time", "manager", "allocation", "nodes")
+
+
+class RunFiles:
+    """Follows the files of a run. `trouble`: what in them cannot be read; the state is that before
+    it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.run_directory = RunDirectory(settings.directory, settings.log, settings.state)
+        self.trouble = ""
+        self._follower = Follower(self.run_directory.journal)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing is known."""
+        self.past = Past()
+        self.history = History()
+        self._expectations = self._expected()
+        self._time = 0.0  # of the latest record
+        self._stuck = False
+        self._nodes: Any = None
+        self._cluster: Optional[Cluster] = None
+        self._scheduler: Optional[Scheduler] = None
+        self._clusters: Dict[int, Cluster] = {}  # of the managers that started jobs
+
+    def _expected(self) -> Optional[Expectations]:
+        rules, scheduling = self.settings.rules, self.settings.scheduling
+        try:
+            known = lessons(scheduling.history)
+        except HistoryError as error:
+            raise RunError(f"Scheduling.History: {error}") from error
+        for job, run, how in known:
+            self._remember(job, run, how)
+        return make_expectations(rules.estimates, rules.correction, table_of(self.settings), known,
+                                 live=True)
+
+    def _remember(self, job: Job, run: float, how: JobState) -> None:
+        if how in TEACHING:
+            self.history.add(job, run)
+
+    @property
+    def position(self) -> int:
+        """How many records were applied."""
+        return self._follower.number
+
+    # The journal.
+
+    def read_new(self) -> bool:
+        """Apply the records that were added since the last time; whether there were any. RunError
+        when there is no run, or its journal cannot be read."""
+        path = self.run_directory.journal
+        before = self.position
+        try:
+            another, records = self._follower.read_new()
+        except FileNotFoundError:
+            raise RunError(f"there is no run in {self.settings.directory}: no manager has written a "
+                           "journal there. Start one with `vrm run`; is this its configuration?"
+                           ) from None
+        except OSError as error:
+            raise RunError(f"cannot read {path}: {error.strerror}") from error
+        if another:
+            self._begin()
+        first = self.position - len(records)
+        for number, record in enumerate(records if not self._stuck else (), first + 1):
+            try:
+                self._take(record, number)
+            except JournalError as error:
+                self._stuck, self.trouble = True, str(error)
+        if not self._stuck:
+            self.trouble = self._follower.trouble
+        return bool(records) or another and before > 0
+
+    def _take(self, record: Record, number: int) -> None:
+        past, event = self.past, record["event"]
+        past.take(record, number, self.run_directory.journal)
+        time = record.get("time", record.get("submit"))
+        if time is not None:
+            self._time = max(self._time, time)
+        if event == "end":
+            lesson = past.lesson(record["id"])
+            if lesson is not None:
+                self._remember(*lesson)
+                if self._expectations is not None:
+                    self._expectations.learn(*lesson)
+        elif event == "run" and record.get("nodes") is not None:
+            if self._nodes is not None and not codec.same_nodes(self._nodes, record["nodes"]):
+                past.state.promises.clear()  # they were made for other nodes
+            self._nodes, self._cluster = record["nodes"], None
+
+    # The state.
+
+    def told(self) -> Told:
+        """What the state file says; of a manager that does not run any more only which nodes were
+        down."""
+        try:
+            found = Told.of(states.read(self.run_directory.state, _KEYS))
+        except (OSError, ValueError):
+            return Told()
+        if found.phase != "ended" and not self._runs():
+            return found._replace(phase="ended")
+        return found
+
+    def _runs(self) -> bool:
+        try:
+            return self.run_directory.manager_runs()
+        except OSError:  # there are no locks here, or it is another user's
+            return True
+
+    def frozen(self, told: Told, now: Optional[float] = None) -> Frozen:
+        """The run at this moment (default: now). RunError when it has no nodes yet, ConfigError when
+        the configuration makes no scheduler.
+
+        A manager's own clock counts while it runs, that of this host otherwise; no moment is before
+        that of the latest record. Without a manager the forecast is for one that starts now, with no
+        end of its allocation.
+        """
+        settings, past = self.settings, self.past
+        alive = told.phase != "ended"
+        if now is None:
+            now = told.time if alive else max(time.time(), told.time)
+        now = max(now, self._time)
+        cluster, scheduler = self._made()
+        state = past.state.onto(scheduler.new_queue(), cluster, scheduler.lacks)
+        expectations = self._expectations and self._expectations.copy()
+        run = Run(state, scheduler, expectations)
+        for start in self._running(cluster):
+            state.adopt(start)
+        for number, node in enumerate(cluster.nodes):
+            if node.name in told.down:
+                state.node_down(number)
+        scheduler.dispatcher.restore(state.promises)
+        scheduler.dispatcher.recall(past.waits)
+        if expectations is not None:
+            expectations.correct_all(cluster, now)
+        end = math.inf
+        if told.phase == "stopping":
+            end = now
+        elif alive and settings.end.fit:
+            end = told.end - settings.end.margin
+        return Frozen(run, now, end, kill=settings.walltime == "kill", past=self.history,
+                      position=self.position)
+
+    def _made(self) -> Tuple[Cluster, Scheduler]:
+        """An empty cluster of the run's nodes, and its scheduler."""
+        if self._cluster is None or self._scheduler is None:
+            if self._nodes is None:
+                raise RunError(f"{self.run_directory.journal} does not say on which nodes the run is: "
+                               "its manager has only begun, or was vrm 0.1.0")
+            self._cluster = Cluster(codec.nodes_of(self._nodes), self.settings.licences)
+            self._scheduler = make_scheduler(self.settings, self._cluster)
+            self._clusters = {}
+        cluster = self._cluster.copy()
+        return cluster, self._scheduler.copy(cluster)
+
+    def _running(self, cluster: Cluster) -> List[Start]:
+        """Book the jobs that run; what has no cores there any more is left out.
+
+        The cores of a job are free before its end is recorded: where two have the same, the later
+        one has them.
+        """
+        found = []
+        for job, start in sorted(self.past.running, key=lambda each: -each[1]["time"]):
+            placement = self._placement(job.id, start)
+            if placement is None or placement.clashes(cluster):
+                continue
+            booking = cluster.book(job, placement, start["time"])
+            found.append(Start(booking, start["backfilled"]))
+        return found[::-1]
+
+    def _placement(self, job_id: int, start: Record) -> Optional[AnyPlacement]:
+        """Where a job runs, on the nodes there are now."""
+        assert self._cluster is not None
+        under = self.past.run_of[job_id]
+        if id(under) not in self._clusters:
+            self._clusters[id(under)] = codec.cluster_of(under, self._cluster)
+        before = self._clusters[id(under)]
+        return codec.moved(codec.placement_of(start["placement"], before), before, self._cluster)
+
+
+def of_directory(settings: Settings) -> Frozen:
+    """The run of these settings at this moment, whether a manager runs or not. RunError, with what to
+    do, where there is none or its files cannot be read."""
+    files = RunFiles(settings)
+    files.read_new()
+    return files.frozen(files.told())
