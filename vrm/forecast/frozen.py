@@ -52,39 +52,31 @@ class Frozen:
         others.update((job_id, entry.job) for job_id, entry in state.book.parked.items())
         return inside + [others[job_id] for job_id in sorted(others)]
 
-    # What would be if.
-
-    def _with(self, state: State, scheduler: Optional[Scheduler] = None) -> Frozen:
-        expectations = self.run.expectations
-        return replace(self, run=Run(state, scheduler or self.run.scheduler.copy(state.cluster),
-                                     expectations and expectations.copy()))
+    # What would be if. A run is copied whole before it is changed: its scheduler sees what happens.
 
     def with_job(self, job: Job, details: Details = PLAIN) -> Frozen:
         """If this job had been submitted now. Infeasible when it can never run; LifeError when it
         depends on a job that there is not."""
-        state = self.state.copy()
-        self.run.scheduler.check(job)
-        if self.run.expectations is not None:
-            job = self.run.expectations.of(job)
-        state.submit([job], details)
-        return self._with(state)
+        run = self.run.copy()
+        run.scheduler.check(job)
+        run.state.submit([job if run.expectations is None else run.expectations.of(job)], details)
+        return replace(self, run=run)
 
     def with_walltimes(self, seconds: Mapping[int, float]) -> Frozen:
         """If waiting jobs had these limits. LifeError for ids that there are not."""
-        state = self.state.copy()
+        run = self.run.copy()
         changed = []
         for job_id, walltime in seconds.items():
-            job = state.entry(job_id).job.but(walltime=walltime, expected=walltime)
-            if self.run.expectations is not None:
-                job = self.run.expectations.of(job)
-            changed.append(job)
-        state.expect(changed)
-        return self._with(state)
+            job = run.state.entry(job_id).job.but(walltime=walltime, expected=walltime)
+            changed.append(job if run.expectations is None else run.expectations.of(job))
+        run.state.expect(changed)
+        return replace(self, run=run)
 
     def without(self, ids: Iterable[int]) -> Frozen:
         """If these jobs, which wait or run, had completed already. LifeError for ids that there are
         not."""
-        state = self.state.copy()
+        run = self.run.copy()
+        state = run.state
         for job_id in ids:
             state.entry(job_id)
             if job_id in state.cluster.bookings:
@@ -92,7 +84,20 @@ class Frozen:
             elif state.sparse and job_id in state.queue:
                 state.queue.remove(job_id)
             state.end(job_id, JobState.COMPLETED, self.now)
-        return self._with(state)
+        return replace(self, run=run)
+
+    def released(self, job_id: int) -> Frozen:
+        """If nobody held this job. LifeError when nobody does."""
+        run = self.run.copy()
+        run.state.release(job_id)
+        return replace(self, run=run)
+
+    def until(self, end: float) -> Frozen:
+        """If the allocation ended at another time (seconds)."""
+        run = self.run.copy()
+        if not run.state.sparse:
+            run.state.book.fit(self.now, end)
+        return replace(self, run=run, end=end)
 
     def under(self, make: Callable[[Cluster], Scheduler]) -> Frozen:
         """If another scheduler decided from now on, made for the cluster that it is given; what runs
@@ -100,7 +105,9 @@ class Frozen:
         state = self.state.copy()
         scheduler = make(state.cluster)
         state.promises.clear()
-        return self._with(state.ordered(scheduler.new_queue()), scheduler)
+        expectations = self.run.expectations
+        return replace(self, run=Run(state.ordered(scheduler.new_queue()), scheduler,
+                                     expectations and expectations.copy()))
 
 
 def of_simulator(simulator: Simulator, past: Optional[History] = None, position: int = 0) -> Frozen:

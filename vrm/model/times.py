@@ -32,3 +32,15 @@ def seconds_of(text: str) -> float:
     if not math.isfinite(found):
         raise ValueError(text)
     return found
+
+
+def said(seconds: float) -> str:
+    """A time for people, as `seconds_of` reads it: `45s`, `22m`, `1h30m`, `2d3h`; whole seconds, and no
+    more than the two largest units."""
+    left = round(max(0.0, seconds))
+    parts = []
+    for unit, size in _UNITS.items():
+        count, left = divmod(left, int(size))
+        parts.append((count, unit))
+    first = next((place for place, (count, _) in enumerate(parts) if count), len(parts) - 1)
+    return "".join(f"{count}{unit}" for count, unit in parts[first:first + 2] if count) or "0s"

@@ -289,9 +289,9 @@ class JobQueue:
     def key(self, job: Job, now: float) -> Key:
         """The sort key of a job, smallest first."""
         key = self.ordering.key(job, now, self.nodes_of(job))
-        return (-self._priority(job), *key) if self.prioritised else key
+        return (-self.priority(job), *key) if self.prioritised else key
 
-    def _priority(self, job: Job) -> int:
+    def priority(self, job: Job) -> int:
         """Its own, and that of its queue."""
         return job.priority + self.queues.queue(job).priority if self.queues else job.priority
 
@@ -310,7 +310,7 @@ class JobQueue:
         priority = job.priority
         if self.queues:
             self.queues.check(job)
-            priority = self._priority(job)
+            priority = self.priority(job)
         if priority and not self.prioritised:
             self._prioritise()
         jobs[job_id] = job
@@ -334,7 +334,7 @@ class JobQueue:
         self.wanted += job.procs * job.cores
         if competes:
             self._within[job_id] = job
-        self._enter(job, self.nodes_of(job), self._priority(job))
+        self._enter(job, self.nodes_of(job), self.priority(job))
 
     def _enter(self, job: Job, nodes: int, priority: int) -> None:
         """Let a job compete; it is among `jobs` already."""
@@ -382,7 +382,7 @@ class JobQueue:
                 usage.add(job)
                 del self.outside[job.id]
                 self._within[job.id] = job
-                self._enter(job, self.nodes_of(job), self._priority(job))
+                self._enter(job, self.nodes_of(job), self.priority(job))
 
     def why_outside(self, cluster: Cluster) -> Dict[int, str]:
         """The limits that stand against the jobs outside, by id."""
