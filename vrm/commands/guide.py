@@ -11,7 +11,7 @@ from vrm.commands.parsing import Parser, command, meant
 GROUPS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
     ("Begin", ("init", "check", "doctor", "npb")),
     ("Run", ("run", "script", "submit", "cancel", "hold", "release", "requeue", "stop")),
-    ("Look", ("queue", "status", "log", "top")),
+    ("Look", ("queue", "status", "explain", "log", "top")),
     ("Measure", ("calibrate", "heatmap", "generate")),
     ("Study", ("simulate", "compare", "experiment", "report", "validate")),
     ("Help", ("help", "completion")))

@@ -18,6 +18,7 @@ from vrm.model.times import said
 from vrm.results.places import PlacementText
 from vrm.run.book import Entry
 from vrm.run.reasons import clock, parked
+from vrm.scheduling.backfilling import NoBackfilling
 from vrm.scheduling.estimators import quantile
 
 MOST_TRIED = 12
@@ -108,8 +109,9 @@ class Explainer:
             return Explanation(job, start, (self._too_late(job),))
         reserved = self._reserved(job, start)
         found = [] if reserved is None else [reserved]
-        found += self._in_the_way(job, start)[:MOST_TOLD - len(found)]
-        return Explanation(job, start, tuple(found))
+        named = {each.jobs for each in found}
+        found += [each for each in self._in_the_way(job, start) if each.jobs not in named]
+        return Explanation(job, start, tuple(found[:MOST_TOLD]))
 
     def brief(self, tries: int = 20, most: int = 200) -> Dict[int, str]:
         """A few words for each job that waits, by id. No more than so many replays are made: what is
@@ -205,8 +207,12 @@ class Explainer:
         whose = found.jobs[0] if found is not None else ahead[0].id
         when = held.get(whose, math.inf)
         at = f" at {clock(when, frozen.now)}" if frozen.now < when < math.inf else ""
-        text = f"it would fit now, but could delay {self._named(whose)}, which is to start{at}"
-        short = f"would delay job {whose}"
+        if isinstance(run.scheduler.dispatcher, NoBackfilling):
+            text = f"it would fit now, but no job overtakes {self._named(whose)} (backfilling none)"
+            short = f"behind job {whose}"
+        else:
+            text = f"it would fit now, but could delay {self._named(whose)}, which is to start{at}"
+            short = f"would delay job {whose}"
         if limit:
             short += f"; an estimate of {said(limit)} would not"
             text += f"; an estimate of at most {said(limit)} would start it at once"

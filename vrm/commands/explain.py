@@ -1,0 +1,145 @@
+"""`vrm explain`: why jobs wait, and what would let them start earlier."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import textwrap
+from typing import TYPE_CHECKING, Any, List
+
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun, job_ids, settings_of
+
+if TYPE_CHECKING:
+    from vrm.forecast.explain import Explainer, Explanation, Reason
+    from vrm.forecast.files import RunFiles
+
+DRAWS = 20
+"""In how many draws each reason is tried."""
+
+WIDTH = 100
+"""Columns to which sentences are filled."""
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command."""
+    parser = command(
+        commands, "explain", explain, "why a job waits, and what would let it start earlier", [shared],
+        "vrm explain 7\nvrm explain\nvrm explain 7 --json",
+        "Each reason was tried: the queue was run on in virtual time without the job that is named, or "
+        "with the estimate that is named, and the job started earlier. Reads the files of a run; no "
+        "manager needs to run. Without an ID it says a few words of every job that waits.")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="a job's id or a range 3-7"
+                        ).completer = job_ids  # type: ignore[attr-defined]
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    """Print why jobs wait; 0."""
+    from vrm.forecast.explain import Explainer
+    from vrm.forecast.files import RunFiles
+    from vrm.model.ranges import numbers
+
+    files = RunFiles(settings_of(arguments))
+    files.read_new()
+    frozen = files.frozen(files.told())
+    ids: List[int] = []
+    for text in arguments.ids:
+        try:
+            ids += numbers(text)
+        except ValueError:
+            raise CannotRun(f"`{text}` is no id and no range as 3-7") from None
+    explainer = Explainer(frozen)
+    if not ids:
+        _all(explainer, arguments.json)
+        return 0
+    waiting = {job.id for job in frozen.waiting()}
+    others = [_other(files, job_id) for job_id in ids if job_id not in waiting]
+    found = [explainer.of(job_id) for job_id in ids if job_id in waiting]
+    if not found:
+        raise CannotRun("\n".join(others))
+    if arguments.json:
+        print(json.dumps([each.record() for each in found], indent=2))
+    else:
+        print("\n\n".join([*others, *(_text(each, frozen.now) for each in found)]))
+    return 0
+
+
+def _other(files: RunFiles, job_id: int) -> str:
+    """What there is to say of a job that does not wait."""
+    past = files.past
+    job = past.jobs.get(job_id)
+    if job is None:
+        return f"there is no job {job_id}"
+    end = past.ended.get(job_id)
+    if end is None:
+        return f"#{job_id} {job.app} runs"
+    reason = f": {end['reason']}" if end.get("reason") else ""
+    return f"#{job_id} {job.app} has ended as {end['state']}{reason}"
+
+
+def _all(explainer: Explainer, as_json: bool) -> None:
+    """A few words of each job that waits."""
+    from vrm.report.tables import shown
+    from vrm.run.reasons import clock
+
+    now, brief = explainer.frozen.now, explainer.brief()
+    jobs = explainer.frozen.waiting()
+    if as_json:
+        print(json.dumps([{"id": job.id, "app": job.app, "start": _finite(_start(explainer, job.id)),
+                           "reason": brief[job.id]} for job in jobs], indent=2))
+        return
+    if not jobs:
+        print("no job waits")
+        return
+    rows = [("ID", "APP", "START", "WHY IT WAITS")]
+    for job in jobs:
+        start = _start(explainer, job.id)
+        rows.append((str(job.id), shown(job.app), clock(start, now) if start < math.inf else "-",
+                     brief[job.id]))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        print("  ".join([row[0].rjust(widths[0]), row[1].ljust(widths[1]), row[2].ljust(widths[2]),
+                         row[3]]))
+
+
+def _start(explainer: Explainer, job_id: int) -> float:
+    planned = explainer.plan.get(job_id)
+    return planned.start if planned is not None else math.inf
+
+
+def _finite(value: float) -> Any:
+    return value if math.isfinite(value) else None
+
+
+def _text(found: Explanation, now: float) -> str:
+    """A job and its reasons, for people."""
+    from vrm.report.tables import shown
+    from vrm.run.reasons import clock
+
+    job = found.job
+    when = ("it does not start in this allocation" if found.start == math.inf else
+            f"it is likely to start at {clock(found.start, now)}")
+    lines = [f"#{job.id} {shown(job.app)} on {job.procs} rank{'s' * (job.procs > 1)} waits since "
+             f"{clock(job.submit, now)}; {when}"]
+    for number, reason in enumerate(found.reasons, 1):
+        mark = f"  {number}. " if len(found.reasons) > 1 else "  "
+        lines.append(textwrap.fill(_sentences(reason, now), WIDTH, initial_indent=mark,
+                                   subsequent_indent=" " * len(mark)))
+    return "\n".join(lines)
+
+
+def _sentences(reason: Reason, now: float) -> str:
+    """A reason, and what came of trying without it."""
+    from vrm.model.times import said
+    from vrm.report.tables import shown
+    from vrm.run.reasons import clock
+
+    text = shown(reason.text[:1].upper() + reason.text[1:]) + "."
+    if not reason.checked:
+        return text
+    earlier = f", {said(reason.earlier)} earlier" if math.isfinite(reason.earlier) else ""
+    agree = "" if reason.agree is None else f" ({100 * reason.agree:.0f} % of the draws agree)"
+    then = "now" if reason.start <= now else f"at {clock(reason.start, now)}"
+    return f"{text} If {reason.what_if}, it would start {then}{earlier}{agree}."
