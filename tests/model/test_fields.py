@@ -56,7 +56,7 @@ VALUES: Dict[str, st.SearchStrategy[Any]] = {
         lambda found: tuple((name, max(1, amount // 1000) * 1000) for name, amount in found)),
     "features": st.frozensets(NAME, max_size=3), "nodes": st.sampled_from([(1, 0), (1, 1), (1, 9)]),
     "tasks_per_node": st.integers(0, 0) | st.integers(10**9 - 1, 10**9 - 1),
-    "queue": st.just("") | NAME}
+    "queue": st.just("") | NAME, "reservation": st.just("") | NAME}
 """What each field may be, by its attribute: a new row of the table needs one here, too."""
 
 JOBS = st.fixed_dictionaries(VALUES).filter(

@@ -11,6 +11,7 @@ from vrm.model.amounts import amounts, base, people
 from vrm.model.job import Job
 from vrm.model.node import CORES, HALF, Node, Socket, node_classes
 from vrm.model.placement import CoreLayout, CorePlacement, Placement
+from vrm.model.reservation import NO_CALENDAR, Calendar
 from vrm.model.rooms import Ledger
 
 AnyPlacement = Union[Placement, CorePlacement]
@@ -53,7 +54,8 @@ class Pool:
     core by core use `busy_cores`, a set of cores in the numbering of `layout`. `left` are the
     amounts (base units) of countable resources by node, where there are any, `licences` those of
     the whole run. `rooms` is what policies have asked of the nodes. `tenants` says which loads
-    (executable and ranks) hold which lanes now.
+    (executable and ranks) hold which lanes now. `calendar` are the advance reservations; where there
+    are any, `at` is the time (seconds) of which this is a view.
     """
 
     def __init__(self, nodes: Sequence[Node], licences: Optional[Mapping[str, float]] = None
@@ -74,6 +76,8 @@ class Pool:
         self.licences = dict(amounts(licences or {}))
         self.rooms = Ledger(self._all)
         self.tenants: Dict[Tuple[str, int], List[int]] = {}
+        self.calendar = NO_CALENDAR
+        self.at = 0.0
 
     def what_if(self) -> Pool:
         """An independent copy of the free and taken state, for questions of the kind "what if
@@ -96,6 +100,15 @@ class Pool:
         twin._left_is_shared = self._left_is_shared = bool(self.left)
         twin.licences = dict(self.licences) if self.licences else self.licences
         twin.rooms = Ledger(self._all, self.rooms if self.rooms.used else None)
+        twin.calendar, twin.at = self.calendar, self.at
+
+    def close(self, nodes: int) -> None:
+        """Let nothing start on these nodes; for copies."""
+        self.up &= ~nodes
+        for node in bits.members(nodes):
+            self._down_cores |= self.layout.node_cores(node)
+        self._empties = self._free = -1
+        self.rooms.touch(nodes, freed=False)
 
     def left_on(self, node: int) -> Callable[[str], int]:
         """What tells how much of a resource is left on a node, in base units."""
@@ -401,6 +414,11 @@ class Cluster(Pool):
         self.generation += 1
         for watcher in self.watchers:
             watcher.nodes_changed()
+
+    def set_calendar(self, calendar: Calendar) -> None:
+        """Take other advance reservations. Whoever keeps a plan sees that they are others."""
+        self.calendar = calendar
+        self.generation += 1
 
     @property
     def taken_cores(self) -> int:

@@ -531,6 +531,10 @@ TABLE: List[Field] = [
     Field("", EXPECTED, "", JOB, "believed", record="expected", shown="expected",
           column="expected", form=4),
     Field("", TEXT, "", RESULT, "memory_peak", "", column="memory_peak", form=4),
+    Field("reservation", NAME, "the name of a reservation, which `vrm reserve` has made", DETAILS,
+          "reservation", "", record="reservation", shown="reservation", column="reservation", form=5,
+          option=Option("NAME", "run on the nodes of this reservation, within its time "
+                        "(`vrm reserve`)")),
 ]
 
 
@@ -571,7 +575,7 @@ def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
             request[name] = value
         elif argument:
             details[name] = value
-        elif kept == DETAILS:
+        elif kept == DETAILS and value:  # what is empty is not kept
             more[name] = value
     if more:
         details["more"] = more

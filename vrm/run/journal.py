@@ -15,6 +15,7 @@ from zlib import crc32
 
 from vrm.model import Job, JobState
 from vrm.model.job import Details
+from vrm.model.reservation import Reservation
 from vrm.run import journal_check as check
 from vrm.run.codec import jobs_of
 from vrm.run.journal_check import JournalError, Record
@@ -326,6 +327,12 @@ def _apply(record: Record, past: Past) -> None:
                       if job_id in state.book.entries])
     elif event == "promise":
         state.promises.update(record["starts"])
+    elif event == "reserve":
+        state.reserved(Reservation(record["reservation"], record["name"],
+                                   tuple(record["nodes_reserved"]), record["begin"], record["end"]),
+                       record["jobs_bound"])
+    elif event == "unreserve":
+        state.unreserve(record["reservation"], record["time"], record["reason"])
     elif event == "finished":
         past.finished = True
     if record.get("command"):

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, Dict, Union
 
 from vrm.model import JobState, placement_forms, shapes
-from vrm.model.fields import TABLE
+from vrm.model.fields import TABLE, name_sound
 from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
                               positive, size, text, whole)
 
@@ -92,6 +92,9 @@ _WANTED: Dict[str, Dict[str, Check]] = {
     "expect": {"jobs": list_of(_promise)},
     "promise": {"time": number, "starts": list_of(_promise)},
     "release": {"id": count},
+    "reserve": {"reservation": positive, "name": name_sound, "nodes_reserved": list_of(line),
+                "begin": number, "end": number, "jobs_bound": list_of(count), "time": number},
+    "unreserve": {"reservation": positive, "reason": text, "time": number},
     "finished": {},
 }
 """The events of a journal, and the values that each must have."""
@@ -137,6 +140,11 @@ def fault(record: Record, past: "Past") -> str:
 
 def _out_of_order(event: str, record: Record, past: "Past") -> str:
     """Why what a record tells cannot have happened to its job then."""
+    if event in ("reserve", "unreserve"):
+        known = record["reservation"] in past.state.reservations
+        return "" if known == (event == "unreserve") else (
+            f"{event} of reservation {record['reservation']}, which "
+            f"{'is there already' if known else 'is not there'}")
     if "id" not in record:
         return ""
     job_id = record["id"]

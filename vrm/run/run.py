@@ -24,6 +24,8 @@ class Run:
     def step(self, now: float) -> List[Start]:
         """Start all that may start at `now` (seconds): it is booked, and out of the queue."""
         state = self.state
+        if state.reservations:
+            state.pass_time(now)
         starts = self.scheduler.step(now, state.queue, state.cluster)
         if not state.sparse or state.book.entries:
             for start in starts:
@@ -44,7 +46,7 @@ class Run:
 
     def wake(self, now: float) -> float:
         """When the next step is due although nothing may happen by then, in seconds."""
-        return self.scheduler.wake(now)
+        return min(self.scheduler.wake(now), self.scheduler.boundary(now, self.state.cluster))
 
     def copy(self) -> Run:
         """An independent copy, which can go on in virtual time while this one goes on in its own.

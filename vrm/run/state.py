@@ -17,6 +17,9 @@ applied in their order (`vrm.run.journal.replay`), make the same state again.
 | `hold`, `release` | hold, release | a waiting job is kept from starting, or no longer |
 | `expect` | expect | something else is expected of waiting jobs than before |
 | `promise` | promise | waiting jobs have reservations that are kept |
+| `reserve` | reserve | nodes are kept for some jobs from one time to another |
+| `unreserve` | unreserve | a reservation is over or cancelled: its jobs compete again |
+| `pass_time` | | reservations open, and those that are over go |
 | `node_up`, `node_down` | | jobs may start on a node, or no longer; who is on it stays |
 
 Times are seconds; nothing here reads a clock or a file.
@@ -30,8 +33,10 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import PLAIN, Details, resolved
+from vrm.model.reservation import Reservation, ReservationError, Wanted
 from vrm.run.book import Dropped, Entry, JobBook, LifeError
 from vrm.model import placement_forms
+from vrm.run import reserving
 from vrm.run.codec import job_record
 from vrm.scheduling import JobQueue, Start
 
@@ -45,7 +50,8 @@ class State:
     `running` are the jobs that were started and have not left their cores. `intents` says of those
     that are to be ended why, and since when. `losing` are jobs that can never run since one that
     they depend on failed, by id with the reason, until their own end is an event. `promises` are
-    the latest starts of waiting jobs whose reservations are kept, in seconds.
+    the latest starts of waiting jobs whose reservations are kept, in seconds. `reservations` are
+    the advance reservations by id; `JobQueue.bound` has the jobs that are bound to them.
 
     `lacks`: see `JobBook`. `sparse`, for simulations: jobs of which nothing is to be said but that
     they wait or run are in the queue and on the cluster alone, may come and go there (`arrive`,
@@ -64,6 +70,8 @@ class State:
         self.intents: Dict[int, Tuple[str, float]] = {}
         self.losing: Dict[int, str] = {}
         self.promises: Dict[int, float] = {}
+        self.reservations: Dict[int, Reservation] = {}
+        self.next_reservation = 1
         self.counts: Dict[str, int] = {state.value: 0 for state in JobState if state.ended}
         self.next_id = 0
         self.names: Dict[str, List[int]] = {}  # ids of the jobs of each name
@@ -118,6 +126,8 @@ class State:
         if self.log is not None:
             self.log("job", **job_record(jobs[0], details, indices), **origin)
         self.next_id = jobs[-1].id + 1
+        if "reservation" in details.more and not refused:
+            self._bind(jobs, details.more["reservation"])
         if details.name:
             self.names.setdefault(details.name, []).extend(job.id for job in jobs)
         dropped: List[Dropped] = []
@@ -134,6 +144,17 @@ class State:
                 self.book.know(job, own, JobState.REFUSED)
                 self.losing[job.id] = str(error)
         return self._lose(dropped)
+
+    def _bind(self, jobs: Sequence[Job], name: str) -> None:
+        """Bind jobs that come to the reservation which they name."""
+        try:
+            reservation = reserving.named(self.reservations, name)
+        except ReservationError as error:
+            if self.book.frozen:
+                return  # it is over by now
+            raise LifeError(str(error)) from error
+        for job in jobs:
+            self.queue.bind(job.id, reservation.id)
 
     def _lose(self, dropped: List[Dropped]) -> List[Dropped]:
         for job, reason in dropped:
@@ -244,6 +265,56 @@ class State:
         if self.log is not None:
             self.log("release", id=job_id)
 
+    def reserve(self, wanted: Wanted, now: float, foreseen: bool = False, **origin: Any
+                ) -> Reservation:
+        """Keep nodes for some jobs; ReservationError, with the reason, where that cannot be.
+        `foreseen`: jobs may be named that come later."""
+        found, jobs = reserving.made(wanted, self.next_reservation, self, now, foreseen)
+        ids = wanted.jobs if foreseen else tuple(job.id for job in jobs)
+        if self.log is not None:
+            self.log("reserve", reservation=found.id, name=found.name, nodes_reserved=list(found.nodes),
+                     begin=found.begin, end=found.end, jobs_bound=list(ids), time=now, **origin)
+        self.reserved(found, ids)
+        return found
+
+    def reserved(self, reservation: Reservation, jobs: Sequence[int]) -> None:
+        """There is this reservation, for these jobs."""
+        self.reservations[reservation.id] = reservation
+        self.next_reservation = max(self.next_reservation, reservation.id + 1)
+        for job_id in jobs:
+            self.queue.bind(job_id, reservation.id)
+            self.promises.pop(job_id, None)
+        self._set_calendar()
+
+    def unreserve(self, reservation_id: int, now: float, reason: str, **origin: Any) -> List[int]:
+        """A reservation is over or cancelled. Gives its jobs: those that wait compete again."""
+        reservation = self.reservations.pop(reservation_id)
+        if self.log is not None:
+            self.log("unreserve", reservation=reservation.id, reason=reason, time=now, **origin)
+        jobs = [job_id for job_id, bound in self.queue.bound.items() if bound == reservation_id]
+        for job_id in jobs:
+            self.queue.bind(job_id, None)
+        self._set_calendar()
+        return jobs
+
+    def pass_time(self, now: float) -> None:
+        """Reservations that have begun are open, and those that have ended are over."""
+        for each in list(self.reservations.values()):
+            if each.end <= now:
+                self.unreserve(each.id, now, "ended")
+            elif each.begin <= now < each.opened:
+                late = any(self.queue.bound.get(job_id) == each.id and job.submit <= each.begin
+                           for job_id, job in self.queue.outside.items())
+                self.reservations[each.id] = replace(each, opened=now if late else each.begin)
+                self._set_calendar()
+
+    def _set_calendar(self) -> None:
+        self.cluster.set_calendar(reserving.calendar_of(self.reservations.values(), self.cluster))
+
+    def bound_to(self, job_id: int) -> Optional[Reservation]:
+        """The reservation to which a job is bound."""
+        return self.reservations.get(self.queue.bound.get(job_id, -1))
+
     def node_up(self, node: int) -> None:
         """Jobs may start on a node (again)."""
         self.cluster.set_up(node, True)
@@ -270,6 +341,8 @@ class State:
         twin.intents = dict(self.intents)
         twin.losing = dict(self.losing)
         twin.promises = dict(self.promises)
+        twin.reservations = dict(self.reservations)
+        twin.next_reservation = self.next_reservation
         twin.counts = dict(self.counts)
         twin.next_id = self.next_id
         twin.names = {name: list(ids) for name, ids in self.names.items()}

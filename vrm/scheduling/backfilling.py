@@ -16,6 +16,7 @@ from typing import Dict, Hashable, Iterable, NamedTuple, Optional, Tuple, Union
 from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
+from vrm.scheduling.advance import changes
 from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.ordering import Ordering, make_ordering
 from vrm.scheduling.queue import Waiting
@@ -41,18 +42,23 @@ class Reservation(NamedTuple):
 def reserve(job: Job, now: float, cluster: Cluster, policy: PlacementPolicy) -> Reservation:
     """The earliest start of a job that does not fit now, from the expected ends of running jobs.
 
-    A running job past its expected end counts as ending now. The time is infinite when the job
-    does not fit even then (nodes are down).
+    A running job past its expected end counts as ending now. Where there are advance reservations
+    it may start when one of them ends. The time is infinite when the job does not fit even then
+    (nodes are down).
     """
     pool = cluster.what_if()
     shadow = math.inf
-    for booking in cluster.running():
-        end = max(booking.expected_end, now)
+    for end, job_id in changes(cluster.ends, cluster.calendar, now):
+        end = max(end, now)
         if end > shadow:
             break
-        pool.give(booking.job, booking.placement)
+        pool.at = end
+        if job_id is not None:
+            booking = cluster.bookings[job_id]
+            pool.give(booking.job, booking.placement)
         if shadow == math.inf and policy.fits(job, pool):
             shadow = end  # and the others that end at this moment are given back, too
+    pool.at = shadow
     return Reservation(job, shadow, pool)
 
 

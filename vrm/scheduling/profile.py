@@ -183,12 +183,16 @@ class PoolProfile:
         self.policy = policy
         self.times = [now]
         self.pools: List[Pool] = [cluster.what_if()]
+        self.pools[0].at = now
         for booking in cluster.running():
             end = expected_end(booking, now)
             if end != self.times[-1]:
                 self.times.append(end)
                 self.pools.append(self.pools[-1].what_if())
+                self.pools[-1].at = end
             self.pools[-1].give(booking.job, booking.placement)
+        for time in cluster.calendar.boundaries(now):  # there, too, a job may begin to fit
+            self._step_at(time)
 
     def copy(self, cluster: Cluster) -> PoolProfile:
         """An independent copy, for a copy of the cluster."""
@@ -204,13 +208,14 @@ class PoolProfile:
         first = bisect.bisect_right(self.times, now) - 1
         if first > 0:
             del self.times[:first], self.pools[:first]
-        self.times[0] = max(self.times[0], now)
+        self.times[0] = self.pools[0].at = max(self.times[0], now)
 
     def _step_at(self, time: float) -> int:
         at = bisect.bisect_left(self.times, time)
         if at == len(self.times) or self.times[at] != time:
             self.times.insert(at, time)
             self.pools.insert(at, self.pools[at - 1].what_if())
+            self.pools[at].at = time
         return at
 
     def _steps(self, begin: float, end: float) -> Iterable[Pool]:

@@ -224,7 +224,7 @@ class JobQueue:
     `prioritised` from the first job on whose priority is not 0: keys then begin with it.
 
     `jobs` are all that wait. Those `outside` are over a limit of their queue (of `queues`) until
-    `admit` lets them in; views have them not.
+    `admit` lets them in, or `bound` to an advance reservation (job id: its id); views have them not.
     """
 
     def __init__(self, ordering: Ordering, nodes_of: Callable[[Job], int],
@@ -233,6 +233,7 @@ class JobQueue:
         self.ordering = ordering
         self.queues = queues
         self.outside: Dict[int, Job] = {}
+        self.bound: Dict[int, int] = {}  # of jobs that wait, will come, run or ended
         self._within: Dict[int, Job] = {}  # competing jobs of queues with limits
         self._limited = any(queue.limited for queue in queues.all)
         self._admitted: Tuple[int, bool] = (-1, False)  # the cluster's state then, and if all is as then
@@ -258,6 +259,7 @@ class JobQueue:
         twin = copy.copy(self)
         twin.fresh, twin.jobs = list(self.fresh), dict(self.jobs)
         twin.outside, twin._within = dict(self.outside), dict(self._within)
+        twin.bound = dict(self.bound)
         twin.entries = list(self.entries)
         if self._columns is not None:
             twin._columns = (self._columns[0][:], self._columns[1][:])
@@ -315,11 +317,24 @@ class JobQueue:
             self._prioritise()
         jobs[job_id] = job
         self.wanted += job.procs * job.cores
-        if self._limited and self.queues.queue(job).limited:
+        if self.bound and job_id in self.bound:
+            self.outside[job_id] = job
+        elif self._limited and self.queues.queue(job).limited:
             self.outside[job_id] = job
             self._admitted = (-1, False)
         else:
             self._enter(job, nodes, priority)
+
+    def bind(self, job_id: int, reservation: Optional[int]) -> None:
+        """Bind a job to an advance reservation, or (None) to none any more. It need not wait here."""
+        job = self.remove(job_id) if job_id in self.jobs else None
+        self.fresh[:] = [each for each in self.fresh if each.id != job_id]
+        if reservation is None:
+            self.bound.pop(job_id, None)
+        else:
+            self.bound[job_id] = reservation
+        if job is not None:
+            self.add(job)
 
     def replace(self, job: Job) -> None:
         """Put a job in the place of that of its id, of which something else is expected now."""
@@ -371,13 +386,14 @@ class JobQueue:
 
     def admit(self, now: float, cluster: Cluster) -> None:
         """Let those compete that are within the limits of their queues."""
-        if not self.outside or self._admitted == (cluster.generation, True):
+        if not self._limited or self._admitted == (cluster.generation, True):
             return
         self._admitted = (cluster.generation, True)
         usage = Usage(self.queues, [booking.job for booking in cluster.bookings.values()])
         for job in self._within.values():
             usage.add(job)
-        for job in sorted(self.outside.values(), key=lambda job: self.key(job, now)):
+        outside = [job for job in self.outside.values() if job.id not in self.bound]
+        for job in sorted(outside, key=lambda job: self.key(job, now)):
             if not usage.over(job):
                 usage.add(job)
                 del self.outside[job.id]
@@ -390,7 +406,7 @@ class JobQueue:
         for job in self._within.values():
             usage.add(job)
         return {job_id: usage.over(job) or "competes at the next step"
-                for job_id, job in self.outside.items()}
+                for job_id, job in self.outside.items() if job_id not in self.bound}
 
     def remove(self, job_id: int) -> Job:
         """Take a job out; KeyError when it does not wait."""
@@ -399,8 +415,8 @@ class JobQueue:
         if self._limited:
             self._admitted = (-1, False)
             self._within.pop(job_id, None)
-            if self.outside.pop(job_id, None) is not None:
-                return job
+        if self.outside and self.outside.pop(job_id, None) is not None:
+            return job
         if self.ordering.static:
             entry = (*self.key(job, 0.0), job)
             at = bisect.bisect_left(self.entries, entry, self.first)

@@ -19,6 +19,7 @@ from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, Opti
 from vrm.model.cluster import AnyPlacement, Booking, Cluster
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
+from vrm.model.reservation import NO_CALENDAR
 from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.profile import CountProfile, PoolProfile, Slot
 from vrm.scheduling.queue import Key, Waiting
@@ -53,6 +54,8 @@ class Reserving(Dispatcher):
         self._prioritised = False
         self._starting: Set[int] = set()
         self._promised: Dict[int, float] = {}
+        self._calendar = NO_CALENDAR
+        self._given_back = False  # nodes, by the end of an advance reservation
 
     def restore(self, promises: Mapping[int, float]) -> None:
         """Make the first plan in the order of these starts: then none of them is later on the same
@@ -77,9 +80,18 @@ class Reserving(Dispatcher):
     # What the cluster tells.
 
     def booked(self, booking: Booking) -> None:
-        """A job started; one that is not of this plan makes it void."""
-        if booking.job.id not in self._starting:
-            self._stale = True
+        """A job started; one that is not of this plan makes it void, unless it starts on nodes which
+        the plan has left to its advance reservation."""
+        if booking.job.id in self._starting:
+            return
+        profile = self._profile
+        if isinstance(profile, PoolProfile) and self._calendar.covers(
+                booking.placement.node_set, booking.start, booking.expected_end):
+            profile.hold(booking.job, Slot(booking.start, booking.placement))
+            return
+        self._stale = True
+        if self._calendar and self.kept and not self._promised:
+            self._promised = {job.id: slot.time for job, slot in self._table}
 
     def released(self, booking: Booking) -> None:
         """A job ended."""
@@ -126,6 +138,8 @@ class Reserving(Dispatcher):
                 policy: PlacementPolicy) -> None:
         """Bring the plan up to now: ends, new jobs, and whatever makes it void."""
         table, fresh = self._table, waiting.fresh
+        if cluster.calendar is not self._calendar:
+            self._other_calendar(now, waiting, cluster, policy)
         if waiting.prioritised and not self._prioritised:
             self._prioritised = True
             table.rekey(waiting.key)
@@ -149,6 +163,7 @@ class Reserving(Dispatcher):
             table.clear()
             self._regions.clear()
             self._early.clear()
+            self._given_back = False
             # A plan made with jobs that should have ended is worth nothing a moment later.
             self._stale = overdue
             self._reserve(again, waiting)
@@ -160,7 +175,7 @@ class Reserving(Dispatcher):
         for booking in early:
             profile.give_booking(booking, now)
             self._regions.append((now, booking.expected_end))
-        if early and len(table):
+        if (early or self._given_back) and len(table):
             if isinstance(profile, CountProfile):
                 self._regions = _compress(now, table, profile, self._regions,
                                           None if waiting.static else waiting.key)
@@ -169,8 +184,38 @@ class Reserving(Dispatcher):
                 self._regions.clear()
         elif not len(table):
             self._regions.clear()
+        self._given_back = False
         if self.depth is None:
             self._reserve(fresh, waiting)
+
+    def _other_calendar(self, now: float, waiting: Waiting, cluster: Cluster,
+                        policy: PlacementPolicy) -> None:
+        """Advance reservations were made or are over. Beside a new one the plan is made again, in the
+        order of its starts; else every job keeps its start, or finds an earlier one."""
+        before, self._calendar = self._calendar, cluster.calendar
+        known = {span.reservation.id for span in before.spans}
+        profile, table = self._profile, self._table
+        if any(span.reservation.id not in known for span in cluster.calendar.spans):
+            if self.kept and not self._promised:
+                self._promised = {job.id: slot.time for job, slot in table}
+            self._counting, self._stale = False, True
+        elif cluster.calendar or profile is None:
+            if profile is not None:
+                profile.policy = policy
+        elif all(policy.exact(job) for job in waiting) and all(
+                policy.exact(booking.job) for booking in cluster.running()):
+            self._counting = True
+            self._profile = counts = CountProfile(now, cluster, policy)
+            slots = [(job, slot) for job, slot in table if waiting.holds(job)]
+            table.clear()
+            for job, slot in slots:
+                counts.hold(job, Slot(slot.time))
+                table.add(job, Slot(slot.time), policy.size(job), waiting.key(job))
+            self._early.clear()
+            self._regions.append((now, math.inf))
+        else:
+            profile.policy = policy
+        self._given_back = True
 
     def _check_countable(self, fresh: Sequence[Job], cluster: Cluster,
                          policy: PlacementPolicy) -> None:

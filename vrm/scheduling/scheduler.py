@@ -13,6 +13,7 @@ from vrm.model.cluster import Booking, Cluster
 from vrm.model.job import Infeasible, Job
 from vrm.model.policies import PlacementPolicy
 from vrm.model.queues import NO_QUEUES, Queues
+from vrm.scheduling.advance import BesideReservations, start_bound
 from vrm.scheduling.dispatcher import Dispatcher
 from vrm.scheduling.limits import in_queues
 from vrm.scheduling.ordering import Ordering
@@ -70,13 +71,25 @@ class Scheduler:
         self.starts = starts
         self._first: Optional[float] = None  # the first tick's time, and the number of the last
         self._tick = 0
+        self._beside: Optional[BesideReservations] = None
 
     def copy(self, cluster: Cluster) -> Scheduler:
         """An independent copy for a copy of the cluster that it decided about."""
         twin = copy.copy(self)
         twin.dispatcher = self.dispatcher.copy(cluster)
         twin.policy = self.policy.copy()
+        twin._beside = None
         return twin
+
+    def policy_on(self, cluster: Cluster, now: float) -> PlacementPolicy:
+        """The placement policy at `now`: with advance reservations one that keeps clear of them."""
+        calendar = cluster.calendar
+        if not calendar:
+            return self.policy
+        cluster.at = now
+        if self._beside is None or self._beside.calendar is not calendar:
+            self._beside = BesideReservations(self.policy, calendar)
+        return self._beside
 
     def new_queue(self) -> JobQueue:
         """An empty queue in this scheduler's order."""
@@ -105,24 +118,30 @@ class Scheduler:
         if not number or (self.interval and not self._is_tick(now)):
             return []
         starts: List[Start] = []
-        if queue.outside:
+        policy = self.policy
+        if cluster.calendar:
+            policy = self.policy_on(cluster, now)
+            if queue.bound:
+                starts += [Start(booking, False) for booking
+                           in start_bound(now, queue, cluster, self.policy)]
+        if queue.outside or starts:
             queue.admit(now, cluster)
             number = queue.competing
             if not number:
                 return starts
         waiting = queue.in_order(now)
-        idle = self.dispatcher.idle(waiting, cluster, self.policy)
-        follower = self.policy.follower
+        idle = self.dispatcher.idle(waiting, cluster, policy)
+        follower = policy.follower
         if not idle or follower is not None:
             heads = min(number, self.starts or number)
-            decided = iter(()) if idle else self.dispatcher.decide(now, waiting, cluster,
-                                                                   self.policy, heads)
+            decided = iter(()) if idle else self.dispatcher.decide(now, waiting, cluster, policy,
+                                                                   heads)
             if follower is not None:
                 decided = follower.follow(now, waiting, cluster, decided,
                                           self.dispatcher.tries_all)
             bookings = [cluster.book(job, placement, now) for job, placement in decided]
             if bookings:
-                starts = _starts(bookings, waiting)
+                starts += _starts(bookings, waiting)
                 queue.remove_started([booking[0] for booking in bookings])
         queue.fresh.clear()
         return starts
@@ -140,6 +159,11 @@ class Scheduler:
             return self._first + (max(passed, self._tick) + 1) * self.interval
         return self.dispatcher.wake(now)
 
+    def boundary(self, now: float, cluster: Cluster) -> float:
+        """When the next advance reservation begins or ends; infinity with an interval, whose next
+        tick sees it."""
+        return math.inf if self.interval or not cluster.calendar else cluster.calendar.next(now)
+
     def _is_tick(self, now: float) -> bool:
         """Whether it is the moment of a tick that has not been used."""
         if self._first is None:
@@ -155,7 +179,8 @@ class Scheduler:
         """When waiting jobs can start at the latest, by id, as far as they have reservations."""
         if not queue.competing:
             return {}
-        return self.dispatcher.reservations(now, queue.in_order(now), cluster, self.policy)
+        return self.dispatcher.reservations(now, queue.in_order(now), cluster,
+                                            self.policy_on(cluster, now))
 
 
 def _starts(bookings: List[Booking], waiting: Waiting) -> List[Start]:

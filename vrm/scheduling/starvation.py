@@ -23,6 +23,7 @@ from typing import Dict, Iterable, List, Optional, Set, Tuple
 from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
+from vrm.scheduling.advance import changes
 from vrm.scheduling.backfilling import fitting, ordered, reservation
 from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.ordering import Ordering
@@ -160,13 +161,16 @@ class _Reservation:
             self._spare = room - wanted if self.time < math.inf else room
         else:
             self._pool: Pool = view.what_if()
-            for end, job_id in ends:
+            for end, ending in changes(ends, view.calendar, now):
                 if end > self.time:
                     break
-                booking = view.bookings[job_id]
-                self._pool.give(booking.job, booking.placement)
+                self._pool.at = max(end, now)
+                if ending is not None:
+                    booking = view.bookings[ending]
+                    self._pool.give(booking.job, booking.placement)
                 if self.time == math.inf and policy.fits(head, self._pool):
                     self.time = max(end, now)
+            self._pool.at = self.time
 
     def put_off(self, time: float, now: float, view: Cluster) -> None:
         """Have it at a later time."""
@@ -180,6 +184,8 @@ class _Reservation:
                     self._spare += view.returns(booking.placement)
                 else:
                     self._pool.give(booking.job, booking.placement)
+        if not self._exact:
+            self._pool.at = time
 
     def _ends_by(self, job: Job) -> bool:
         """Whether a job that starts now ends by the time."""

@@ -136,7 +136,7 @@ class Simulator:
         arrive, sparse = state.arrive, state.sparse
         foreseen, expect = executor.foreseen, self.expectations
         interval = self.scheduler.interval
-        wakes = interval or not self.scheduler.dispatcher.heads_first
+        wakes = interval or not self.scheduler.dispatcher.heads_first or bool(state.reservations)
         busy_cores = cluster.taken_cores
         nodes, never, last, progress = self._nodes, math.inf, self.end, self.progress
         end_job, pop = self._end, heapq.heappop
@@ -168,7 +168,8 @@ class Simulator:
                 busy_cores -= self._node(*pop(nodes)[1:], now)
             while submit <= now:
                 assert following is not None
-                if sparse and following[2:5] == plain and not following[5].retries:
+                if (sparse and following[2:5] == plain and not following[5].retries
+                        and not following[5].more):
                     job = following[0]
                     runs[job.id] = following[1]
                     if expect is not None:
@@ -194,7 +195,8 @@ class Simulator:
                 tick = interval and now == wake
                 wake = self.subject.wake(now)
                 if interval and (not len(queue) or (tick and following is None
-                                                    and not cluster.bookings)):
+                                                    and not cluster.bookings
+                                                    and not cluster.calendar)):
                     wake = never  # nothing waits, or none of it fits on an empty machine
             moment((now, len(waiting), queue.wanted, busy_cores))
             number += 1
@@ -222,9 +224,9 @@ class Simulator:
                 raise Infeasible(submission.refused)
             self.scheduler.check(job)
             details = (Details(submission.after, submission.details.retries,
-                               held=submission.held)
+                               held=submission.held, more=submission.details.more)
                        if submission.after or submission.held or submission.details.retries
-                       else PLAIN)
+                       or submission.details.more else PLAIN)
             self._cancel(self.state.submit([job], details))
         except (Infeasible, LifeError) as reason:
             self._refuse(job, str(reason))

@@ -124,7 +124,8 @@ class RecordedRun:
     """The jobs of an earlier run, live or simulated, with the run times that were measured.
 
     Its own seconds are kept; jobs that never ran are left out and counted. Of what else they were
-    submitted with, all counts but `hold`: somebody released what ran, and nobody knows when.
+    submitted with, all counts but `hold` (somebody released what ran, and nobody knows when) and
+    reservations, of which the file does not say more than the names.
     """
 
     header: Dict[str, str] = {}
@@ -153,6 +154,8 @@ class RecordedRun:
                 job, details = submitted(row, row.submit)
             except ValueError as error:
                 raise WorkloadError(f"{self.name}: job {row.id}: {error}") from error
+            if details.more:  # reservations of that run
+                details = replace(details, more={})
             if job.believed is not None:
                 job = job.but(expected=job.walltime)  # what is expected is for this run to say
             found.append(Submission(job, row.end - row.start, details.after, details=details))

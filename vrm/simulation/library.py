@@ -19,6 +19,7 @@ from vrm.model.heatmap import Heatmap
 from vrm.model.machine import Machine
 from vrm.model.node import Node
 from vrm.model.queues import NO_QUEUES, Queues
+from vrm.model.reservation import Wanted
 from vrm.model.rules import DEFAULTS, KEYS, Rules
 from vrm.model.speedups import Speedups
 from vrm.results.history import lessons
@@ -64,7 +65,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
              watchers: Iterable[Watcher] = (), outages: Iterable[Outage] = (),
              end: float = math.inf, efficiency: bool = False,
              calibrated: Union[str, Path, None] = None,
-             history: Iterable[Union[str, Path]] = (), **how: Any) -> Outcome:
+             history: Iterable[Union[str, Path]] = (),
+             reservations: Iterable[Wanted] = (), **how: Any) -> Outcome:
     """Run a workload in virtual time and return its outcome.
 
     `workload`: a trace (SWF, also .gz), a queue file, the jobs.csv of a run, or submissions in
@@ -90,7 +92,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
 
     `outages`: nodes that are lost for a while; their jobs wait again, as live. `end`: seconds at
     which the allocation ends; jobs that would not have ended by then do not start, and
-    `summary["held"]` counts what is left for the next one.
+    `summary["held"]` counts what is left for the next one. `reservations`: advance reservations of
+    nodes (`vrm.model.reservation.Wanted`), in seconds of the workload; all are known from the start.
 
     `estimates` says how long jobs are expected to take, a name or an object with `expected(job)` and
     `learn(job, run)`; see `vrm.scheduling.estimators`. `calibrated`: the table of the estimator of
@@ -191,9 +194,10 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         scheduler = Scheduler(ordering, dispatcher, placement, chosen.interval,
                               chosen.starts_per_interval, chosen.queues)
         simulator: Union[Simulator, CountingSimulator]
-        outages = tuple(outages)
+        outages, reservations = tuple(outages), tuple(reservations)
         countable = not (results.needs_bookings or cluster.watchers or speeds or outages
-                         or end < math.inf or expectations) and possible(source, scheduler)
+                         or end < math.inf or expectations or reservations
+                         ) and possible(source, scheduler)
         begun = time.perf_counter()
         interrupted = False
         try:
@@ -207,6 +211,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                 if not countable:
                     simulator = Simulator(scheduler, cluster, results, chosen.kill, speeds, progress,
                                           outages, end, expectations)
+                    for wanted in reservations:
+                        simulator.state.reserve(wanted, 0.0, foreseen=True)
                     simulator.run(results.noting(_checked(workload) if source is workload
                                                  else source))
         except KeyboardInterrupt:

@@ -1,0 +1,162 @@
+"""Making advance reservations: on which nodes, for which jobs, and what stands against one."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Tuple
+
+from vrm.model import Cluster, Job, JobState, bits
+from vrm.model.fields import name_sound
+from vrm.model.reservation import Calendar, Reservation, ReservationError, Span, Wanted
+
+if TYPE_CHECKING:
+    from vrm.run.state import State
+
+EPOCH = 1e9
+"""Times from here on are of the wall clock and are written as such."""
+
+
+def when(moment: float) -> str:
+    """A time for people: of the wall clock, or seconds of a simulation."""
+    if not EPOCH <= moment < 1e11:
+        return f"{moment:g} s"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+
+
+def calendar_of(reservations: Iterable[Reservation], cluster: Cluster) -> Calendar:
+    """The calendar of a cluster; of nodes that it does not have nothing is said."""
+    numbers = {node.name: number for number, node in enumerate(cluster.nodes)}
+    return Calendar(Span(each, sum(1 << numbers[name] for name in each.nodes if name in numbers))
+                    for each in reservations)
+
+
+def named(reservations: Mapping[int, Reservation], what: str) -> Reservation:
+    """The reservation of that name or id; ReservationError where there is none."""
+    for each in reservations.values():
+        if what in (each.name, str(each.id)):
+            return each
+    there = ", ".join(each.name for each in reservations.values())
+    raise ReservationError(f"there is no reservation {what}; "
+                           + (f"there {'are' if len(reservations) > 1 else 'is'} {there}" if there
+                              else "none is made (`vrm reserve` makes one)"))
+
+
+def made(wanted: Wanted, number: int, state: State, now: float, foreseen: bool = False
+         ) -> Tuple[Reservation, List[Job]]:
+    """The reservation `number` as it is wanted, and the jobs that it is for; ReservationError says
+    what stands against it. `foreseen`: jobs may be named that come later."""
+    cluster = state.cluster
+    begin = now if wanted.begin == -math.inf else wanted.begin
+    if not math.isfinite(begin) or not math.isfinite(wanted.end) or not begin < wanted.end:
+        raise ReservationError(f"a reservation ends after it begins, and this one would begin at "
+                               f"{when(begin)} and end at {when(wanted.end)}")
+    if begin < now:
+        raise ReservationError(f"the begin, {when(begin)}, is in the past: it is {when(now)}; give "
+                               "a later one, or none to begin at once")
+    name = wanted.name or f"r{number}"
+    if not name_sound(name):
+        raise ReservationError(f"`{name}` is no name: give a letter and then at most 63 letters, "
+                               "digits, `_`, `.` and `-`")
+    if any(each.name == name for each in state.reservations.values()):
+        raise ReservationError(f"there is a reservation {name} already; give another name, or "
+                               f"cancel that one (`vrm reserve --cancel {name}`)")
+    nodes = _named_nodes(wanted, cluster, begin, now) if wanted.nodes else _chosen(
+        wanted, cluster, begin, now)
+    found = Reservation(number, name, tuple(cluster.nodes[node].name for node in nodes), begin,
+                        wanted.end)
+    return found, [job for job in (_job(job_id, found, state, now, foreseen)
+                                   for job_id in dict.fromkeys(wanted.jobs)) if job is not None]
+
+
+def _named_nodes(wanted: Wanted, cluster: Cluster, begin: float, now: float) -> List[int]:
+    numbers = {node.name: number for number, node in enumerate(cluster.nodes)}
+    for name in wanted.nodes:
+        if name not in numbers:
+            raise ReservationError(f"no node is called {name}; the nodes are "
+                                   f"{cluster.nodes[0].name} to {cluster.nodes[-1].name}")
+    nodes = sorted({numbers[name] for name in wanted.nodes})
+    if wanted.number not in (0, len(nodes)):
+        raise ReservationError(f"{wanted.number} node(s) are asked for and {len(nodes)} are named; "
+                               "give one of the two, or the same number")
+    for node in nodes:
+        against = _against(node, cluster, begin, wanted.end, now)
+        if against:
+            raise ReservationError(f"node {cluster.nodes[node].name} {against}")
+    return nodes
+
+
+def _chosen(wanted: Wanted, cluster: Cluster, begin: float, now: float) -> List[int]:
+    """The last nodes that are free of jobs and reservations then: other jobs take the first ones."""
+    number = wanted.number
+    if number < 1:
+        raise ReservationError("how many nodes are to be reserved, or which? (-N 2, --nodes n0,n1)")
+    if number > len(cluster.nodes):
+        raise ReservationError(f"{number} nodes are asked for, and the run has "
+                               f"{len(cluster.nodes)}")
+    against = {node: _against(node, cluster, begin, wanted.end, now)
+               for node in reversed(range(len(cluster.nodes)))}
+    free = [node for node, why in against.items() if not why]
+    if len(free) < number:
+        node, why = next((node, why) for node, why in sorted(against.items()) if why)
+        raise ReservationError(f"{len(free)} of {number} nodes are free of other jobs and "
+                               f"reservations then: node {cluster.nodes[node].name}, for one, {why}")
+    return sorted(free[:number])
+
+
+def _against(node: int, cluster: Cluster, begin: float, end: float, now: float) -> str:
+    """What stands against reserving a node, as the end of a sentence; "": nothing."""
+    if not cluster.up >> node & 1:
+        return "is down"
+    other = cluster.calendar.in_the_way(1 << node, begin, end)
+    if other is not None:
+        return (f"is in reservation {other.name} from {when(other.begin)} to {when(other.end)}: "
+                "choose other nodes or times")
+    for job_id in cluster.jobs_on(node):
+        job, _, start, _ = cluster.bookings[job_id]
+        until = max(start + job.walltime, now)
+        if until > begin or begin <= now:
+            return (f"has job {job_id} until {when(until)} by its walltime: choose a later begin or "
+                    "other nodes")
+    return ""
+
+
+def _job(job_id: int, reservation: Reservation, state: State, now: float, foreseen: bool
+         ) -> Optional[Job]:
+    """A job that is to be bound; None for one that has not come yet, where that may be."""
+    entry = state.book.entries.get(job_id)
+    job = (entry.job if entry is not None else
+           state.queue.get(job_id) if job_id in state.queue else None)
+    if job is None:
+        if foreseen:
+            return None
+        raise ReservationError(f"there is no job {job_id}")
+    if entry is not None and entry.state is not JobState.QUEUED:
+        raise ReservationError(f"job {job_id} does not wait: it is {entry.state.value}")
+    bound = state.queue.bound.get(job_id)
+    if bound is not None:
+        raise ReservationError(f"job {job_id} is bound to reservation "
+                               f"{state.reservations[bound].name} already")
+    why = unfit(job, reservation, state, now)
+    if why:
+        raise ReservationError(why)
+    return job
+
+
+def unfit(job: Job, reservation: Reservation, state: State, now: float) -> str:
+    """Why a job could not run within a reservation at all; "" where it could."""
+    length = reservation.end - max(reservation.begin, now)
+    if job.walltime > length:
+        return (f"job {job.id} may run for {job.walltime:g} s, and reservation {reservation.name} "
+                f"{'has' if now > reservation.begin else 'lasts'} {length:.6g} s"
+                f"{' left' if now > reservation.begin else ''}; give the job a shorter time, or make "
+                "a longer reservation")
+    wants, has = state.queue.nodes_of(job), len(reservation.nodes)
+    if wants > has:
+        return (f"job {job.id} needs {wants} nodes, and reservation {reservation.name} has {has}")
+    return ""
+
+
+def nodes_of(span: Span, cluster: Cluster) -> List[str]:
+    """The names of a reservation's nodes that the cluster has."""
+    return [cluster.nodes[node].name for node in bits.members(span.nodes)]
