@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrm.model import Cluster, Job
-from vrm.model.reservation import Calendar, Reservation, ReservationError, Span, Wanted
-from vrm.run.reserving import calendar_of
+from vrm.model.reservation import Wanted
 from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy

@@ -532,7 +532,7 @@ TABLE: List[Field] = [
           column="expected", form=4),
     Field("", TEXT, "", RESULT, "memory_peak", "", column="memory_peak", form=4),
     Field("reservation", NAME, "the name of a reservation, which `vrm reserve` has made", DETAILS,
-          "reservation", "", record="reservation", shown="reservation", column="reservation", form=5,
+          "reservation", "", record="reservation", shown="reservation", column="reservation", form=4,
           option=Option("NAME", "run on the nodes of this reservation, within its time "
                         "(`vrm reserve`)")),
 ]
