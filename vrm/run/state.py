@@ -330,6 +330,7 @@ class State:
     def ordered(self, queue: JobQueue) -> State:
         """This state with its jobs in another queue, which is empty; this one must not be used any
         more. Infeasible when that queue does not take a job."""
+        queue.bound.update(self.queue.bound)
         for job in self.queue:
             queue.add(job)
         return self._twin(self.cluster, queue)
@@ -356,6 +357,11 @@ class State:
         of those on which others depend. Running jobs are to be booked on the `cluster`, and adopted.
         """
         twin = State(queue, cluster, lacks)
+        queue.bound.update(self.queue.bound)
+        twin.reservations = dict(self.reservations)
+        twin.next_reservation = self.next_reservation
+        if twin.reservations:
+            twin._set_calendar()
         entries, book = self.book.entries, twin.book
         wanted = {job_id for entry in self.book.parked.values() for each in entry.details.after
                   for job_id in each.ids}

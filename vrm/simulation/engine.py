@@ -169,7 +169,7 @@ class Simulator:
             while submit <= now:
                 assert following is not None
                 if (sparse and following[2:5] == plain and not following[5].retries
-                        and not following[5].more):
+                        and "reservation" not in following[5].more):
                     job = following[0]
                     runs[job.id] = following[1]
                     if expect is not None:

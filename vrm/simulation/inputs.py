@@ -154,8 +154,9 @@ class RecordedRun:
                 job, details = submitted(row, row.submit)
             except ValueError as error:
                 raise WorkloadError(f"{self.name}: job {row.id}: {error}") from error
-            if details.more:  # reservations of that run
-                details = replace(details, more={})
+            if "reservation" in details.more:
+                details = replace(details, more={name: value for name, value in details.more.items()
+                                                 if name != "reservation"})
             if job.believed is not None:
                 job = job.but(expected=job.walltime)  # what is expected is for this run to say
             found.append(Submission(job, row.end - row.start, details.after, details=details))
