@@ -15,10 +15,11 @@ import yaml
 
 from vrm.config.policies import make_scheduler
 from vrm.config.schema import Settings, load
-from vrm.forecast.files import RunFiles, Told, of_directory
+from vrm.forecast.files import RunFiles, of_directory
 from vrm.forecast.forecast import forecast
 from vrm.forecast.replay import limits, replay
 from vrm.model import Cluster, Dependency, Job
+from vrm.results.forecast import Told
 from vrm.run import codec
 from vrm.run.expectations import make_expectations
 from vrm.run.journal import FORMAT, Journal, read

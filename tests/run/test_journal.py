@@ -325,3 +325,27 @@ def test_records_that_make_no_sense_are_damage(tmp_path: Path, at: int, change: 
     path.write_bytes(plain(records))
     with pytest.raises(journals.JournalError, match=rf"journal:\d+: .*{words}"):
         journals.replay(journals.read(path), path)
+
+
+def test_what_is_pending_can_be_shown_before_it_is_on_disk(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = journals.Journal(path)
+    journal.append("run", run="a")
+    journal.sync()
+    follower = journals.Follower(path)
+    follower.read_new()
+    for number in range(3000):  # more than is kept free behind the records
+        journal.append("job", id=number, text="x" * 50)
+    assert follower.read_new() == (False, [])
+    journal.show()
+    assert [record["id"] for record in follower.read_new()[1]] == list(range(3000))
+    journal.append("end", id=7)
+    journal.sync()
+    assert follower.read_new() == (False, journals.read(path)[-1:])
+    journal.append("end", id=8)
+    journal.show()  # and the machine goes down
+    assert journals.read(path)[-1]["id"] == 8 and len(journals.read(path)) == 3003
+    again = journals.Journal(path)
+    again.append("end", id=9)
+    again.close()
+    assert [record["id"] for record in journals.read(path)[-2:]] == [8, 9] and follower.trouble == ""

@@ -5,6 +5,7 @@ A new setting is one line in one of the classes below. Files are read by `vrm.co
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import replace
@@ -353,6 +354,7 @@ class Settings(BaseModel):
     interrupted: Interrupted = "requeue"  # jobs that the end of the allocation interrupts
     retries: Limit = 0  # of a job that failed or ran too long
     on_stop: OnStop = "kill"  # running jobs, when the manager is told to stop
+    forecast: Switch = True  # a process beside the manager forecasts when jobs start
     log: FilePath = Path("logs")  # directory of the jobs' output
     state: FilePath = Field(default_factory=lambda given: given.get("log", Path()) / "state")
     directory: FilePath = Field(default_factory=lambda given: given.get("state", Path()).parent)
@@ -432,6 +434,17 @@ def dump(settings: Settings) -> Dict[str, Any]:
     Written as YAML and loaded again it gives equal settings, wherever the file stands.
     """
     return settings.model_dump(mode="json", by_alias=True)
+
+
+def to_line(settings: Settings) -> str:
+    """The settings as one line, for another process of this machine."""
+    return json.dumps([dump(settings), str(settings.base), settings._source.file])
+
+
+def of_line(line: str) -> Settings:
+    """The settings of such a line: equal ones, with the same places of their files."""
+    values, base, file = json.loads(line)
+    return validated(Settings, values, Source(file=file, directory=base), [])
 
 
 # ------------------------------------------------------------------------ files that are named

@@ -6,9 +6,10 @@ itself, tells what is in no journal: which nodes are down, and when the allocati
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from vrm.config.policies import make_scheduler, table_of
 from vrm.config.schema import Settings
@@ -17,6 +18,7 @@ from vrm.forecast.frozen import Frozen
 from vrm.model import Cluster, Job, JobState
 from vrm.model.cluster import AnyPlacement
 from vrm.results import state as states
+from vrm.results.forecast import Told
 from vrm.results.history import HistoryError, lessons
 from vrm.run import codec
 from vrm.run.expectations import TEACHING, Expectations, make_expectations
@@ -26,25 +28,6 @@ from vrm.run.run import Run
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Scheduler, Start
 from vrm.system.errors import RunError
-
-
-class Told(NamedTuple):
-    """What a manager tells besides its journal. `phase` is running, stopping or ended, `end` when
-    the allocation ends (epoch seconds), `down` the names of nodes on which nothing starts; `time`:
-    as of then."""
-
-    phase: str = "ended"
-    end: float = math.inf
-    down: FrozenSet[str] = frozenset()
-    time: float = 0.0
-
-    @classmethod
-    def of(cls, snapshot: Mapping[str, Any]) -> Told:
-        """What a state file says."""
-        end = snapshot["allocation"]["end"]
-        return cls(snapshot["manager"]["phase"], math.inf if end is None else end,
-                   frozenset(node["name"] for node in snapshot["nodes"]
-                             if not node.get("up", True)), snapshot["time"])
 
 
 _KEYS = ("time", "manager", "allocation", "nodes")
@@ -156,9 +139,9 @@ class RunFiles:
         except OSError:  # there are no locks here, or it is another user's
             return True
 
-    def frozen(self, told: Told, now: Optional[float] = None) -> Frozen:
-        """The run at this moment (default: now). RunError when it has no nodes yet, ConfigError when
-        the configuration makes no scheduler.
+    def frozen(self, told: Told, now: Optional[float] = None, most: float = math.inf) -> Frozen:
+        """The run at this moment (default: now), with no more than the first `most` waiting jobs.
+        RunError when it has no nodes yet, ConfigError when the configuration makes no scheduler.
 
         A manager's own clock counts while it runs, that of this host otherwise; no moment is before
         that of the latest record. Without a manager the forecast is for one that starts now, with no
@@ -171,6 +154,10 @@ class RunFiles:
         now = max(now, self._time)
         cluster, scheduler = self._made()
         state = past.state.onto(scheduler.new_queue(), cluster, scheduler.lacks)
+        if state.waiting > most:
+            first = itertools.islice(state.queue.in_order(now), int(most))
+            state = past.state.onto(scheduler.new_queue(), cluster, scheduler.lacks,
+                                    [job.id for job in first])
         expectations = self._expectations and self._expectations.copy()
         run = Run(state, scheduler, expectations)
         for start in self._running(cluster):

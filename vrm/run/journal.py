@@ -7,6 +7,7 @@ manager goes on.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -76,14 +77,22 @@ class Journal:
         self._end += len(data)
         self._pending.clear()
 
-    def _put(self, data: bytes) -> None:
+    def show(self) -> None:
+        """Let those who read the file see what is pending, as far as the disk takes it; nobody waits
+        until it is there, and the next `sync` writes it again."""
+        if self._pending:
+            with contextlib.suppress(OSError):
+                self._put(b"".join(self._pending), wait=False)
+
+    def _put(self, data: bytes, wait: bool = True) -> None:
         """Write behind the records, and nothing at all when that fails."""
         try:
             if self._end + len(data) > self._reserved:
                 self._write(bytes(len(data) + RESERVE))
                 self._reserved = self._end + len(data) + RESERVE
             self._write(data)
-            os.fdatasync(self._fd)
+            if wait:
+                os.fdatasync(self._fd)
         except OSError:
             os.ftruncate(self._fd, self._end)
             self._reserved = self._end

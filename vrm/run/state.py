@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import PLAIN, Details, resolved
@@ -350,11 +350,12 @@ class State:
         twin._failed = dict(self._failed)
         return twin
 
-    def onto(self, queue: JobQueue, cluster: Cluster, lacks: Optional[Callable[[Job], str]] = None
-             ) -> State:
+    def onto(self, queue: JobQueue, cluster: Cluster, lacks: Optional[Callable[[Job], str]] = None,
+             only: Optional[Collection[int]] = None) -> State:
         """What a frozen state says of the jobs that wait and run, as a state in which the waiting ones
         are in the (empty) `queue`: a copy without a log. Nothing is kept of jobs that have ended, but
-        of those on which others depend. Running jobs are to be booked on the `cluster`, and adopted.
+        of those on which others depend; with `only` nothing of other jobs that wait. Running jobs are
+        to be booked on the `cluster`, and adopted.
         """
         twin = State(queue, cluster, lacks)
         queue.bound.update(self.queue.bound)
@@ -362,14 +363,16 @@ class State:
         twin.next_reservation = self.next_reservation
         if twin.reservations:
             twin._set_calendar()
-        entries, book = self.book.entries, twin.book
-        wanted = {job_id for entry in self.book.parked.values() for each in entry.details.after
+        entries, book, waiting = self.book.entries, twin.book, self.book.parked
+        if only is not None:
+            waiting = {job_id: waiting[job_id] for job_id in only}
+        wanted = {job_id for entry in waiting.values() for each in entry.details.after
                   for job_id in each.ids}
         running = {job_id for job_id, entry in entries.items()
                    if entry.state is JobState.RUNNING or job_id in wanted}
-        for job_id in sorted(running.union(self.book.parked)):
+        for job_id in sorted(running.union(waiting)):
             old = entries[job_id]
-            if job_id not in self.book.parked:
+            if job_id not in waiting:
                 book.know(old.job, old.details, old.state)
             else:
                 details = old.details

@@ -28,6 +28,7 @@ from vrm.live.manager import takeup
 from vrm.live.manager.continuing import Continuing
 from vrm.live.manager.desk import Desk, Tell
 from vrm.live.manager.ends import LINGER, Ends
+from vrm.live.manager.forecaster import forecasting_aside
 from vrm.live.manager.intake import Intake
 from vrm.live.manager.launches import Launches
 from vrm.live.manager.nodes import Nodes
@@ -127,7 +128,9 @@ class Manager:
             desk.begin(past.state)
             desk.open_journal()
             with (Spawner([lock], self.relay) as self.spawner, self.stopping.woken_by_signals(),
-                  planning_aside(desk.scheduler)):
+                  planning_aside(desk.scheduler),
+                  forecasting_aside(desk.settings, desk.run_directory, desk.now,
+                                    lambda text: desk.tell("warning", text)) as self.forecaster):
                 self.launches.spawner = self.spawner
                 if self.relay is not None and self.relay.pid is not None:
                     self.adoption.attach(self.relay.pid)
@@ -318,6 +321,9 @@ class Manager:
             if not self._snapshot_failed:
                 desk.tell("warning", f"cannot write {desk.run_directory.state}: {error.strerror}")
             self._snapshot_failed = True
+        if self.forecaster.awake(desk.state, now):
+            desk.journal.show()
+            self.forecaster.tell(desk.state, desk.phase, self.end.end, now)
         done = desk.clock()
         self._snapshot_earliest = done + max(SNAPSHOT_PAUSE, 20 * (done - now))
         self._snapshot_latest = done + HEARTBEAT

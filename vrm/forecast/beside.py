@@ -1,0 +1,128 @@
+"""The process beside a manager that makes the forecasts: the manager's loop never waits for it.
+
+It reads the run's files as anybody could, and writes `forecast.json`. On its standard input the manager
+gives its settings, and then a line whenever something has happened: what is in no file that is
+quickly read. The process ends with its manager, however that ends: there is nothing to read any more
+then. It takes what is left of one core: the least of priorities, no more than once a second, and no
+more than a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import platform
+import queue
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from vrm.config.schema import Settings, of_line
+from vrm.forecast.files import RunFiles
+from vrm.forecast.forecast import Forecast, forecast
+from vrm.results.forecast import NAME, Told
+from vrm.run.rundir import RunDirectory, write_json
+from vrm.system.errors import RunError
+
+PAUSE = 1.0
+"""Seconds between two forecasts at least."""
+
+SHARE = 0.1
+"""Of the time that is taken for forecasts, at most."""
+
+RENEW = 10.0
+"""Seconds after which a forecast is made again though nothing has happened: jobs run on."""
+
+MOST = 2000
+"""Waiting jobs that are forecast, from the head of the queue on."""
+
+MEMBERS = 50
+"""Draws, of a queue of no more than ENOUGH jobs; of longer ones fewer, and not below FEWEST."""
+
+ENOUGH, FEWEST = 400, 10
+
+
+def path_of(run: RunDirectory) -> Path:
+    """Where the forecast of a run is."""
+    return run.directory / NAME
+
+
+class Beside:
+    """Makes the forecasts of one run."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.files = RunFiles(settings)
+        self.path = path_of(self.files.run_directory)
+        self._made = -math.inf
+        self._of: Any = None
+        self.trouble = ""
+
+    def look(self, told: Told) -> bool:
+        """Make a forecast if something has happened, or the last one is old; whether one was made."""
+        new = self.files.read_new() or self._of != told._replace(time=0.0)
+        if not new and told.time < self._made + RENEW:
+            return False
+        self._of = told._replace(time=0.0)
+        self._made = told.time
+        frozen = self.files.frozen(told, most=MOST)
+        waiting = len(frozen.waiting())
+        members = max(FEWEST, min(MEMBERS, MEMBERS * ENOUGH // max(1, waiting)))
+        found = forecast(frozen, members)
+        write_json(self.path, found.record(), private=True)
+        self._log(found)
+        return True
+
+    def _log(self, found: Forecast) -> None:
+        """Keep the first forecast of each job, for its score."""
+
+    def serve(self, inbox: "queue.Queue[Told]") -> None:
+        """Do so whenever the manager tells something, for ever."""
+        while True:
+            told = inbox.get()
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    told = inbox.get_nowait()
+            begun, before = time.monotonic(), time.process_time()
+            try:
+                made = self.look(told)
+                self.trouble = ""
+            except (RunError, OSError) as error:  # as before the first record, or with a full disk
+                made, self.trouble = True, str(error)
+            if made:
+                pause = max(PAUSE, (time.process_time() - before) / SHARE)
+                time.sleep(max(0.0, begun + pause - time.monotonic()))
+
+
+def yield_to_others() -> None:
+    """Take no time and no disk that anybody else wants, once all is loaded: else it would take a
+    minute until the first forecast where all cores are busy."""
+    os.nice(19)
+    with contextlib.suppress(OSError):  # sessions are weighed one against the other first
+        Path("/proc/self/autogroup").write_text("19")
+    number = {"x86_64": 251, "aarch64": 30, "ppc64le": 273}.get(platform.machine())
+    if number is not None:
+        ctypes.CDLL(None).syscall(number, 1, 0, 3 << 13)  # ioprio_set: this process, idle
+
+
+def listen(source: IO[str], inbox: "queue.Queue[Told]") -> None:
+    """Take what the manager tells, and end with it."""
+    for line in source:
+        inbox.put(Told.read(line))
+    os._exit(0)
+
+
+def main() -> None:
+    """Forecast until standard input ends."""
+    yield_to_others()
+    beside = Beside(of_line(sys.stdin.readline()))
+    inbox: "queue.Queue[Told]" = queue.Queue()
+    threading.Thread(target=listen, args=(sys.stdin, inbox), daemon=True).start()
+    beside.serve(inbox)
+
+
+if __name__ == "__main__":
+    main()
