@@ -27,6 +27,7 @@ from vrm.commands.log import add_parsers as add_log
 from vrm.commands.npb import add_parsers as add_npb
 from vrm.commands.parsing import Parser, command
 from vrm.commands.report import add_parsers as add_report
+from vrm.commands.reserve import add_parsers as add_reserve
 from vrm.commands.script import add_parsers as add_script
 from vrm.commands.shared import CannotRun, default_config, seconds, settings_of
 from vrm.commands.simulate import add_parsers as add_simulate
@@ -81,7 +82,8 @@ def parser() -> Parser:
             "one was stopped. Ctrl-C ends it; the same command continues it.\n\n"
             "Exit status: 0 all jobs succeeded; 1 some did not, or a line of the queue was not "
             "understood; 2 could not run.")
-    for add in (add_init, add_check, add_job, add_status, add_explain, add_log, add_top, add_script, add_simulate,
+    for add in (add_init, add_check, add_job, add_reserve, add_status, add_explain, add_log, add_top,
+                add_script, add_simulate,
                 add_compare, add_npb, add_generate, add_calibrate, add_heatmap, add_experiment,
                 add_report, add_validate, add_completion, add_help):
         add(commands, shared)

@@ -10,7 +10,8 @@ from vrm.commands.parsing import Parser, command, meant
 
 GROUPS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
     ("Begin", ("init", "check", "doctor", "npb")),
-    ("Run", ("run", "script", "submit", "cancel", "hold", "release", "requeue", "stop")),
+    ("Run", ("run", "script", "submit", "cancel", "hold", "release", "requeue", "reserve",
+             "stop")),
     ("Look", ("queue", "status", "explain", "log", "top")),
     ("Measure", ("calibrate", "heatmap", "generate")),
     ("Study", ("simulate", "compare", "experiment", "report", "validate")),

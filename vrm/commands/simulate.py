@@ -11,10 +11,13 @@ import time
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import BOUND, count, factor
+
+if TYPE_CHECKING:
+    from vrm.model.reservation import Wanted
 
 INTERRUPTED = 130
 
@@ -71,6 +74,9 @@ def _add_arguments(parser: Parser) -> None:
         machine.add_argument(f"--{name}", metavar="N", type=count, help=text)
     machine.add_argument("--machine", metavar="FILE",
                          help="a machine file, for nodes that differ (YAML; or AccaSim's JSON)")
+    machine.add_argument("--reservation", metavar="KEYS", action="append", default=[],
+                         help="keep nodes for some jobs: nodes=2,from=1h,to=3h,name=demo,jobs=3-5 "
+                         "(nodes: a number, or names as n[0-3]+n7; jobs: ids as 3-5+9; may be repeated)")
     machine.add_argument("--system", dest="machine", help=argparse.SUPPRESS)  # as of vrm 0.1.0
     workload = parser.add_argument_group("workload")
     add = workload.add_argument
@@ -129,7 +135,8 @@ def run(args: argparse.Namespace) -> int:
                 args.workload, **choices, rows_are=args.heatmap_rows, rules=rules,
                 keep_estimates=args.keep_estimates, threshold=args.threshold,
                 warm_up=args.warm_up, cool_down=args.cool_down, out=args.out, places=args.places,
-                evalys=args.evalys, efficiency=args.efficiency, progress=status or bar)
+                evalys=args.evalys, efficiency=args.efficiency, progress=status or bar,
+                reservations=[reservation(text) for text in args.reservation])
         finally:
             if bar:
                 bar.clear()
@@ -206,6 +213,34 @@ def _choices(args: argparse.Namespace) -> Dict[str, Any]:
         raise ValueError("sockets and cores are those of a node; give the number of nodes, too "
                          "(--nodes N)")
     return chosen
+
+
+def reservation(text: str) -> Wanted:
+    """What `nodes=2,from=1h,to=3h,name=demo,jobs=3-5` asks for; ValueError for what is none."""
+    from vrm.model.ranges import numbers
+    from vrm.model.reservation import Wanted
+    from vrm.model.times import seconds_of
+    from vrm.system.hosts import expand
+
+    here = f"--reservation {text}"
+    found: Dict[str, str] = {}
+    for key, _, value in (part.partition("=") for part in text.split(",")):
+        if key not in ("nodes", "from", "to", "name", "jobs") or not value or key in found:
+            raise ValueError(f"{here}: give nodes=, from=, to=, and if you like name= and jobs=, each "
+                             "once, as nodes=2,from=1h,to=3h")
+        found[key] = value
+    missing = [key for key in ("nodes", "to") if key not in found]
+    if missing:
+        raise ValueError(f"{here}: {missing[0]}= is missing, as in nodes=2,from=1h,to=3h")
+    try:
+        nodes = found["nodes"]
+        number = int(nodes) if nodes.isdecimal() else 0
+        names = () if number else tuple(expand(nodes.replace("+", ",")))
+        jobs = numbers(found["jobs"].replace("+", ",")) if "jobs" in found else ()
+        return Wanted(seconds_of(found.get("from", "0")), seconds_of(found["to"]), number, names,
+                      found.get("name", ""), jobs)
+    except ValueError as error:
+        raise ValueError(f"{here}: `{error}` is no time, no number and no list") from None
 
 
 def own(text: str, directory: Path, trust: str = "own") -> None:

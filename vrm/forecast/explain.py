@@ -196,7 +196,8 @@ class Explainer:
         """It would fit, and must not delay another."""
         frozen, run = self.frozen, self.frozen.run
         head = self.order[0]
-        if job is head or not run.scheduler.policy.fits(job, frozen.state.cluster):
+        policy = run.scheduler.policy_on(frozen.state.cluster, frozen.now)
+        if job is head or not policy.fits(job, frozen.state.cluster):
             return None
         limit = self._longest(job)
         held = run.scheduler.reservations(frozen.now, frozen.state.queue, frozen.state.cluster)
@@ -359,7 +360,8 @@ class Explainer:
         return f" ({clock(low, self.frozen.now)} to {clock(high, self.frozen.now)})"
 
     def _lacks(self, job: Job) -> str:
-        policy, cluster = self.frozen.run.scheduler.policy, self.frozen.state.cluster
+        cluster = self.frozen.state.cluster
+        policy = self.frozen.run.scheduler.policy_on(cluster, self.frozen.now)
         return "" if policy.fits(job, cluster) else policy.lacks(job, cluster)
 
     def _named(self, job_id: int) -> str:

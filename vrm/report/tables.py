@@ -24,6 +24,7 @@ from prettytable import PrettyTable
 
 from vrm.model.node import Socket
 from vrm.report import holdings
+from vrm.results.places import fold_nodes
 from vrm.results.state import JOB, REQUIRED, Snapshot, current, label
 from vrm.system.text import printable
 
@@ -79,10 +80,20 @@ class _Head:
             lines.append("the manager has ended")
         elif manager["phase"] == "stopping":
             lines.append("the manager is stopping: it starts no more jobs")
+        lines += map(reservation_line, snapshot.get("reservations", ()))
         lines = [shown(line) for line in lines]
         if width is None:
             return lines
         return [part for line in lines for part in textwrap.wrap(line, max(width, 20))]
+
+
+def reservation_line(reservation: Mapping[str, Any]) -> str:
+    """A reservation of a snapshot in a line."""
+    jobs = f", jobs {reservation['jobs']}" if reservation["jobs"] else ", no jobs yet"
+    begin, end = (time.strftime("%d %b %H:%M:%S", time.localtime(reservation[key]))
+                  for key in ("begin", "end"))
+    return (f"reservation {reservation['name']}: {fold_nodes(reservation['nodes'])} from {begin} to "
+            f"{end}{jobs}")
 
 
 def geometry(nodes: Sequence[Mapping[str, Any]]) -> str:
@@ -407,7 +418,8 @@ def state_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
     `socket` (its number), `taken`, `status` (Empty, Full, Slots or Down) and for every core
     `jobs` (the id, or null) and `apps` (the application, or null). Where there are such: `gpus`
     (each with its `index` and `job`), `resources` (what is free and what there is, by name) and
-    `features`; beside the nodes `licences`.
+    `features`; beside the nodes `licences` and `reservations` (each with `id`, `name`, `nodes`,
+    `begin`, `end` and the ids of its `jobs` as 3,5-7).
     """
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now)
@@ -419,7 +431,7 @@ def state_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
                 "apps": [apps.get(job) if job is not None else None for job in socket.slots]}
 
     held = holdings.held(head.running)
-    more = {"licences": snapshot["licences"]} if snapshot.get("licences") else {}
+    more = {key: snapshot[key] for key in ("licences", "reservations") if snapshot.get(key)}
     return {**_common(snapshot, head), **more, "nodes": [{
         "name": node["name"], "up": node["up"],
         "sockets": [socket_json(node["up"], Socket(number, slots))

@@ -18,7 +18,8 @@ from itertools import groupby
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from vrm.report import holdings
-from vrm.report.tables import STALE_AFTER, ago, clock, duration, follows, geometry, remaining, shown
+from vrm.report.tables import (STALE_AFTER, ago, clock, duration, follows, geometry, remaining,
+                               reservation_line, shown)
 from vrm.results.jobs import seconds_of
 from vrm.results.places import fold_nodes
 from vrm.results.state import Snapshot, current, label
@@ -310,7 +311,9 @@ def _head(snapshot: Snapshot, now: float, width: int, height: int, alive: Option
                     (f" ({held} held)" if held else "", "plain"),
                     (f", {sum(ended.values())} ended", "bold"),
                     (f" ({shown(others)})" if others else "", "warn")]
-    return [[(title, "title")], counts, _use(snapshot, now, width, glyphs),
+    reserved: List[Line] = [[(_padded(shown(reservation_line(each)), width, glyphs).rstrip(), "plain")]
+                            for each in snapshot.get("reservations", ())[:max(1, height // 12)]]
+    return [[(title, "title")], counts, _use(snapshot, now, width, glyphs), *reserved,
             *_notices(snapshot, now, width, height, alive)]
 
 

@@ -33,7 +33,7 @@ def parsed(data: bytes, keys: Collection[str] = ()) -> Snapshot:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     wrong = shapes.fault(found, {key: _ALL[key] for key in keys or _ALL},
-                         {**_ALL, "licences": _amounts})
+                         {**_ALL, "licences": _amounts, "reservations": list_of(_RESERVATION)})
     if wrong:
         raise ValueError(wrong)
     return found
@@ -130,6 +130,10 @@ _ALL: Mapping[str, Check] = {
     "jobs": list_of(_job),
     "ended": lambda value: mapping(value) and all(map(count, value.values())) and all(
         map(line, value))}
+
+
+_RESERVATION = _sound({"id": count, "name": line, "nodes": list_of(line), "begin": number,
+                       "end": number, "jobs": _ranges}, {})
 
 
 def label(job: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import time
 from typing import Dict, Hashable, Mapping
 
 from vrm.model import Cluster, Job
+from vrm.model.reservation import Reservation
 from vrm.run.book import Entry
 from vrm.scheduling import Scheduler
 from vrm.scheduling.backfilling import NoBackfilling, reservation
@@ -37,6 +38,14 @@ def parked(entry: Entry, entries: Mapping[int, Entry]) -> str:
     return entry.lacks or ("would not end before the allocation does" if entry.late else "")
 
 
+def why_bound(reservation: Reservation, now: float) -> str:
+    """Why a job waits that is bound to a reservation."""
+    if reservation.begin > now:
+        return f"reservation {reservation.name}, which begins {clock(reservation.begin, now)}"
+    return (f"the nodes of reservation {reservation.name} are taken, or it would not end by "
+            f"{clock(reservation.end, now)}")
+
+
 def _few(ids: str) -> str:
     parts = ids.split(",")
     return ids if len(parts) < 4 else ",".join(parts[:3]) + ",..."
@@ -50,7 +59,7 @@ class Reasons:
                  reserved: Mapping[int, float], phase: str = "running") -> None:
         self.now = now
         self.cluster = cluster
-        self.policy = scheduler.policy
+        self.policy = scheduler.policy_on(cluster, now)
         self.reserved = reserved
         self.stopping = phase != "running"
         self.head = waiting[0] if len(waiting) else None
@@ -77,9 +86,8 @@ class Reasons:
     def _asked(self, job: Job) -> bool:
         return self._kind(job) in self._known
 
-    @staticmethod
-    def _kind(job: Job) -> Hashable:
-        return job.app, job.request
+    def _kind(self, job: Job) -> Hashable:
+        return job.app, job.request, job.walltime if self.cluster.calendar else 0
 
     def _lacks(self, job: Job) -> str:
         """What there is too little of for the job at this moment; "" when there is enough, or when

@@ -297,8 +297,10 @@ class State:
         self._set_calendar()
         return jobs
 
-    def pass_time(self, now: float) -> None:
-        """Reservations that have begun are open, and those that have ended are over."""
+    def pass_time(self, now: float) -> bool:
+        """Reservations that have begun are open, and those that have ended are over; whether there
+        was any of which that is new."""
+        before = self.cluster.calendar
         for each in list(self.reservations.values()):
             if each.end <= now:
                 self.unreserve(each.id, now, "ended")
@@ -307,6 +309,7 @@ class State:
                            for job_id, job in self.queue.outside.items())
                 self.reservations[each.id] = replace(each, opened=now if late else each.begin)
                 self._set_calendar()
+        return self.cluster.calendar is not before
 
     def _set_calendar(self) -> None:
         self.cluster.set_calendar(reserving.calendar_of(self.reservations.values(), self.cluster))

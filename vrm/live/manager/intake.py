@@ -14,6 +14,8 @@ from vrm.model import Job, JobState
 from vrm.model.fields import made
 from vrm.model.job import Details
 from vrm.model.ranges import fold
+from vrm.model.reservation import ReservationError
+from vrm.run import reserving
 from vrm.run.book import Dropped
 from vrm.run.journal import Past
 from vrm.system.errors import RunError
@@ -171,6 +173,14 @@ class Intake:
             if dependency.ids[-1] >= job.id:
                 reason = reason or (f"it depends on job {dependency.ids[-1]}, and a job can "
                                     "depend only on such as came before it")
+        name = details.more.get("reservation")
+        if name and not reason:
+            state = self.desk.state
+            try:
+                reason = reserving.unfit(job, reserving.named(state.reservations, name), state,
+                                         self.desk.now)
+            except ReservationError as error:
+                reason = str(error)
         return reason or self.desk.room.never(job)
 
     def foreign(self, app: str) -> str:

@@ -234,6 +234,9 @@ class Manager:
             return
         if desk.settings.end.fit:
             self._pass_over(now)
+        if desk.state.reservations:
+            desk.dirty |= desk.state.pass_time(now)
+            self._next_step = desk.scheduler.boundary(now, desk.cluster)
         if not len(desk.queue):
             return
         if now < desk.blocked_until:

@@ -7,6 +7,7 @@ of the manager, because the answer was not written yet, is known from the journa
 from __future__ import annotations
 
 import errno
+import math
 import re
 from typing import Callable, Dict, Iterable, List, Set, Tuple
 
@@ -20,6 +21,9 @@ from vrm.model import Job, JobState
 from vrm.run import control
 from vrm.run.book import Entry, LifeError
 from vrm.model.ranges import fold
+from vrm.model.reservation import ReservationError, Wanted
+from vrm.results.places import fold_nodes
+from vrm.run.reserving import named, when
 from vrm.workload.grammar import parse_line, show
 
 _IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG)
@@ -117,6 +121,10 @@ class Orders:
                 return self._submit(command)
             if what == "stop":
                 return self._stop(command)
+            if what == "reserve":
+                return self._reserve(command)
+            if what == "unreserve":
+                return self._unreserve(command)
             if what in each:
                 return self._each(each[what], command)
         except (KeyError, TypeError, ValueError) as error:
@@ -141,6 +149,40 @@ class Orders:
         self.stopping.stop("`vrm stop`", kill=now)
         return {"ok": True, "text": f"stopping; {len(desk.running)} job(s) "
                 f"{'are being ended' if now else 'may finish'}, {desk.state.waiting} waiting"}
+
+    def _reserve(self, command: control.Command) -> control.Command:
+        desk, begin, end = self.desk, command["begin"], command["end"]
+        names, ids = list(map(str, command["nodes"])), list(map(int, command["jobs"]))
+        wanted = Wanted(-math.inf if begin is None else float(begin), float(end),
+                        int(command["number"]), tuple(names), str(command["name"]), tuple(ids))
+        closing = self.stopping.end.closing
+        try:
+            if desk.phase != "running":
+                raise ReservationError("the manager is stopping and reserves nothing more")
+            if max(wanted.begin, desk.now) >= closing:
+                raise ReservationError(f"jobs start until {when(closing)}, when the allocation's end "
+                                       "is near (End), and the reservation would begin then or later")
+            made = desk.state.reserve(wanted, desk.now, command=self._name)
+        except ReservationError as error:
+            return {"ok": False, "text": str(error)}
+        desk.changes()
+        jobs = f", for job{'s' * (len(ids) > 1)} {fold(ids)}" if ids else ""
+        return {"ok": True, "name": made.name, "nodes": list(made.nodes),
+                "text": f"reservation {made.name}: {fold_nodes(made.nodes)} from {when(made.begin)} to "
+                        f"{when(made.end)}{jobs}"}
+
+    def _unreserve(self, command: control.Command) -> control.Command:
+        desk = self.desk
+        try:
+            found = named(desk.state.reservations, str(command["which"]))
+        except ReservationError as error:
+            return {"ok": False, "text": str(error)}
+        jobs = desk.state.unreserve(found.id, desk.now, "cancelled", command=self._name)
+        desk.changes()
+        waiting = [job_id for job_id in jobs if job_id in desk.state.queue]
+        compete = (f"; job{'s' * (len(waiting) > 1)} {fold(sorted(waiting))} compete"
+                   f"{'s' * (len(waiting) == 1)} with the others again" if waiting else "")
+        return {"ok": True, "text": f"reservation {found.name} is cancelled{compete}"}
 
     def _each(self, act: Callable[[Entry], str], command: control.Command) -> control.Command:
         """Do something to each job that a command names; of a range, to those that allow it."""

@@ -17,7 +17,7 @@ from vrm.model.ranges import fold
 from vrm.results.places import PlacementText
 from vrm.results.state import FORMATS
 from vrm.run.book import JobBook
-from vrm.run.reasons import STOPPING, Reasons, parked
+from vrm.run.reasons import STOPPING, Reasons, parked, why_bound
 from vrm.run.state import State
 from vrm.scheduling import Scheduler
 
@@ -46,8 +46,9 @@ def snapshot(now: float, settings: Settings, scheduler: Scheduler, state: State,
         **({"licences": {name: [people(name, cluster.licences[name]), people(name, amount)]
                          for name, amount in cluster.all_licences.items()}}
            if cluster.all_licences else {}),
+        **({"reservations": _reservations(now, state)} if state.reservations else {}),
         "jobs": [*_running(running, book),
-                 *_waiting(now, cluster, scheduler, book, phase)],
+                 *_waiting(now, state, scheduler, phase)],
         "ended": state.counts,
     }
 
@@ -81,9 +82,20 @@ def _running(running: Iterable[Tuple[Booking, str, Cluster]], book: JobBook
                                                                           each[0].job.id))]
 
 
-def _waiting(now: float, cluster: Cluster, scheduler: Scheduler, book: JobBook,
-             phase: str) -> List[Dict[str, Any]]:
+def _reservations(now: float, state: State) -> List[Dict[str, Any]]:
+    """The advance reservations, earliest first, with the jobs that are bound to them."""
+    bound: Dict[int, List[int]] = {}
+    for job_id, reservation in state.queue.bound.items():
+        if not state.book.entries[job_id].state.ended:
+            bound.setdefault(reservation, []).append(job_id)
+    return [{"id": each.id, "name": each.name, "nodes": list(each.nodes), "begin": each.begin,
+             "end": each.end, "jobs": fold(sorted(bound.get(each.id, ())))}
+            for each, _ in state.cluster.calendar.spans]
+
+
+def _waiting(now: float, state: State, scheduler: Scheduler, phase: str) -> List[Dict[str, Any]]:
     """The waiting jobs, neighbours of which only ids and indices differ as one."""
+    cluster, book = state.cluster, state.book
     reserved = scheduler.reservations(now, book.queue, cluster)
     order = book.queue.in_order(now)
     reasons = Reasons(now, order, cluster, scheduler, reserved, phase)
@@ -91,8 +103,14 @@ def _waiting(now: float, cluster: Cluster, scheduler: Scheduler, book: JobBook,
     for job in order:
         groups.add(job, reasons.of(job), reserved.get(job.id))
     outside = book.queue.why_outside(cluster) if book.queue.outside else {}
+    for job_id in book.queue.outside:
+        reservation = state.bound_to(job_id)
+        if reservation is not None:
+            outside[job_id] = why_bound(reservation, now)
+            reserved[job_id] = max(reservation.begin, now)
     for job_id in sorted(outside):
-        groups.add(book.queue.get(job_id), STOPPING if phase != "running" else outside[job_id])
+        groups.add(book.queue.get(job_id), STOPPING if phase != "running" else outside[job_id],
+                   reserved.get(job_id))
     for job_id in sorted(book.parked):
         entry = book.parked[job_id]
         groups.add(entry.job, STOPPING if phase != "running" else parked(entry, book.entries))

@@ -1,0 +1,138 @@
+"""`vrm reserve`: nodes that are kept for some jobs from one time to another."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from typing import Any, Dict, List, Optional
+
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun, count, job_ids, settings_of
+
+TIMES = "14:30, 2026-11-30T14:30, +2h (from now) or now"
+_FORMS = ("%H:%M", "%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M",
+          "%Y-%m-%d %H:%M:%S")
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command."""
+    parser = command(
+        commands, "reserve", reserve, "keep nodes for some jobs from one time to another", [shared],
+        "vrm reserve -N 1 --from +1h --to +2h --name demo\n"
+        "vrm reserve --nodes n2,n3 --from 14:00 --to 16:00 --jobs 7-9\n"
+        "vrm reserve --list\nvrm reserve --cancel demo",
+        "No other job starts on these nodes if its time limit reaches into the reservation. Its jobs, "
+        "those of --jobs and those that are submitted with --reservation NAME, start there when it has "
+        "begun, if they end by its end. The manager must be running, but not for --list.",
+        usage="%(prog)s -N NODES --from TIME --to TIME [options]")
+    add = parser.add_argument
+    add("-N", dest="number", metavar="NODES", type=count, help="how many nodes")
+    add("--nodes", metavar="LIST", help="which nodes: n2,n3 or n[2-3]")
+    add("--from", dest="begin", metavar="TIME", help=f"when it begins: {TIMES} (default: now)")
+    add("--to", dest="end", metavar="TIME", help=f"when it ends: {TIMES}")
+    add("--name", metavar="NAME", help="what it is called (default: r1, r2, ...)")
+    add("--jobs", metavar="IDS", help="jobs that wait and are to run in it: 7 or 3,5-7"
+        ).completer = job_ids  # type: ignore[attr-defined]
+    add("--list", action="store_true", help="show the reservations there are")
+    add("--cancel", metavar="NAME", help="end a reservation, by its name or id")
+    add("--json", action="store_true", help="with --list: as JSON")
+
+
+def reserve(arguments: argparse.Namespace) -> int:
+    """Make, show or cancel a reservation; 0, or 1 when the manager has refused it."""
+    from vrm.commands.job import ask
+
+    making = [option for option, given in (
+        ("-N", arguments.number), ("--nodes", arguments.nodes), ("--from", arguments.begin),
+        ("--to", arguments.end), ("--name", arguments.name), ("--jobs", arguments.jobs))
+        if given is not None]
+    if (arguments.list or arguments.cancel) and making or arguments.list and arguments.cancel:
+        raise CannotRun("--list and --cancel stand alone: they make no reservation")
+    if arguments.json and not arguments.list:
+        raise CannotRun("--json goes with --list")
+    if arguments.list:
+        return _list(arguments)
+    if arguments.cancel:
+        return ask(arguments, {"do": "unreserve", "which": arguments.cancel})
+    if arguments.number is None and arguments.nodes is None:
+        raise CannotRun("how many nodes, or which? For example: vrm reserve -N 2 --from 14:00 --to 16:00")
+    if arguments.end is None:
+        raise CannotRun(f"until when? Give --to TIME: {TIMES}")
+    return ask(arguments, wanted(arguments, time.time()))
+
+
+def wanted(arguments: argparse.Namespace, now: float) -> Dict[str, Any]:
+    """The command for the manager; CannotRun for words that are none."""
+    from vrm.model.ranges import numbers
+    from vrm.system.hosts import expand
+
+    jobs: List[int] = []
+    if arguments.jobs is not None:
+        try:
+            jobs = list(numbers(arguments.jobs))
+        except ValueError:
+            raise CannotRun(f"--jobs: `{arguments.jobs}` is no id and no list such as 3,5-7") from None
+    nodes: List[str] = []
+    if arguments.nodes is not None:
+        try:
+            nodes = expand(arguments.nodes)
+        except ValueError as error:
+            raise CannotRun(f"--nodes: {error}") from None
+    begin = None if arguments.begin in (None, "now") else moment(arguments.begin, now, "--from")
+    return {"do": "reserve", "begin": begin, "end": moment(arguments.end, now, "--to"),
+            "number": arguments.number or 0, "nodes": nodes, "name": arguments.name or "",
+            "jobs": jobs}
+
+
+def moment(text: str, now: float, option: str = "") -> float:
+    """A time (epoch seconds) as people write it; a time of day is that of today."""
+    from vrm.model.times import seconds_of
+
+    if text == "now":
+        return now
+    if text.startswith("+"):
+        try:
+            return now + seconds_of(text[1:])
+        except ValueError:
+            pass
+    for form in _FORMS:
+        try:
+            parsed = time.strptime(text, form)
+        except ValueError:
+            continue
+        day = time.localtime(now)[:3] if "%d" not in form else parsed[:3]
+        try:
+            return time.mktime((*day, *parsed[3:6], 0, 0, -1))
+        except (OverflowError, ValueError):
+            break
+    raise CannotRun(f"{option}: `{text}` is no time; write {TIMES}".lstrip(": "))
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from vrm.live.site.setup import run_directory
+    from vrm.report.tables import reservation_line
+    from vrm.results.state import read
+
+    run = run_directory(settings_of(arguments))
+    try:
+        snapshot = read(run.state)
+    except OSError as error:
+        raise CannotRun(f"there is no run in {run.directory}: {run.state}: {error.strerror}") from None
+    except ValueError as error:
+        raise CannotRun(f"{run.state}: {error}") from None
+    found = current_ones(snapshot.get("reservations", ()), time.time())
+    if arguments.json:
+        print(json.dumps({"format": 1, "reservations": found}))
+    elif not found:
+        print("there are no reservations")
+    else:
+        for each in found:
+            print(reservation_line(each))
+    return 0
+
+
+def current_ones(reservations: Any, now: Optional[float] = None) -> List[Dict[str, Any]]:
+    """Those that have not ended, of a state file."""
+    return [dict(each) for each in reservations if each["end"] > (-math.inf if now is None else now)]
