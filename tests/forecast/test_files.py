@@ -192,11 +192,11 @@ def test_another_run_in_the_directory_begins_anew(tmp_path: Path) -> None:
     write(settings, [record for records in first for record in records])
     files = RunFiles(settings)
     files.read_new()
-    assert len(files.past.ended) == len(files.history.ended) == 9
+    assert len(files.past.ended) == len(files.history) == 9
     second = recorded(settings, submissions_of(2, random.Random(6)))
     write(settings, [record for records in second[:2] for record in records])
     files.read_new()
-    assert set(files.past.jobs) <= {0, 1} and not files.history.ended
+    assert set(files.past.jobs) <= {0, 1} and not len(files.history)
 
 
 def test_a_record_that_makes_no_sense_ends_what_is_believed(tmp_path: Path) -> None:

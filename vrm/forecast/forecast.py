@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from vrm.forecast.calibration import UNCALIBRATED, Calibration
+from vrm.forecast import draws
 from vrm.forecast.frozen import Frozen
 from vrm.forecast.replay import limits, replay
+from vrm.model import Job
 from vrm.results.places import PlacementText
 
 FORMAT = 1
@@ -17,10 +20,11 @@ class JobForecast(NamedTuple):
     """What is expected of a job. Times in seconds since the epoch (live) or of the trace; infinity:
     not in this allocation.
 
-    `start` and `end` are the likely ones; four starts of five lie in `p10` to `p90`, four ends of
-    five in `end_p10` to `end_p90`; `latest` is the start if all jobs take as long as their users
-    allow. `nodes` are where it is likely to run. `chance` (0 to 1) is that it starts in this
-    allocation. `reason` says in a few words why it waits.
+    `start` and `end` are the medians of the draws, which miss least; four starts of five lie in `p10`
+    to `p90`, four ends of five in `end_p10` to `end_p90`; `latest` is the start if all jobs take as
+    long as their users allow. `chance` (0 to 1) is that it starts in this allocation. `reason` says in a
+    few words why it waits. `likely` is the start, and `nodes` where it runs, if each job takes as
+    long as it is likely to. `drawn` are p10, p90, end_p10 and end_p90 before they were calibrated.
     """
 
     id: int
@@ -37,6 +41,8 @@ class JobForecast(NamedTuple):
     nodes: str = ""
     chance: float = 1.0
     reason: str = ""
+    likely: float = math.inf
+    drawn: Tuple[float, ...] = ()
 
 
 class Forecast(NamedTuple):
@@ -67,25 +73,108 @@ class Forecast(NamedTuple):
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _number(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_number(each) for each in value)
     return math.inf if value is None else value
 
 
-def forecast(frozen: Frozen, members: int = 50, reasons: Optional[Mapping[int, str]] = None) -> Forecast:
-    """What is to be expected of a run. The same state gives the same forecast."""
-    late = replay(frozen, limits)
+class Ensemble:
+    """The starts and ends of the jobs of a run in one draw after the other, in seconds; infinity where
+    a job does not start in this allocation."""
+
+    def __init__(self, frozen: Frozen, jobs: Sequence[Job], most: int) -> None:
+        self._frozen = frozen
+        self._ids = [job.id for job in jobs]
+        self.starts: List[List[float]] = []
+        self.ends: List[List[float]] = []
+        self._draw(most)
+
+    def _draw(self, most: int) -> None:
+        """Draw until the ranges of all starts are settled."""
+        before = None
+        for durations in draws.members(self._frozen, most):
+            found = replay(self._frozen, durations)
+            planned = [found.get(job_id, _NEVER) for job_id in self._ids]
+            self.starts.append([each[0] for each in planned])
+            self.ends.append([each[1] for each in planned])
+            number = len(self.starts)
+            if number % BATCH == 0 and FEWEST <= number < most:
+                now = quantiles(self.starts)[[0, 2]]
+                if before is not None and self._settled(before, now):
+                    break
+                before = now
+
+    def _settled(self, before: Any, now: Any) -> bool:
+        """Whether no end of a range has moved by more than SETTLED of its distance from now."""
+        import numpy
+        with numpy.errstate(invalid="ignore"):
+            moved = numpy.abs(now - before)
+            far = numpy.maximum(now - self._frozen.now, SHORT)
+        return bool(((before == now) | (moved <= SETTLED * far)).all())
+
+
+_NEVER = math.inf, math.inf
+
+BATCH, FEWEST = 10, 20
+"""Draws from one look whether more are needed to the next, and at the least."""
+
+SETTLED = 0.05
+"""Of the distance from now that an end of a range may move by from one look to the next."""
+
+SHORT = 60.0
+"""Seconds from now below which the distance is no measure."""
+
+
+def quantiles(values: Sequence[Sequence[float]]) -> Any:
+    """P10, P50 and P90 (rows) of the columns of a table, infinite values among them."""
+    import numpy
+    ordered = numpy.sort(numpy.asarray(values, float), axis=0)
+    places = numpy.array([0.1, 0.5, 0.9]) * (len(ordered) - 1)
+    below = numpy.floor(places).astype(int)
+    above = numpy.minimum(below + 1, len(ordered) - 1)
+    part = (places - below)[:, None]
+    low, high = ordered[below], ordered[above]
+    with numpy.errstate(invalid="ignore"):
+        return numpy.where((part == 0) | (low == high), low, low + part * (high - low))
+
+
+def forecast(frozen: Frozen, members: int = 50, reasons: Optional[Mapping[int, str]] = None,
+             calibration: Optional[Calibration] = None) -> Forecast:
+    """What is to be expected of a run. The same state, with the same calibration, gives the same
+    forecast. Without `members` starts are those of the likely run, and ranges have no width."""
+    late, plan = replay(frozen, limits), replay(frozen, draws.likely(frozen))
     text = PlacementText(frozen.state.cluster.nodes)
     running = {booking.job.id for booking in frozen.state.cluster.running()}
-    jobs: List[JobForecast] = []
     every = [booking.job for booking in frozen.state.cluster.running()] + list(frozen.waiting())
-    for job in every:
-        found = late.get(job.id)
-        start, end = (found.start, found.end) if found is not None else (math.inf, math.inf)
+    drawn = Ensemble(frozen, every, members)
+    number = len(drawn.starts)
+    if every and not number:
+        planned = [plan.get(job.id, _NEVER) for job in every]
+        drawn.starts, drawn.ends = [[each[0] for each in planned]], [[each[1] for each in planned]]
+    starts, ends = (quantiles(table).T.tolist() if every else [] for table
+                    in (drawn.starts, drawn.ends))
+    jobs = []
+    for at, job in enumerate(every):
+        start, end = starts[at], ends[at]
+        raw = start[0], start[2], end[0], end[2]
+        found = plan.get(job.id) or late.get(job.id)
+        if calibration is not None and job.id not in running:
+            start = calibration.starts.widened(frozen.now, *start)
+            end = calibration.ends.widened(frozen.now, *end)
+            end = [max(pair) for pair in zip(start, end)]
+        chance = sum(row[at] < math.inf for row in drawn.starts) / len(drawn.starts)
         jobs.append(JobForecast(
-            job.id, job.app, job.procs, job.id in running, start, start, start, end, end, end, start,
-            text.nodes(found.placement) if found is not None else "",
-            float(found is not None), (reasons or {}).get(job.id, "")))
-    return Forecast(frozen.now, frozen.position, 0, "uncalibrated", frozen.end, tuple(jobs))
+            job.id, job.app, job.procs, job.id in running, start[1], start[0], start[2], end[1], end[0],
+            end[2], late[job.id].start if job.id in late else math.inf,
+            text.nodes(found.placement) if found is not None else "", chance,
+            (reasons or {}).get(job.id, ""),
+            plan[job.id].start if job.id in plan else math.inf, raw))
+    known = calibration is not None and calibration.ready
+    return Forecast(frozen.now, frozen.position, number, "" if known else UNCALIBRATED, frozen.end,
+                    tuple(jobs))

@@ -113,7 +113,7 @@ class Frozen:
 def of_simulator(simulator: Simulator, past: Optional[History] = None, position: int = 0) -> Frozen:
     """A simulation that stands still, as one does after each of `Simulator.moments`."""
     return Frozen(simulator.subject.copy(), simulator.now, end=simulator.end,
-                  kill=simulator.executor.kill, past=past or History(), position=position)
+                  kill=simulator.executor.kill, past=History() if past is None else past, position=position)
 
 
 def of_jobs(jobs: Iterable[Job], scheduler: Scheduler, cluster: Cluster,
@@ -124,5 +124,5 @@ def of_jobs(jobs: Iterable[Job], scheduler: Scheduler, cluster: Cluster,
     for job in jobs:
         scheduler.check(job)
         state.submit([job if expectations is None else expectations.of(job)])
-    return Frozen(Run(state, scheduler, expectations), now, end, past=past or History(),
+    return Frozen(Run(state, scheduler, expectations), now, end, past=History() if past is None else past,
                   speedups=speedups)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Callable, Dict, NamedTuple
 
+from vrm.forecast.draws import OVERDUE
 from vrm.forecast.frozen import Frozen
 from vrm.model import Job
 from vrm.model.cluster import AnyPlacement, Booking
@@ -19,9 +20,6 @@ from vrm.simulation.engine import Moment, Simulator
 Durations = Callable[[Job, float], float]
 """How long a job takes from its start to its end, in seconds, of which it has run some already (0:
 it waits): more than these."""
-
-OVERDUE = 1.0
-"""Seconds that a job is taken to run on which should have ended by now."""
 
 
 class Planned(NamedTuple):
