@@ -196,7 +196,7 @@ def good_journal(path: Path) -> bytes:
 
 def recorder(run: RunDirectory, cluster: Cluster) -> Records:
     """What writes the lines of jobs that ended, without a launcher."""
-    return Records(run, cluster, None, "ignore", lambda kind, text: None,  # type: ignore
+    return Records(run, cluster, None, None, "ignore", lambda kind, text: None,  # type: ignore
                    lambda path: None)
 
 

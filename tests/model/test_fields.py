@@ -56,6 +56,7 @@ VALUES: Dict[str, st.SearchStrategy[Any]] = {
         lambda found: tuple((name, max(1, amount // 1000) * 1000) for name, amount in found)),
     "features": st.frozensets(NAME, max_size=3), "nodes": st.sampled_from([(1, 0), (1, 1), (1, 9)]),
     "tasks_per_node": st.integers(0, 0) | st.integers(10**9 - 1, 10**9 - 1),
+    "script": st.booleans(), "file": st.just("") | TEXT, "copy": st.just("") | NAME,
     "queue": st.just("") | NAME, "reservation": st.just("") | NAME}
 """What each field may be, by its attribute: a new row of the table needs one here, too."""
 
@@ -135,7 +136,7 @@ def test_every_field_in_jobs_csv_and_in_a_replay(tmp_path: Path, values: Dict[st
         writer.write(row)
     read, = read_jobs(path)
     assert read == row
-    own = job.but(payload=replace(job.payload.own(details.index), variables={}))  # no column
+    own = job.but(payload=replace(job.payload.own(details.index), variables={}, copy=""))  # no columns
     again, same = submitted(read, 3.0)
     assert values_of(again, same) == values_of(own, details)
 

@@ -76,7 +76,8 @@ def submit(arguments: argparse.Namespace) -> int:
         raise CannotRun("arguments are given twice: by --args and after `--`; choose one")
     if arguments.arguments:
         arguments.args = shlex.join(arguments.arguments)
-    columns = [arguments.app, arguments.procs]
+    app = os.path.abspath(arguments.app) if "/" in arguments.app else arguments.app
+    columns = [app, arguments.procs]
     if arguments.seconds is not None or arguments.exclusive:
         columns += [arguments.seconds or "1h", str(int(arguments.exclusive))]
     words = list(map(shlex.quote, columns))

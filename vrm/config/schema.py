@@ -241,10 +241,11 @@ class Applications(BaseModel):
     heatmap: Optional[FilePath] = None  # which applications run well together; None = all alike
     run_in: Optional[FilePath] = None  # where jobs run; None = the queue file's directory
     programs: Programs = Field(default_factory=dict)  # others, by the names that jobs use
+    any: Switch = False  # jobs may name any program by its path
 
-    def program(self, app: str) -> Path:
-        """The file that a job of this application runs."""
-        return self.programs.get(app, self.path / app)
+    def program(self, app: str, file: str = "") -> Path:
+        """The file that a job of this application runs; `file`: where it says so itself."""
+        return Path(file) if file else self.programs.get(app, self.path / app)
 
 
 class Hosts(BaseModel):

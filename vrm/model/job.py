@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Dict, FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -201,20 +201,25 @@ def _others(amounts: Amounts) -> Amounts:
 class Program:
     """What a job runs: the program of its name, with arguments, and variables of this job alone.
 
-    `directory` is where it runs: absolute, or empty for the manager's own.
+    `directory` is where it runs: absolute, or empty for the manager's own. `file` is the program, where
+    it is none of Applications: an absolute path. A `script` runs once, on the first node, on all cores
+    that the job has there; `copy` names what was kept of it when the job came.
     """
 
     arguments: Tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     directory: str = ""
+    file: str = ""
+    script: bool = False
+    copy: str = ""
 
     def own(self, index: Optional[int]) -> Program:
         """That of the job of this index in an array: `%i` in the arguments is its index, which it
         also finds in the variable VRM_ARRAY_INDEX. None: the job is of no array."""
         if index is None:
             return self
-        return Program(tuple(word.replace("%i", str(index)) for word in self.arguments),
-                       {**self.variables, "VRM_ARRAY_INDEX": str(index)}, self.directory)
+        return replace(self, arguments=tuple(word.replace("%i", str(index)) for word in self.arguments),
+                       variables={**self.variables, "VRM_ARRAY_INDEX": str(index)})
 
 
 PROGRAM = Program()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional
 
 from vrm.system.errors import RunError
-from vrm.system.files import fault, naming, open_own, trusted_owners, write_atomically, write_new
+from vrm.system.files import fault, naming, open_own, read_own, trusted_owners, write_atomically, write_new
 from vrm.system.trust import distrust
 
 PRIVATE = 0o700
@@ -38,8 +39,8 @@ class RunDirectory:
     """Paths of a run below its directory, its outputs and its state file.
 
     `pids/<id>` marks a live job, `ended/<id>` holds the exit status that a supervisor wrote
-    until the manager has it in its journal, `commands/` and `replies/` carry `vrm submit`,
-    `vrm cancel` and `vrm stop`.
+    until the manager has it in its journal, `scripts/` keeps the scripts that are jobs,
+    `commands/` and `replies/` carry `vrm submit`, `vrm cancel` and `vrm stop`.
     """
 
     def __init__(self, directory: Path, log: Path, state: Path) -> None:
@@ -52,6 +53,7 @@ class RunDirectory:
         self.pids = self.directory / "pids"
         self.ended = self.directory / "ended"
         self.rankfiles = self.directory / "rankfiles"
+        self.scripts = self.directory / "scripts"
         self.commands = self.directory / "commands"
         self.replies = self.directory / "replies"
         self._pids, self._ended = str(self.pids), str(self.ended)
@@ -63,6 +65,27 @@ class RunDirectory:
         output, rankfile = f"{self._log}/{name}", f"{self._rankfiles}/{name}"
         return JobFiles(f"{self._pids}/{job_id}", f"{self._ended}/{job_id}", f"{rankfile}.rf",
                         f"{output}.o", f"{output}.e", f"{rankfile}.bindings")
+
+    def keep_script(self, text: bytes) -> str:
+        """Keep a script as it is now, on disk; the name of what is kept, which equal scripts share.
+        OSError when it cannot be written."""
+        name = f"s{hashlib.sha256(text).hexdigest()[:40]}"
+        path = self.scripts / name
+        try:
+            if read_own(path) == text:
+                return name
+        except FileNotFoundError:
+            pass
+        temporary = path.with_suffix(f".{os.getpid()}")
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        with naming(temporary), open(open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700),
+                                     "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        return name
 
     def marker(self, job_id: int) -> Path:
         """The file that stands while the job runs."""
@@ -98,7 +121,8 @@ class RunDirectory:
                 reason = distrust(named, trust, home=True)
                 if reason:
                     raise RunError(f"{key}: {reason}")
-            for private in (self.pids, self.ended, self.rankfiles, self.commands, self.replies):
+            for private in (self.pids, self.ended, self.rankfiles, self.scripts, self.commands,
+                            self.replies):
                 private.mkdir(PRIVATE, exist_ok=True)
                 _make_private(private)
             for file in (self.journal, self.jobs, self.lock, self.state):
@@ -174,7 +198,7 @@ class RunDirectory:
             folder = self.directory / "earlier" / f"{stamp}-{number}"
         folder.mkdir(parents=True)
         for path in [*old, *self.rankfiles.glob("*.rf"), *self.rankfiles.glob("*.bindings"),
-                     *outputs]:
+                     *self.scripts.iterdir(), *outputs]:
             with contextlib.suppress(FileNotFoundError):
                 os.replace(path, folder / path.name)
         for path in [*self.pids.iterdir(), *self.ended.iterdir()]:

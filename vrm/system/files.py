@@ -90,13 +90,17 @@ def read_own(path: PathLike, most: int = -1) -> bytes:
     return data
 
 
-def read_regular(path: PathLike) -> bytes:
-    """The content of a file, whosever it is; OSError for a pipe, which is not waited for."""
+def read_regular(path: PathLike, most: int = -1) -> bytes:
+    """The content of a file, whosever it is; OSError for a pipe, which is not waited for, and for a
+    file that has more than `most` bytes."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with open(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
-        return file.read()
+        data = file.read(most + 1 if most >= 0 else -1)
+    if 0 <= most < len(data):
+        raise OSError(errno.EFBIG, f"is longer than {most} bytes", os.fspath(path))
+    return data
 
 
 def write_new(path: PathLike, text: str, private: bool = False) -> None:

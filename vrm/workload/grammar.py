@@ -100,6 +100,9 @@ for, and the delay of a recorded line."""
 
 _COLUMNS = tuple(COLUMNS.items())
 
+_OF_APP = frozenset(("file",))
+"""The fields that the first column can say."""
+
 FIELDS: Dict[str, Field] = {field.word: field for field in TABLE if field.option is not None}
 """The `key=value` fields."""
 
@@ -131,7 +134,7 @@ def _understood(words: List[str]) -> QueueLine:
     fields: Dict[str, Any] = {}
     for index, word in enumerate(words):
         key, is_field, value = word.partition("=")
-        if index > 0 and (is_field or fields):
+        if index > 0 and (is_field or set(fields) - _OF_APP):
             if index < 2:
                 break
             if not is_field:
@@ -155,6 +158,9 @@ def _understood(words: List[str]) -> QueueLine:
                             f"example `{EXAMPLE}`, and then key=value fields")
         else:
             column, entry = entries[index]
+            if index == 0 and "/" in word:  # a program elsewhere, called by its last name
+                fields["file"] = _read("file", word, FIELDS["file"])
+                word = word.rsplit("/", 1)[1]
             values[column] = _read(column, word, entry)
     if "procs" not in values:
         missing = [column for column in list(COLUMNS)[:2] if column not in values]

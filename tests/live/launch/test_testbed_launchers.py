@@ -302,14 +302,33 @@ def test_a_job_that_ignores_sigterm_is_ended(real: Testbed, batch: Batch, kind: 
     assert str(hangs) not in " ".join(real.pids("n0").values())
 
 
-def run_queue(real: Testbed, batch: Batch, folder: Path, kind: str, program: str, *lines: str
-              ) -> Dict[int, JobRow]:
-    """What became of the jobs of a queue that vrm has run on two cores of the batch's host."""
+def test_scripts_run_on_the_cores_of_their_first_node(real: Testbed, batch: Batch, ask: Path,
+                                                      tmp_path: Path) -> None:
+    """Two at the same time, one here and one on the other node, where srun is what starts ranks."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "where.sh").write_text(
+        ask.read_text().replace("[ -z \"$1\" ] && exit 0", f"set {tmp_path}/there")
+        .replace("rank", "${SLURM_JOB_ID-none} $VRM_NODELIST").replace("$1.1", "$1.0").replace(
+            "$1.2", "$1.1"))
+    rows = run_queue(real, batch, tmp_path, "srun", "auto", "where.sh 2 60 script=1",
+                     "where.sh 2 60 script=1", nodes=2)
+    assert [(rows[i].status, rows[i].binding) for i in (0, 1)] == [("completed", "ok")] * 2
+    for job_id, host in ((0, "n0"), (1, "n1")):
+        words = (tmp_path / "log" / f"where.sh.{job_id}.o").read_text().split()
+        cpus = frozenset(cpu for core in (0, 1) for cpu in read_topology().core(0, core).cpus)
+        assert words[:2] == ["none", host] and words[-4] == host
+        assert parse_cpu_list(words[-3]) == cpus
+
+
+def run_queue(real: Testbed, batch: Batch, folder: Path, kind: str, program: str, *lines: str,
+              nodes: int = 1) -> Dict[int, JobRow]:
+    """What became of the jobs of a queue that vrm has run on two cores of each node, the first of
+    which is the batch's host."""
     (folder / "queue").write_text("".join(f"{line}\n" for line in lines))
     config = folder / "vrm.yaml"
     config.write_text(yaml.safe_dump({
         "Applications": {"Path": str(folder / "bin"), "Queue": str(folder / "queue")},
-        "Nodes": 1, "Sockets": 1, "Cores": 2, "Log": str(folder / "log"), "Walltime": "kill",
+        "Nodes": nodes, "Sockets": 1, "Cores": 2, "Log": str(folder / "log"), "Walltime": "kill",
         "Grace": 1, "Allocation": {"Policy": "pack"},
         "Launcher": {"Kind": kind, "Mpirun": program}}))
     done = real.exec(batch.host, [sys.executable, "-m", "vrm.cli", "-c", config, "--once"],

@@ -62,16 +62,18 @@ class Visible:
                             for node in booking.placement.nodes]) if self._granted else {}
 
     def wrapped(self, booking: Booking, nodes: Sequence[Node], program: PathLike,
-                arguments: Sequence[str], variables: Mapping[str, str], table: Path
-                ) -> Tuple[PathLike, Tuple[str, ...], Dict[Path, str]]:
+                arguments: Sequence[str], variables: Mapping[str, str], table: Path,
+                whole: bool = False) -> Tuple[PathLike, Tuple[str, ...], Dict[Path, str]]:
         """The program and the arguments with which a job is started, and the files which that needs: the
-        program itself and none, where nothing is to be set."""
-        text = self._table(booking, nodes, {*self._chosen, *variables})
+        program itself and none, where nothing is to be set. `whole`: the job is one process, on its
+        first node."""
+        text = self._table(booking, nodes, {*self._chosen, *variables}, whole or self._whole)
         if not text:
             return program, tuple(arguments), {}
         return "/bin/sh", (SCRIPT, os.fspath(table), os.fspath(program), *arguments), {table: text}
 
-    def _table(self, booking: Booking, nodes: Sequence[Node], chosen: "frozenset[str] | set[str]") -> str:
+    def _table(self, booking: Booking, nodes: Sequence[Node], chosen: "frozenset[str] | set[str]",
+               one_process: bool) -> str:
         """The table for a job; empty where nothing is to be set."""
         placement, request = booking.placement, booking.job.request
         used = [nodes[node].name for node in placement.nodes]
@@ -93,8 +95,8 @@ class Visible:
                 lines.append(_line(str(task), self._settings(
                     host, [self._gpus[host][index] for index in mine])))
                 task += 1
-        if self._whole:
-            return "".join(_line("*", self._settings(host, own)) for host, own in whole.items())
+        if one_process:
+            return _line("*", self._settings(*next(iter(whole.items()))))
         return "".join(lines)
 
     def _settings(self, host: str, gpus: Sequence[Gpu]) -> Dict[str, str]:

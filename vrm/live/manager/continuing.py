@@ -78,7 +78,7 @@ class Continuing:
     def _record_run(self, past: Past) -> None:
         """The first record of this manager."""
         desk = self.desk
-        desk.launcher.run_id = self.run_id
+        desk.mark(self.run_id)
         self.ends.watch.begin(self.run_id)
         self._run_of = past.run_of
         nodes = codec.nodes_record(desk.cluster.nodes)
@@ -94,14 +94,15 @@ class Continuing:
         """Let the jobs wait that wait, but those that must not run (any more)."""
         desk, state = self.desk, past.state
         waiting = [entry for _, entry in sorted(state.book.parked.items())]
-        foreign = {app: self.intake.foreign(app) for app in {entry.job.app for entry in waiting}}
+        foreign = {name: self.intake.foreign(*name) for name in {
+            (entry.job.app, entry.job.payload.file) for entry in waiting}}
         for entry in waiting:
             job = entry.job
             if job.id in past.again:
                 self.ends.clear(job.id)
             if entry.state is not JobState.QUEUED:
                 continue  # one before it, on which it depends, was refused just now
-            never = foreign[job.app] or desk.room.never(job)
+            never = foreign[job.app, job.payload.file] or desk.room.never(job)
             if never:  # the machine died between the job's record and that of its refusal
                 self.ends.close_job(Outcome(job, JobState.REFUSED, never, end=desk.now))
         for job_id, reason in list(state.losing.items()):

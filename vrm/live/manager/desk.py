@@ -8,12 +8,14 @@ import time
 from typing import Callable, Dict
 
 from vrm.config.schema import Settings
+from vrm.live.launch.base import Launcher
 from vrm.live.manager.recovery import Place
 from vrm.live.manager.running import Running
 from vrm.config.policies import table_of
 from vrm.live.site.setup import Site
 from vrm.results.history import HistoryError, lessons
 from vrm.run.expectations import make_expectations
+from vrm.model import Job
 from vrm.run.journal import Journal
 from vrm.run.run import Run
 from vrm.run.rundir import RunDirectory
@@ -56,6 +58,7 @@ class Desk:
         self.scheduler = site.scheduler
         self.launcher = site.launcher
         self.visible = site.visible
+        self._scripts = site.scripts
         self.room = site.room
         self.place = Place.here(site.allocation)
         try:
@@ -94,6 +97,14 @@ class Desk:
     def changes(self) -> None:
         """Other jobs may start now than before."""
         self.changed = self.dirty = True
+
+    def launcher_of(self, job: Job) -> Launcher:
+        """What starts the job."""
+        return self._scripts if job.payload.script else self.launcher
+
+    def mark(self, run_id: str) -> None:
+        """Processes bear this mark from now on."""
+        self.launcher.run_id = self._scripts.run_id = run_id
 
     # What is expected of running jobs.
 

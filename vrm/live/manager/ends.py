@@ -104,7 +104,7 @@ class Ends:
         """How a job ended; mpirun may say that all is well when it has lost a node."""
         if not running.intent and self.beyond(running):
             job, run = running.job, self.desk.run_directory
-            lost = self.desk.launcher.lost_nodes(run.errors(job.app, job.id),
+            lost = self.desk.launcher_of(job).lost_nodes(run.errors(job.app, job.id),
                                                  run.output(job.app, job.id))
             if lost:
                 return JobState.FAILED, f"mpirun has lost {', '.join(lost)}"
@@ -185,7 +185,7 @@ class Ends:
         code, run = shell_code(status), self.desk.run_directory
         if status is None or not status.code:
             return code
-        return self.desk.launcher.exit_code(status.code, run.output(job.app, job.id),
+        return self.desk.launcher_of(job).exit_code(status.code, run.output(job.app, job.id),
                                             run.errors(job.app, job.id))
 
     def wait_again(self, job: Job, why: str, retry: bool = False, **origin: object) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Dict, List, Sequence, Set, Tuple
 
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.records import Outcome
-from vrm.live.site.setup import application_fault, leads_outside
+from vrm.live.site.setup import application_fault, file_fault, leads_outside
 from vrm.model import Job, JobState
 from vrm.model.fields import made
 from vrm.model.job import Details
@@ -19,11 +20,15 @@ from vrm.run import reserving
 from vrm.run.book import Dropped
 from vrm.run.journal import Past
 from vrm.system.errors import RunError
+from vrm.system.files import read_regular
 from vrm.system.trust import distrust, leads_astray
 from vrm.workload.following import Line, Position, QueueFollower
 from vrm.workload.grammar import UNKNOWN_TIME, LineError, QueueLine
 from vrm.workload.replay import Replay
 from vrm.workload.writer_marker import writer_of
+
+LONGEST_SCRIPT = 4 << 20
+"""Bytes of a script."""
 
 
 class Intake:
@@ -36,7 +41,7 @@ class Intake:
         self._close = close
         self._bad_lines_have_ids = True
         self._known_kinds: Set[str] = set()  # applications looked up in the heatmap
-        self._faults: Dict[str, str] = {}    # of applications, as found in this turn
+        self._faults: Dict[Tuple[str, bool], str] = {}  # of programs and scripts, as found in this turn
         self._said_waiting = ""
 
     def check_file(self) -> None:
@@ -128,13 +133,17 @@ class Intake:
         except ValueError as unknown:
             after, fault = (), fault or str(unknown)
         values = {"retries": settings.retries, **wanted.values, "after": after}
-        if "directory" in values:
-            values["directory"] = os.path.join(base, values["directory"])
+        for name in ("directory", "file"):
+            if name in values:
+                values[name] = os.path.normpath(os.path.join(base, values[name]))
         first, details = made(values, ids[0], now)
         if desk.expectations is not None:
             first = desk.expectations.of(first)
         jobs = [first.but(id=job_id) for job_id in ids]
         reason = fault or self._fault(jobs[0], details)
+        if first.payload.script and not reason:
+            first, reason = self._kept(first)
+            jobs = [first.but(id=job_id) for job_id in ids]
         if "position" in origin:  # a line of the queue file, which others may write
             reason = reason or leads_astray(jobs[0].payload.variables, settings.trust)
         if reason:
@@ -165,10 +174,18 @@ class Intake:
         """Why a new job can't be taken, or "" when it can."""
         settings = self.desk.settings
         known = settings.applications
-        if job.app not in self._faults:
-            self._faults[job.app] = (application_fault(known.path, job.app, known.programs)
-                                     or distrust(known.program(job.app), settings.trust))
-        reason = self._faults[job.app]
+        file, script = job.payload.file, job.payload.script
+        key = file or job.app, script
+        if key not in self._faults:
+            if not file:
+                fault = application_fault(known.path, job.app, known.programs, script)
+            elif known.any:
+                fault = file_fault(Path(file), "is the path right?", script)
+            else:
+                fault = (f"{file} is a path, and jobs may name programs of Applications.Path "
+                         f"({known.path}) only; write Applications: {{Any: true}} to allow any")
+            self._faults[key] = fault or distrust(known.program(job.app, file), settings.trust)
+        reason = self._faults[key]
         for dependency in details.after:
             if dependency.ids[-1] >= job.id:
                 reason = reason or (f"it depends on job {dependency.ids[-1]}, and a job can "
@@ -183,11 +200,33 @@ class Intake:
                 reason = str(error)
         return reason or self.desk.room.never(job)
 
-    def foreign(self, app: str) -> str:
+    def _kept(self, job: Job) -> Tuple[Job, str]:
+        """The job with a copy of its script as it is now, or why there is none."""
+        path = self.desk.settings.applications.program(job.app, job.payload.file)
+        try:
+            text = read_regular(path, LONGEST_SCRIPT)
+        except OSError as error:
+            return job, f"{path} cannot be read: {error.strerror}"
+        first = text.partition(b"\n")[0]
+        if not first.startswith(b"#!"):
+            return job, (f"{path} is no script: its first line must say who reads it, as #!/bin/bash "
+                         "(a program needs no script=1)")
+        if first.endswith(b"\r"):
+            return job, f"{path} has DOS line ends, with which no script runs; remove them (dos2unix)"
+        try:
+            copy = self.desk.run_directory.keep_script(text)
+        except OSError as error:
+            return job, f"{path} cannot be kept: {error.filename}: {error.strerror}"
+        return job.but(payload=replace(job.payload, copy=copy)), ""
+
+    def foreign(self, app: str, file: str) -> str:
         """Why the program of a job that a journal tells of is not to be run; "" when it may be, or
         is not there at the moment."""
         settings = self.desk.settings
         known = settings.applications
+        if file:
+            return ("" if known.any else f"{file} is a path, and Applications.Any is not set") or (
+                distrust(file, settings.trust) if os.path.lexists(file) else "")
         return (leads_outside(known.path, app, known.programs)
                 or distrust(known.program(app), settings.trust)
                 if os.path.lexists(known.program(app)) else "")

@@ -70,7 +70,9 @@ class Launches:
                 self._no_room(start.job, f"{error.filename or desk.run_directory.directory}: "
                                          f"{error.strerror}")
                 continue
-            running.bindings_due = running.memory_due = now + BINDINGS_AFTER
+            running.memory_due = now + BINDINGS_AFTER
+            if not start.job.payload.script:
+                running.bindings_due = running.memory_due
             self.untold.append(start)
 
     def _no_room(self, job: Job, why: str) -> None:
@@ -91,10 +93,12 @@ class Launches:
         desk, job = self.desk, booking.job
         payload = job.payload.own(desk.state.entry(job.id).details.index)
         paths = desk.run_directory.files(job.app, job.id)
+        file = (desk.run_directory.scripts / payload.copy if payload.copy else
+                desk.settings.applications.program(job.app, payload.file))
         program, arguments, table = desk.visible.wrapped(
-            booking, desk.cluster.nodes, desk.settings.applications.program(job.app),
-            payload.arguments, payload.variables, Path(paths.rankfile).with_suffix(".gpus"))
-        launch = desk.launcher.command(
+            booking, desk.cluster.nodes, file, payload.arguments, payload.variables,
+            Path(paths.rankfile).with_suffix(".gpus"), payload.script)
+        launch = desk.launcher_of(job).command(
             job.id, program, list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes,
             paths.rankfile, arguments,
             {**desk.visible.variables(booking, desk.cluster.nodes), **payload.variables})

@@ -77,7 +77,8 @@ class Manager:
         self.watch = site.watch or NodeWatch(None, site.cluster, {}, "")
         self.end = AllocationEnd(settings.end.at, settings.end.margin, settings.grace,
                                  self.desk.start_time, site.end)
-        self.records = Records(run, site.cluster, site.launcher, settings.launcher.check_bindings,
+        self.records = Records(run, site.cluster, site.launcher, site.scripts,
+                               settings.launcher.check_bindings,
                                tell, lambda path: self.spawner.recorded(path))
         prepared: List[Start] = []
         self.ends = Ends(self.desk, self.records, self.watch)

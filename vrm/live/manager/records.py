@@ -56,13 +56,15 @@ class Outcome:
 class Records:
     """The ended jobs of a run: `rows` are in `jobs.csv`, `pending` are still to be written."""
 
-    def __init__(self, run: RunDirectory, cluster: Cluster, launcher: Launcher, check: str,
-                 tell: Tell, recorded: Callable[[str], None]) -> None:
-        """`check` is the configuration's Launcher.CheckBindings; `recorded` takes the status files
-        of jobs when they are not needed any more."""
+    def __init__(self, run: RunDirectory, cluster: Cluster, launcher: Launcher, scripts: Launcher,
+                 check: str, tell: Tell, recorded: Callable[[str], None]) -> None:
+        """`scripts` starts those jobs that are one, `check` is the configuration's
+        Launcher.CheckBindings; `recorded` takes the status files of jobs when they are not needed any
+        more."""
         self.run = run
         self.cluster = cluster
         self.launcher = launcher
+        self.scripts = scripts
         self.check = check
         self.tell = tell
         self.recorded = recorded
@@ -229,9 +231,10 @@ class Records:
             return "unchecked"
         paths = self.run.files(job.app, job.id)
         slots = list(booking.placement.slots(nodes))
-        result = self.launcher.check_bindings(paths.bindings, paths.errors, slots, nodes)
+        launcher = self.scripts if job.payload.script else self.launcher
+        result = launcher.check_bindings(paths.bindings, paths.errors, slots, nodes)
         if result.state == "unchecked":
-            result = self.launcher.check_bindings(paths.errors, paths.output, slots, nodes)
+            result = launcher.check_bindings(paths.errors, paths.output, slots, nodes)
         self._tell_mismatch(job.id, result)
         found = self._found.get(job.id, "unchecked")
         if "mismatch" in (result.state, found):

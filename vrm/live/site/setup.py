@@ -18,6 +18,7 @@ from vrm.live.batch.adoption import Adoption
 from vrm.live.batch.allocation import attach_command, batch_job, batch_system, end_of, find_allocation
 from vrm.live.batch.base import AllocationError, around
 from vrm.live.launch.base import Launcher, LaunchError, make_launcher
+from vrm.live.launch.script import Scripts
 from vrm.live.launch.visible import Visible
 from vrm.live.nodes import agent
 from vrm.live.nodes.agents import Agents, is_local
@@ -46,7 +47,7 @@ class Site:
     epoch seconds, None for never. `watch` watches the nodes, `relay` starts on them what the
     launcher does not, `warnings` tell what is used
     otherwise than it might seem. `room` says which jobs the nodes can take, `adoption` adds jobs
-    to the batch job, `visible` shows their GPUs to tasks.
+    to the batch job, `visible` shows their GPUs to tasks. `scripts` starts those jobs that are one.
     """
 
     cluster: Cluster
@@ -61,6 +62,7 @@ class Site:
     warnings: Tuple[str, ...] = ()
     adoption: Adoption = field(default_factory=lambda: Adoption(()))
     visible: Visible = field(default_factory=lambda: Visible({}))
+    scripts: Launcher = field(default_factory=lambda: Scripts({}, {}, {}))
 
 
 def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
@@ -154,7 +156,7 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
     except BaseException:
         agents.close()
         raise
-    ways = agents.ways(runner.__file__) if launcher.relayed and not wished.emulated else {}
+    ways = agents.ways(runner.__file__) if not wished.emulated else {}
     relay = Relay(ways, agents.env, settings.hosts.timeout) if ways else None
     watched = watch and not wished.emulated
     if not watched:
@@ -171,7 +173,8 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
     return Site(cluster, wished.emulated, scheduler, launcher, room,
                 batch_job(env, allocation.runs),
                 (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
-                relay, (*wished.warnings, *told), Adoption(attach, env), visible)
+                relay, (*wished.warnings, *told), Adoption(attach, env), visible,
+                Scripts.detect(settings.launcher, wished.emulated, wished.topologies, env))
 
 
 def leads_outside(directory: Path, app: str, programs: Mapping[str, Path] = MappingProxyType({})
@@ -190,22 +193,26 @@ def leads_outside(directory: Path, app: str, programs: Mapping[str, Path] = Mapp
 
 
 def application_fault(directory: Path, app: str,
-                      programs: Mapping[str, Path] = MappingProxyType({})) -> str:
+                      programs: Mapping[str, Path] = MappingProxyType({}), script: bool = False) -> str:
     """Why an application can't be run, or "" when it can.
 
     It must be an executable file inside `directory`, also after symbolic links, or one of
-    `programs`, which have files elsewhere.
+    `programs`, which have files elsewhere. A `script` need not be executable: a copy of it runs.
     """
-    path = programs.get(app, Path(directory) / app)
-    real = Path(os.path.realpath(path))
     outside = leads_outside(directory, app, programs)
     if outside:
         return outside
+    key = "Applications.Programs" if app in programs else "Applications.Path"
+    return file_fault(programs.get(app, Path(directory) / app), f"build it, or correct {key}", script)
+
+
+def file_fault(path: Path, mend: str, script: bool = False) -> str:
+    """Why a file can't be run, or "" when it can; `mend`: what helps where it is not there."""
+    real = Path(os.path.realpath(path))
     if not real.exists():
-        key = "Applications.Programs" if app in programs else "Applications.Path"
-        return f"{path} does not exist; build it, or correct {key}"
+        return f"{path} does not exist; {mend}"
     if not real.is_file():
         return f"{path} is not a file"
-    if not os.access(real, os.X_OK):
+    if not script and not os.access(real, os.X_OK):
         return f"{path} is not executable (chmod +x it)"
     return ""

@@ -1,0 +1,173 @@
+"""Jobs that are scripts: kept when they come, run once, on the cores of their first node."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict
+
+import pytest
+
+from conftest import Site, mpirun_environment, mpiruns, wait_until
+from vrm.live.launch.script import Scripts
+from vrm.model import Cluster, RankSlot
+
+
+def command(site: Site, *words: str, cwd: Any = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-m", "vrm.cli", "-c", str(site.config_file), *words],
+                          env=site.env, text=True, capture_output=True, timeout=60, cwd=cwd)
+
+
+def script(path: Path, text: str, mode: int = 0o644) -> Path:
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(mode)
+    return path
+
+
+def output(site: Site, job_id: int) -> str:
+    return next(site.log.glob(f"*.{job_id}.o")).read_text()
+
+
+@pytest.fixture
+def anywhere(site: Site) -> Site:
+    """A site of two emulated nodes, whose jobs may be any file."""
+    site.config(Nodes=2, Sockets=1, Cores=4, Emulate=True,
+                Applications={"Path": str(site.bin), "Queue": str(site.queue), "Any": True})
+    return site
+
+
+def test_a_script_runs_once_and_says_how_it_ended(anywhere: Site) -> None:
+    site = anywhere
+    script(site.bin / "relax.sh", 'echo "$0 got $* in $PWD"\n'
+           'echo "$VRM_JOB_ID $VRM_NTASKS $VRM_CPUS_PER_TASK $VRM_NNODES $VRM_NODELIST '
+           '$VRM_TASKS_PER_NODE ${VRM_ARRAY_INDEX-none} $COLOUR"\n')
+    script(site.root / "three.sh", "exit 3\n")
+    script(site.root / "own", "echo a program by its path\n", 0o755)
+    site.lines("relax.sh 6 60 script=1 env=COLOUR=red args='-n 3'",
+               "relax.sh 2 60 script=1 cores=2 array=4-5",
+               f"{site.root}/three.sh 1 60 script=1",
+               "relax.sh 1 60 script=1 after=3",
+               "./own 1 60")
+    done = site.run("--once")
+    assert done.returncode == 1, done.stdout
+    first = output(site, 0).splitlines()
+    assert first[0].endswith(f"got -n 3 in {site.queue.parent}") and len(first) == 2
+    assert first[1] == "0 6 1 2 n0,n1 4,2 none red"
+    assert [output(site, job_id).splitlines()[1] for job_id in (1, 2)] == [
+        "1 2 2 1 n0 2 4 ", "2 2 2 1 n1 2 5 "]
+    rows = site.rows()
+    assert rows[3].status == "failed" and rows[3].exit_code == 3
+    assert rows[4].status == "cancelled"  # it depends on a script that failed
+    assert "a program by its path" in output(site, 5)
+    assert rows[0].script and rows[3].file == str(site.root / "three.sh")
+    assert rows[5].app == "own" and not rows[5].script
+
+
+def test_what_runs_is_the_script_as_it_was(anywhere: Site) -> None:
+    site = anywhere
+    there = script(site.root / "later.sh", "echo first\n")
+    manager = site.start()
+    wait_until(lambda: "waiting for lines" in site.said(manager), "it waits")
+    held = command(site, "submit", "--script", "./later.sh", "1", "60", "--hold", cwd=site.root)
+    assert held.returncode == 0, held.stderr
+    script(there, "echo second\n")
+    assert command(site, "submit", str(there), "1", "60", "--script", "--hold").returncode == 0
+    there.unlink()
+    manager.send_signal(signal.SIGKILL)
+    manager.wait()
+    again = site.start()
+    wait_until(lambda: command(site, "release", "all").returncode == 0, "they are released")
+    wait_until(lambda: len(site.rows()) == 2, "both have ended")
+    assert [output(site, job_id) for job_id in (0, 1)] == ["first\n", "second\n"]
+    kept = site.log / "scripts"
+    assert all(path.stat().st_mode & 0o077 == 0 for path in [kept, *kept.iterdir()])
+    assert len(list(kept.iterdir())) == 2
+    assert command(site, "requeue", "0").returncode == 0
+    wait_until(lambda: output(site, 0) == "first\n" and len(site.rows()) == 2
+               and not site.running(), "it has run again")
+    again.send_signal(signal.SIGTERM)
+    site.finish(again)
+
+
+def test_a_script_that_is_ended_leaves_nothing(anywhere: Site) -> None:
+    site = anywhere
+    script(site.bin / "long.sh", "sleep 600 &\necho begun\nwait\n")
+    site.lines("long.sh 2 60 script=1", end=False)
+    manager = site.start()
+    wait_until(lambda: site.running() and "begun" in output(site, 0), "it runs")
+    state = json.loads(command(site, "queue", "--json").stdout)
+    assert state["jobs"][0]["script"] is True
+    assert command(site, "cancel", "0").returncode == 0
+    wait_until(lambda: 0 in site.rows(), "it has ended")
+    assert site.rows()[0].status == "cancelled"
+    manager.send_signal(signal.SIGTERM)
+    site.finish(manager)
+    site.nothing_left()
+
+
+def test_what_is_no_script_is_refused_with_the_reason(anywhere: Site) -> None:
+    site = anywhere
+    for name, text in {"plain.sh": "echo\n", "dos.sh": "#!/bin/sh\r\necho\r\n", "empty.sh": "",
+                       "long.sh": "#!" + "x" * (4 << 20)}.items():
+        (site.bin / name).write_text(text, newline="")
+    os.mkfifo(site.bin / "pipe.sh")
+    script(site.bin / "others.sh", "echo\n", 0o666)
+    wrong = {"plain.sh": "is no script: its first line must say who reads it",
+             "dos.sh": "has DOS line ends", "empty.sh": "is no script", "long.sh": "is longer than",
+             "pipe.sh": "is not a file", "none.sh": "does not exist", "others.sh": "may be written by everybody"}
+    site.lines(*(f"{name} 1 60 script=1" for name in wrong))
+    done = site.run("--once")
+    for job_id, said in enumerate(wrong.values()):
+        assert site.rows()[job_id].status == "refused"
+        assert said in site.rows()[job_id].reason, (said, site.rows()[job_id].reason)
+    assert done.returncode == 1 and not list((site.log / "scripts").iterdir())
+
+
+def test_a_path_needs_the_configurations_word(site: Site) -> None:
+    script(site.root / "own", "echo\n", 0o755)
+    site.config(Nodes=1, Cores=2, Sockets=1, Emulate=True)
+    site.lines("./own 1 60", f"own 1 60 0 file={site.root}/own")
+    site.run("--once")
+    for row in site.rows().values():
+        assert row.status == "refused" and "write Applications: {Any: true}" in row.reason
+
+
+def test_variables_of_a_batch_system_are_not_for_scripts() -> None:
+    nodes = Cluster.regular(2, 1, 2).nodes
+    base = {"SLURM_JOB_ID": "7", "PBS_NODEFILE": "/x", "HOME": "/home/user", "NSLOTS": "3"}
+    launcher = Scripts(base, {"SLURM_CPU_BIND": "none"}, {}, emulated=True)
+    slots = [RankSlot(rank, rank // 2, 0, (rank % 2,)) for rank in range(3)]
+    launch = launcher.command(3, "/x/run.sh", slots, nodes, "", ("a b",), {"PBS_O_MINE": "1"})
+    env: Dict[str, str] = dict(launch.env)
+    assert launch.argv == ("/x/run.sh", "a b") and env["OMP_NUM_THREADS"] == "2"
+    assert {name for name in env if name.startswith(("SLURM", "PBS", "NSLOTS"))} <= {
+        "SLURM_CPU_BIND", "PBS_O_MINE"}
+    assert (env["VRM_NTASKS"], env["VRM_TASKS_PER_NODE"]) == ("3", "2,1")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("mpirun", mpiruns())
+def test_an_mpirun_in_a_script_stays_on_the_cores_of_the_job(site: Site, mpirun: str) -> None:
+    """Two at the same time, each with a core of its own."""
+    mpirun = shutil.which("mpirun") or mpirun if mpirun == "auto" else mpirun
+    script(site.bin / "two.sh",
+           f"{mpirun} --oversubscribe -n 2 grep Cpus_allowed_list /proc/self/status "
+           ">ranks.$VRM_JOB_ID\ngrep Cpus_allowed_list /proc/self/status\n")
+    site.config(Nodes=1, Sockets=1, Cores=2, Allocation={"Policy": "pack"},
+                Launcher={"Kind": "direct", "Environment": mpirun_environment()})
+    site.lines("two.sh 1 60 script=1", "two.sh 1 60 script=1")
+    done = site.run("--once")
+    assert done.returncode == 0, done.stdout + "".join(
+        path.read_text() for path in site.log.glob("*.e"))
+    seen = []
+    for job_id in (0, 1):
+        own = output(site, job_id).split()[1:]
+        ranks = (site.queue.parent / f"ranks.{job_id}").read_text().split()[1::2]
+        assert ranks == own * 2, mpirun
+        seen += own
+    assert len(set(seen)) == 2
