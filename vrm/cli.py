@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Optional, Sequence
 
 from vrm import __version__
+from vrm.commands.advise import add_parsers as add_advise
 from vrm.commands.calibrate import add_parsers as add_calibrate
 from vrm.commands.check import add_parsers as add_check
 from vrm.commands.compare import add_parsers as add_compare
@@ -34,6 +35,7 @@ from vrm.commands.simulate import add_parsers as add_simulate
 from vrm.commands.status import add_parsers as add_status, info
 from vrm.commands.top import add_parsers as add_top
 from vrm.commands.validate import add_parsers as add_validate
+from vrm.commands.whatif import add_parsers as add_whatif
 
 OK, SOME_FAILED, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
 
@@ -82,8 +84,8 @@ def parser() -> Parser:
             "one was stopped. Ctrl-C ends it; the same command continues it.\n\n"
             "Exit status: 0 all jobs succeeded; 1 some did not, or a line of the queue was not "
             "understood; 2 could not run.")
-    for add in (add_init, add_check, add_job, add_reserve, add_status, add_explain, add_log, add_top,
-                add_script, add_simulate,
+    for add in (add_init, add_check, add_job, add_reserve, add_status, add_explain, add_log, add_top, add_advise,
+                add_whatif, add_script, add_simulate,
                 add_compare, add_npb, add_generate, add_calibrate, add_heatmap, add_experiment,
                 add_report, add_validate, add_completion, add_help):
         add(commands, shared)

@@ -32,6 +32,7 @@ DEFAULTS = {
         "BackfillOrder": "queue",
         "Calibrated": None,
         "History": [],
+        "Objective": "makespan",
     },
     "Starvation": {"Factor": 0.0},
     "Hosts": {"File": None, "Reach": "auto", "Timeout": 10.0},

@@ -14,6 +14,7 @@ GROUPS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
              "stop")),
     ("Look", ("queue", "status", "explain", "log", "top")),
     ("Measure", ("calibrate", "heatmap", "generate")),
+    ("Ahead", ("advise", "whatif")),
     ("Study", ("simulate", "compare", "experiment", "report", "validate")),
     ("Help", ("help", "completion")))
 

@@ -11,7 +11,7 @@ import time
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from vrm.commands.parsing import Parser, command
 from vrm.commands.shared import BOUND, count, factor
@@ -36,48 +36,16 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def _add_arguments(parser: Parser) -> None:
     """The arguments, with those of how a run schedules from the table of its keys."""
-    from vrm.model.rules import KEYS
-
     add = parser.add_argument
     add("workload", metavar="WORKLOAD",
         help="a trace in the Standard Workload Format, a dump of sacct, an accounting log of PBS, a CSV "
              "(each also .gz), a queue file, the jobs.csv of an earlier run, or "
              "lublin:PROCESSORS:JOBS[:SEED] for a synthetic one")
-    add("-c", "--config", metavar="FILE", default=argparse.SUPPRESS,
-        help="take algorithm, backfilling, policy, heatmap and geometry from a configuration")
-    add("-config", dest="config", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    policies = parser.add_argument_group("policy")
-    add = policies.add_argument
-    types: Dict[str, Any] = {"seconds": factor, "number": float, "count": count}
-    for name, key in KEYS.items():
-        if key.kind == "queues":  # a configuration has them
-            continue
-        option = f"--{name.replace('_', '-')}"
-        if key.kind == "flag":
-            add(option, action="store_const", const=True, help=key.help)
-        else:
-            add(option, metavar=key.metavar, type=types.get(key.kind, str), help=key.help)
-        if name == "estimates":
-            add("--calibrated", metavar="FILE",
-                help="for --estimates calibrated: run times, as `vrm calibrate` writes them")
-            add("--history", metavar="DIR", action="append",
-                help="an earlier run (its Log, or a jobs.csv), from which --estimates learns; may be "
-                     "repeated")
-        if name == "policy":
-            add("--heatmap", metavar="FILE",
-                help="for strip: ranks, or measured speed-ups (a table or a JSON pool)")
-            add("--heatmap-rows", choices=("own", "partner"), default="own",
-                help="of a table of speed-ups: whose speed the rows are (default: own)")
-    machine = parser.add_argument_group("machine")
-    for name, text in (("nodes", "nodes"), ("sockets", "sockets per node"),
-                       ("cores", "cores per socket")):
-        machine.add_argument(f"--{name}", metavar="N", type=count, help=text)
-    machine.add_argument("--machine", metavar="FILE",
-                         help="a machine file, for nodes that differ (YAML; or AccaSim's JSON)")
-    machine.add_argument("--reservation", metavar="KEYS", action="append", default=[],
-                         help="keep nodes for some jobs: nodes=2,from=1h,to=3h,name=demo,jobs=3-5 "
-                         "(nodes: a number, or names as n[0-3]+n7; jobs: ids as 3-5+9; may be repeated)")
-    machine.add_argument("--system", dest="machine", help=argparse.SUPPRESS)  # as of vrm 0.1.0
+    add_choices(parser)
+    parser.add_argument_group("reservations").add_argument(
+        "--reservation", metavar="KEYS", action="append", default=[],
+        help="keep nodes for some jobs: nodes=2,from=1h,to=3h,name=demo,jobs=3-5 "
+             "(nodes: a number, or names as n[0-3]+n7; jobs: ids as 3-5+9; may be repeated)")
     workload = parser.add_argument_group("workload")
     add = workload.add_argument
     add("--first", metavar="ID", type=int, help="take jobs from this number on")
@@ -116,6 +84,46 @@ def _add_arguments(parser: Parser) -> None:
         help="and in the last seconds")
 
 
+def add_choices(parser: Parser, sizes: Callable[[str], Any] = count) -> None:
+    """The configuration, the policy and the machine: what `choices` reads. `sizes` reads --nodes."""
+    from vrm.model.rules import KEYS
+
+    add = parser.add_argument
+    add("-c", "--config", metavar="FILE", default=argparse.SUPPRESS,
+        help="take algorithm, backfilling, policy, heatmap and geometry from a configuration")
+    add("-config", dest="config", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    policies = parser.add_argument_group("policy")
+    add = policies.add_argument
+    types: Dict[str, Any] = {"seconds": factor, "number": float, "count": count}
+    for name, key in KEYS.items():
+        if key.kind == "queues":  # a configuration has them
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if key.kind == "flag":
+            add(option, action="store_const", const=True, help=key.help)
+        else:
+            add(option, metavar=key.metavar, type=types.get(key.kind, str), help=key.help)
+        if name == "estimates":
+            add("--calibrated", metavar="FILE",
+                help="for --estimates calibrated: run times, as `vrm calibrate` writes them")
+            add("--history", metavar="DIR", action="append",
+                help="an earlier run (its Log, or a jobs.csv), from which --estimates learns; may be "
+                     "repeated")
+        if name == "policy":
+            add("--heatmap", metavar="FILE",
+                help="for strip: ranks, or measured speed-ups (a table or a JSON pool)")
+            add("--heatmap-rows", choices=("own", "partner"), default="own",
+                help="of a table of speed-ups: whose speed the rows are (default: own)")
+    machine = parser.add_argument_group("machine")
+    for name, text in (("nodes", "nodes"), ("sockets", "sockets per node"),
+                       ("cores", "cores per socket")):
+        machine.add_argument(f"--{name}", metavar="N" if sizes is count or name != "nodes" else "N,N",
+                             type=sizes if name == "nodes" else count, help=text)
+    machine.add_argument("--machine", metavar="FILE",
+                         help="a machine file, for nodes that differ (YAML; or AccaSim's JSON)")
+    machine.add_argument("--system", dest="machine", help=argparse.SUPPRESS)  # as of vrm 0.1.0
+
+
 def run(args: argparse.Namespace) -> int:
     """Carry out the command: 0 done, 2 could not run, 130 interrupted (what ended is written)."""
     from vrm.config.problems import ConfigError
@@ -126,13 +134,13 @@ def run(args: argparse.Namespace) -> int:
     begun = time.perf_counter()
     bar = _Bar() if sys.stderr.isatty() else None
     try:
-        choices = _choices(args)
+        chosen = _choices(args)
         status = _Status(args.status, args.workload, bar) if args.status else None
         rules = Rules(args.first, args.last, args.begin, args.end, args.load, args.clean,
                       jobs=args.jobs, units=args.units)
         try:
             outcome = simulate(
-                args.workload, **choices, rows_are=args.heatmap_rows, rules=rules,
+                args.workload, **chosen, rows_are=args.heatmap_rows, rules=rules,
                 keep_estimates=args.keep_estimates, threshold=args.threshold,
                 warm_up=args.warm_up, cool_down=args.cool_down, out=args.out, places=args.places,
                 evalys=args.evalys, efficiency=args.efficiency, progress=status or bar,
@@ -177,14 +185,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _choices(args: argparse.Namespace) -> Dict[str, Any]:
-    """Geometry and policies from the options, else the configuration, else the defaults."""
-    from vrm.model.rules import KEYS
-
+    """The same as `choices`, with what is wrong about files."""
     if args.out is None and (args.evalys or args.places or args.moments):
         raise ValueError("--evalys, --places and --moments are about files; say where (--out DIR)")
     if args.swf is not None and Path(args.swf).resolve() == Path(args.workload).resolve():
         raise ValueError(f"{args.swf} is the workload and would be overwritten; write to another "
                          "file")
+    return choices(args)
+
+
+def choices(args: argparse.Namespace) -> Dict[str, Any]:
+    """Geometry and policies from the options, else the configuration, else the defaults, as keyword
+    arguments of `simulate`. ValueError, and others that `simulate` raises, for what does not go together."""
+    from vrm.model.rules import KEYS
+
     if not 0 <= (args.min_throughput or 0) < math.inf:
         raise ValueError("--min-throughput is a number from 0 on")
     chosen: Dict[str, Any] = {}

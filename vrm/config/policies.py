@@ -9,6 +9,7 @@ from vrm.config.own import load_own
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Settings
 from vrm.model import Cluster, Heatmap
+from vrm.model.rules import Rules
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.backfilling import with_order
 from vrm.scheduling.estimators import make_correction, make_estimator
@@ -23,6 +24,12 @@ def read_heatmap(settings: Settings) -> Optional[Heatmap]:
     if path is None:
         return None
     return heatmap_files.read(path, least=settings.rules.min_throughput).heatmap
+
+
+def load_all(settings: Settings, rules: Rules) -> None:
+    """Load the files of the user's own policies that rules name. Raises PolicyError."""
+    for text in rules.own().values():
+        load_own(text, settings.base, settings.trust)
 
 
 def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:

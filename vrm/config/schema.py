@@ -171,6 +171,9 @@ Walltime = Annotated[
 ]
 Over = Annotated[
     Literal["warn", "kill", "off"], BeforeValidator(_over), _kind("warn, kill or off", "warn")]
+Objective = Annotated[
+    Literal["wait", "makespan", "slowdown", "longest", "fits"], BeforeValidator(_lower),
+    _kind("wait, makespan, slowdown, longest or fits", "makespan")]
 Interrupted = Annotated[
     Literal["requeue", "mark"], BeforeValidator(_lower), _kind("requeue or mark", "requeue")
 ]
@@ -276,6 +279,7 @@ if TYPE_CHECKING:  # who needs their values asks `Settings.rules`, which has typ
     class Scheduling(_Section):
         calibrated: Optional[Path] = None
         history: Tuple[Path, ...] = ()
+        objective: str = "makespan"
 
     class Allocation(_Section):
         pass
@@ -286,7 +290,8 @@ else:
     Scheduling = _section(
         "Scheduling", "Which job starts next.",
         calibrated=(Optional[FilePath], None),  # the table of Estimates: calibrated
-        history=(Directories, ()))  # earlier runs, which teach Estimates
+        history=(Directories, ()),  # earlier runs, which teach Estimates
+        objective=(Objective, "makespan"))  # what advice looks for
     Starvation = _section("Starvation", "The guard against starvation.")
     Allocation = _section("Allocation", "Where a job's ranks go.")
 
@@ -373,6 +378,11 @@ class Settings(BaseModel):
     def base(self) -> Path:
         """The directory of the configuration; without a file the current one."""
         return Path(self._source.directory or os.getcwd())
+
+    @property
+    def file(self) -> str:
+        """The configuration, as it was named; "" for the built-in defaults."""
+        return "" if self._source.file == Source.file else self._source.file
 
     @property
     def workplace(self) -> Path:

@@ -11,12 +11,13 @@ import math
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from vrm.config.policies import make_scheduler, table_of
+from vrm.config.policies import load_all, make_scheduler, table_of
 from vrm.config.schema import Settings
 from vrm.forecast.draws import History
 from vrm.forecast.frozen import Frozen
 from vrm.model import Cluster, Job, JobState
 from vrm.model.cluster import AnyPlacement
+from vrm.model.rules import Rules
 from vrm.results import state as states
 from vrm.results.forecast import Told
 from vrm.results.history import HistoryError, lessons
@@ -27,6 +28,7 @@ from vrm.run.journal_check import JournalError, Record
 from vrm.run.run import Run
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Scheduler, Start
+from vrm.scheduling.of_rules import scheduler_of
 from vrm.system.errors import RunError
 
 
@@ -76,6 +78,11 @@ class RunFiles:
         """How many records were applied."""
         return self._follower.number
 
+    @property
+    def rules(self) -> Rules:
+        """How the run schedules: as its configuration says, or as it was changed to."""
+        return self.past.in_force(self.settings.rules)
+
     # The journal.
 
     def read_new(self) -> bool:
@@ -115,6 +122,8 @@ class RunFiles:
                 self._remember(*lesson)
                 if self._expectations is not None:
                     self._expectations.learn(*lesson)
+        elif event == "rules":
+            self._cluster = None  # others decide from now on
         elif event == "run" and record.get("nodes") is not None:
             if self._nodes is not None and not codec.same_nodes(self._nodes, record["nodes"]):
                 past.state.promises.clear()  # they were made for other nodes
@@ -185,6 +194,10 @@ class RunFiles:
                                "its manager has only begun, or was vrm 0.1.0")
             self._cluster = Cluster(codec.nodes_of(self._nodes), self.settings.licences)
             self._scheduler = make_scheduler(self.settings, self._cluster)
+            rules, heatmap = self.rules, self._scheduler.policy.heatmap
+            if rules != self.settings.rules:
+                load_all(self.settings, rules)
+                self._scheduler = scheduler_of(rules, self._cluster, heatmap)
             self._clusters = {}
         cluster = self._cluster.copy()
         return cluster, self._scheduler.copy(cluster)

@@ -72,7 +72,7 @@ class Rules:
     algorithm: Any = _rule(
         "FCFS", "text", "Scheduling.Algorithm",
         "fcfs, sjf, ljf, saf, laf, fcsj, wfp1, wfp3, an expression such as '(q/t)**3*n', or "
-        "module:function (your module.py is found in this directory)", metavar="NAME|EXPR",
+        "module:function (your module.py is found in this directory); advised in live runs", metavar="NAME|EXPR",
         example="FCFS", always=True, own=True)
     backfill: Any = _rule(
         "none", "backfilling", "Scheduling.Backfilling",
@@ -156,6 +156,11 @@ class Rules:
             found[name] = value == yes if yes else value
         return cls(**found)
 
+    def changes(self) -> Dict[str, Any]:
+        """What a running manager is told to schedule by these: the keys of CHANGEABLE, as files have
+        them."""
+        return {KEYS[name].record or name: _plain(getattr(self, name)) for name in CHANGEABLE}
+
     def own(self) -> Dict[str, str]:
         """What can name a policy of the user's own, by its key in the configuration."""
         return {key.config: str(getattr(self, name)) for name, key in KEYS.items() if key.own}
@@ -175,6 +180,10 @@ KEYS: Mapping[str, Key] = {each.name: each.metadata["key"] for each in fields(Ru
 
 DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Rules)}
 """The default of each key, by the name of its field."""
+
+
+CHANGEABLE = ("algorithm", "backfill", "backfill_order", "policy", "node_order", "starvation")
+"""The keys that can be changed while a manager runs."""
 
 
 def section(name: str) -> Dict[str, Tuple[Key, Any]]:

@@ -292,6 +292,14 @@ class JobBook:
             entry.lacks = self._lacks(entry.job) if self._lacks is not None else ""
             self._place(entry)
 
+    def judge_again(self) -> None:
+        """Ask again of the jobs that lacked something whether they still do: who decides has changed."""
+        if self._lacks is None or self.frozen:
+            return
+        for entry in [entry for entry in self.parked.values() if entry.lacks]:
+            entry.lacks = self._lacks(entry.job)
+            self._place(entry)
+
     def copy(self, queue: JobQueue,
              look: Optional[Callable[[int], Optional[Tuple[Job, JobState]]]] = None) -> JobBook:
         """An independent copy over a copy of the queue."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
 from zlib import crc32
@@ -17,6 +18,7 @@ from zlib import crc32
 from vrm.model import Job, JobState
 from vrm.model.job import Details
 from vrm.model.reservation import Reservation
+from vrm.model.rules import Rules
 from vrm.run import journal_check as check
 from vrm.run.codec import jobs_of
 from vrm.run.journal_check import JournalError, Record
@@ -223,7 +225,8 @@ class Past:
     `format` is that of the manager which began the run: 1 is vrm 0.1.0. `runs` are the records of
     the managers that wrote it, `run_of` the one under which a job was started. `started` and
     `ended` are the records of the last start and of the end of jobs. `again` are those that wait
-    after a start. `waits` are the seconds that jobs had waited at each start.
+    after a start. `waits` are the seconds that jobs had waited at each start. `rules` is the last
+    record of a change of how the run schedules, if there was one.
     """
 
     def __init__(self, state: Optional[State] = None) -> None:
@@ -240,11 +243,19 @@ class Past:
         self.runs: List[Record] = []
         self.run_of: Dict[int, Record] = {}
         self.commands: List[str] = []
+        self.rules: Optional[Record] = None
 
     @property
     def jobs(self) -> Dict[int, Job]:
         """All jobs of the run."""
         return {job_id: entry.job for job_id, entry in self.state.book.entries.items()}
+
+    def in_force(self, configured: Rules) -> Rules:
+        """How the run schedules: as it was changed to, while the configuration says the same as it did
+        then; else as that says."""
+        if self.rules is None or self.rules["was"] != configured.record():
+            return configured
+        return replace(Rules.read(self.rules["rules"]), queues=configured.queues)
 
     @property
     def details(self) -> Dict[int, Details]:
@@ -342,6 +353,8 @@ def _apply(record: Record, past: Past) -> None:
                        record["jobs_bound"])
     elif event == "unreserve":
         state.unreserve(record["reservation"], record["time"], record["reason"])
+    elif event == "rules":
+        past.rules = record
     elif event == "finished":
         past.finished = True
     if record.get("command"):

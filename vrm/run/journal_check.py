@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Dict, Union
 
 from vrm.model import JobState, placement_forms, shapes
 from vrm.model.fields import TABLE, name_sound
+from vrm.model.rules import checks
 from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
                               positive, size, text, whole)
 
@@ -40,6 +41,10 @@ def _path(value: Any) -> bool:
 
 def _promise(value: Any) -> bool:
     return type(value) is list and len(value) == 2 and count(value[0]) and number(value[1])
+
+
+def _rules(value: Any) -> bool:
+    return mapping(value) and not shapes.fault(value, *checks())
 
 
 def _node(value: Any) -> bool:
@@ -95,6 +100,7 @@ _WANTED: Dict[str, Dict[str, Check]] = {
     "reserve": {"reservation": positive, "name": name_sound, "nodes_reserved": list_of(line),
                 "begin": number, "end": number, "jobs_bound": list_of(count), "time": number},
     "unreserve": {"reservation": positive, "reason": text, "time": number},
+    "rules": {"time": number, "rules": _rules, "was": _rules, "reason": text},
     "finished": {},
 }
 """The events of a journal, and the values that each must have."""

@@ -82,6 +82,10 @@ class Dispatcher:
         """The seconds that jobs had waited which an earlier manager of the run has started. Without
         a guard against starvation: nothing."""
 
+    def follow(self, before: Dispatcher) -> None:
+        """It decides from now on in the place of another one, whose jobs have started. Without a
+        guard against starvation: nothing."""
+
     def copy(self, view: Cluster) -> Dispatcher:
         """An independent copy, with all that it keeps, for a copy of the cluster."""
         twin = copy.copy(self)

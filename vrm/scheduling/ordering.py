@@ -1,8 +1,9 @@
 """Orderings: a utility function decides which waiting job comes first, highest first.
 
 With t the wall-time estimate, q the time waited and n the nodes a job needs: FCFS q, FCSJ q/t,
-WFP1 (q/t) n, WFP3 (q/t)^3 n (Tang et al., 2009), SJF -t, LJF t, SAF and LAF -t n and t n (the
-smallest and the largest area first). Ties: submit time, then id.
+WFP1 (q/t) n, WFP3 (q/t)^3 n (Tang et al., 2009), SJF -t, LJF t, SAF and LAF -t c and t c with the
+c cores of all ranks (the smallest and the largest area first). Ties: submit time, then id. ADVISED is
+FCFS until the process beside a live manager has found better rules (`vrm.forecast.adviser`).
 
 PRB (A. Netti, "Development of data-driven dispatching heuristics for heterogeneous HPC systems",
 University of Bologna, 2017) looks at queues: who has waited longest, measured by what jobs of its
@@ -32,6 +33,8 @@ right but for rounding."""
 
 ORDERINGS = Registry("ordering")
 NAMES = ("q", "t", "n", "procs", "s", "id")
+ADVISED = "advised"
+"""The algorithm that leaves the choice to advice."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +134,9 @@ _builtin("WFP3", lambda job, now, nodes: _cube((now - job.submit) / job.expected
          vector=_wfp3)
 _builtin("SJF", lambda job, now, nodes: -job.expected, static=True)
 _builtin("LJF", lambda job, now, nodes: job.expected, static=True)
-_builtin("SAF", lambda job, now, nodes: -job.expected * nodes, static=True)
-_builtin("LAF", lambda job, now, nodes: job.expected * nodes, static=True)
+_builtin("SAF", lambda job, now, nodes: -job.expected * job.request.cores, static=True)
+_builtin("LAF", lambda job, now, nodes: job.expected * job.request.cores, static=True)
+ORDERINGS.register(ADVISED)(_Fcfs(ADVISED, lambda job, now, nodes: -job.submit, static=True))
 
 
 def _own(text: str, own: Callable[..., Any]) -> Utility:

@@ -59,6 +59,11 @@ class GuardedEasy(Dispatcher):
             self._started += 1
             self._waited += wait
 
+    def follow(self, before: Dispatcher) -> None:
+        """What the other one, if it had a guard, has seen of waits."""
+        if isinstance(before, GuardedEasy):
+            self._started, self._waited = before._started, before._waited
+
     def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
                heads: int) -> Starts:
         """The heads that fit, and what may start beside the first that does not."""

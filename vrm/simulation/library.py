@@ -30,7 +30,7 @@ from vrm.scheduling.backfilling import make_backfilling
 from vrm.scheduling.custom import dispatcher_of, placement_of
 from vrm.scheduling.estimators import Estimator, Own as OwnEstimator
 from vrm.scheduling.node_orders import AUTO
-from vrm.scheduling.ordering import Ordering, Utility, make_ordering
+from vrm.scheduling.ordering import ADVISED, Ordering, Utility, make_ordering
 from vrm.scheduling.placement import make_policy
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler
@@ -132,17 +132,16 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     watch = getattr(progress, "watch", None)
     if watch is not None:
         watch(source)
-    cluster = (_cluster(source, nodes, sockets, cores, chosen.queues, licences) if machine is None else
-               _described(machine, nodes, chosen.queues, licences))
-    for queue, names in chosen.queues.strangers(cluster.nodes).items():
-        raise PolicyError(f"queue {queue}: no node is called {names[0]}; the nodes are "
-                          f"{cluster.nodes[0].name} to {cluster.nodes[-1].name}")
+    cluster = machine_of(source, nodes, sockets, cores, machine, chosen.queues, licences)
     cluster.watchers += watchers
     bookings = Bookings()
     if efficiency:
         cluster.watchers.append(bookings)
     algorithm, backfill, policy = chosen.algorithm, chosen.backfill, chosen.policy
     ordering = _ordering(algorithm)
+    if ordering.name == ADVISED:
+        raise PolicyError("the algorithm advised chooses in a live run, from what waits and what has ended "
+                          "there; `vrm advise WORKLOAD` says what it would choose, to be simulated")
     dispatcher = (make_backfilling(backfill, chosen.backfill_order, chosen.starvation)
                   if isinstance(backfill, (str, int)) else
                   dispatcher_of(_own_name(backfill), backfill, f"backfill={backfill!r}: give a "
@@ -163,8 +162,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         None if calibrated is None else seconds_of_runs(calibrated), lessons(history))
     if not 0 <= chosen.interval < math.inf:
         raise PolicyError(f"interval={chosen.interval!r}: give seconds from 0 on")
-    if hasattr(source, "rules"):
-        source.rules = _fitted(source.rules, cluster, source.processors is not None)
+    fit_to(source, cluster)
     if places is None:
         places = "full" if len(cluster.nodes) <= 1024 else "nodes"
     with ExitStack() as stack:
@@ -299,6 +297,18 @@ def write_summary(directory: Path, workload: Union[str, Path], outcome: Outcome)
     (directory / "summary.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
+def machine_of(source: Any, nodes: Union[int, Iterable[Node], None], sockets: int = 1, cores: int = 1,
+               machine: Union[str, Path, Machine, None] = None, queues: Queues = NO_QUEUES,
+               licences: Optional[Mapping[str, float]] = None) -> Cluster:
+    """The machine on which a workload runs, from the arguments of `simulate`, which raises the same."""
+    cluster = (_cluster(source, nodes, sockets, cores, queues, licences) if machine is None else
+               _described(machine, nodes, queues, licences))
+    for queue, names in queues.strangers(cluster.nodes).items():
+        raise PolicyError(f"queue {queue}: no node is called {names[0]}; the nodes are "
+                          f"{cluster.nodes[0].name} to {cluster.nodes[-1].name}")
+    return cluster
+
+
 def _cluster(source: Any, nodes: Union[int, Iterable[Node], None], sockets: int,
              cores: int, queues: Queues, licences: Optional[Mapping[str, float]]) -> Cluster:
     if nodes is None:
@@ -371,6 +381,12 @@ def _checked(submissions: Iterable[Submission]) -> Iterator[Submission]:
                                 "on, and run times from 0 s on")
         before = one.job.submit
         yield one
+
+
+def fit_to(source: Any, cluster: Cluster) -> None:
+    """Let a workload that is read from a file give what is of use on this machine."""
+    if hasattr(source, "rules"):
+        source.rules = _fitted(source.rules, cluster, source.processors is not None)
 
 
 def _fitted(rules: Selection, cluster: Cluster, limited: bool) -> Selection:

@@ -45,7 +45,8 @@ class Desk:
 
     `changed`: a scheduling step is due. `dirty`: the state file is not up to date. `phase` is
     running, stopping or ended; `closing`: the allocation is about to end. `blocked_until`: no job
-    is started before, for a full disk. `subject` is the run: its state, and who decides.
+    is started before, for a full disk. `subject` is the run: its state, and who decides. `rules` are
+    those in force, which `vrm.live.manager.changes` may have changed.
     """
 
     journal: Journal
@@ -56,6 +57,7 @@ class Desk:
         self.tell = tell
         self.cluster = site.cluster
         self.scheduler = site.scheduler
+        self.rules = settings.rules
         self.launcher = site.launcher
         self.visible = site.visible
         self._scripts = site.scripts

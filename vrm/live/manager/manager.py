@@ -24,7 +24,7 @@ from typing import Dict, List
 
 from vrm.config.schema import Settings
 from vrm.live.batch.walltime import AllocationEnd
-from vrm.live.manager import takeup
+from vrm.live.manager import changes, takeup
 from vrm.live.manager.continuing import Continuing
 from vrm.live.manager.desk import Desk, Tell
 from vrm.live.manager.ends import LINGER, Ends
@@ -127,9 +127,10 @@ class Manager:
             past = takeup.past_of(desk.run_directory, self.fresh, desk.tell, desk.new_state,
                                   self.failed or takeup.requeue_waits(desk.run_directory))
             desk.begin(past.state)
+            changes.go_on(desk, past)
             desk.open_journal()
             with (Spawner([lock], self.relay) as self.spawner, self.stopping.woken_by_signals(),
-                  planning_aside(desk.scheduler),
+                  planning_aside(desk.scheduler), changes.advised_aside(desk),
                   forecasting_aside(desk.settings, desk.run_directory, desk.now,
                                     lambda text: desk.tell("warning", text)) as self.forecaster):
                 self.launches.spawner = self.spawner
@@ -313,7 +314,7 @@ class Manager:
         desk.dirty = False
         try:
             write_json(desk.run_directory.state, snapshot(
-                desk.clock(), desk.settings, desk.scheduler, desk.state,
+                desk.clock(), desk.rules, desk.scheduler, desk.state,
                 [(each.booking if each.former else
                   desk.cluster.bookings.get(each.job.id, each.booking),
                   each.binding, each.former or desk.cluster)

@@ -11,6 +11,7 @@ import math
 import re
 from typing import Callable, Dict, Iterable, List, Set, Tuple
 
+from vrm.live.manager import changes
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.intake import Intake
@@ -125,6 +126,8 @@ class Orders:
                 return self._reserve(command)
             if what == "unreserve":
                 return self._unreserve(command)
+            if what == "rules":
+                return self._rules(command)
             if what in each:
                 return self._each(each[what], command)
         except (KeyError, TypeError, ValueError) as error:
@@ -183,6 +186,16 @@ class Orders:
         compete = (f"; job{'s' * (len(waiting) > 1)} {fold(sorted(waiting))} compete"
                    f"{'s' * (len(waiting) == 1)} with the others again" if waiting else "")
         return {"ok": True, "text": f"reservation {found.name} is cancelled{compete}"}
+
+    def _rules(self, command: control.Command) -> control.Command:
+        if not isinstance(command["reason"], str):
+            raise TypeError("the reason is no text")
+        try:
+            text = changes.change(self.desk, command["rules"], command["reason"],
+                                  command.get("instead"), command=self._name)
+        except changes.Refused as refused:
+            return {"ok": False, "text": f"the rules stay as they are: {show(str(refused), 500)}"}
+        return {"ok": True, "text": text}
 
     def _each(self, act: Callable[[Entry], str], command: control.Command) -> control.Command:
         """Do something to each job that a command names; of a range, to those that allow it."""

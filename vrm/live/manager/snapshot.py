@@ -8,12 +8,12 @@ import socket
 from operator import attrgetter
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from vrm.config.schema import Settings
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.amounts import people
 from vrm.model.fields import OF_DETAILS, OF_JOB, TABLE, getter
 from vrm.model.job import Details
 from vrm.model.ranges import fold
+from vrm.model.rules import Rules
 from vrm.results.places import PlacementText
 from vrm.results.state import FORMATS
 from vrm.run.book import JobBook
@@ -22,7 +22,7 @@ from vrm.run.state import State
 from vrm.scheduling import Scheduler
 
 
-def snapshot(now: float, settings: Settings, scheduler: Scheduler, state: State,
+def snapshot(now: float, rules: Rules, scheduler: Scheduler, state: State,
              running: Iterable[Tuple[Booking, str, Cluster]], *, emulated: bool, started: float,
              phase: str, end: float = math.inf) -> Dict[str, Any]:
     """Nodes, cores, running and waiting jobs, and how many ended how; see `vrm.report.tables`.
@@ -37,7 +37,7 @@ def snapshot(now: float, settings: Settings, scheduler: Scheduler, state: State,
         "format": FORMATS[-1], "time": now,
         "manager": {"host": socket.gethostname(), "pid": os.getpid(), "start": started,
                     "phase": phase},
-        "scheduling": settings.rules.record(),
+        "scheduling": rules.record(),
         "allocation": {"end": end if math.isfinite(end) else None},
         "emulated": emulated,
         "nodes": [{"name": node.name, "up": bool(cluster.up >> number & 1),

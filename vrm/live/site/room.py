@@ -43,6 +43,13 @@ class Room:
         except PolicyError:  # a user's own policy that is not for such nodes
             return
 
+    def under(self, scheduler: Scheduler, on: Callable[[Sequence[Node]], NodesOf]) -> None:
+        """Judge by another scheduler from now on, and other nodes by what `on` makes."""
+        self._scheduler, self._on, self._others = scheduler, on, []
+        others, self._known = self._known[1:], self._known[:1]
+        for nodes in others:
+            self.add(nodes)
+
     def lacks(self, job: Job) -> str:
         """Why a job cannot run on the nodes there are now, "" when it can."""
         return self._scheduler.lacks(job)

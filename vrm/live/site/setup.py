@@ -31,6 +31,7 @@ from vrm.live.site.room import NodesOf, Room
 from vrm.live.spawn import runner
 from vrm.live.spawn.remote import Relay
 from vrm.model import Cluster, Node
+from vrm.model.rules import Rules
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Scheduler, make_policy
 from vrm.scheduling.limits import in_queues
@@ -85,14 +86,18 @@ def run_directory(settings: Settings) -> RunDirectory:
 def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
               granted: Sequence[Node] = ()) -> Room:
     """What judges whether jobs can run on the cluster, or could on the `granted` nodes."""
+    return Room(scheduler, cluster.nodes, judges(settings, settings.rules, scheduler), granted)
+
+
+def judges(settings: Settings, rules: Rules, scheduler: Scheduler
+           ) -> Callable[[Sequence[Node]], NodesOf]:
+    """What makes, for other nodes than those of a scheduler, the judge of its jobs by these rules."""
     heatmap = scheduler.policy.heatmap
 
     def on(nodes: Sequence[Node]) -> NodesOf:
-        policy = make_policy(settings.rules.policy, Cluster(nodes, settings.licences), heatmap,
-                             settings.rules.node_order)
-        return in_queues(policy, settings.rules.queues).nodes
-
-    return Room(scheduler, cluster.nodes, on, granted)
+        policy = make_policy(rules.policy, Cluster(nodes, settings.licences), heatmap, rules.node_order)
+        return in_queues(policy, rules.queues).nodes
+    return on
 
 
 def distrusted(settings: Settings) -> List[Problem]:

@@ -1,0 +1,322 @@
+"""Advice: which rules are compared, what their replays give, who is the best and how sure that is, what
+it costs; the sizes of allocations; and the same answer on any number of processes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, List, Sequence
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from vrm.forecast import adviser
+from vrm.forecast.advice import (CLOSE, OBJECTIVES, Advice, Choice, Combination, Measure, advise, against,
+                                 choose, close, combinations, reason, rules_name, spread)
+from vrm.forecast.frozen import Frozen, of_jobs
+from vrm.forecast.planned import MOST_JOBS, plan
+from vrm.forecast.replay import limits, replay
+from vrm.forecast.sharing import shared_out
+from vrm.forecast.whatif import Size, recommend, what_if
+from vrm.model import Cluster, Job
+from vrm.model.heatmap import Heatmap
+from vrm.model.job import Details
+from vrm.model.rules import Rules
+from vrm.model.speedups import Speedups
+from vrm.scheduling.of_rules import scheduler_of
+from vrm.simulation.inputs import WorkloadError
+from vrm.workload.submission import Submission
+from vrm.workload.swf import Rules as Selection
+
+FCFS = Rules(backfill="easy")
+
+
+def frozen(sizes: Sequence[Sequence[float]], nodes: int = 4, rules: Rules = FCFS, **more: Any) -> Frozen:
+    """Jobs of (ranks, seconds) that wait from the beginning, on nodes of one core."""
+    cluster = Cluster.regular(nodes, 1, 1)
+    jobs = [Job(number, "a", int(ranks), seconds) for number, (ranks, seconds) in enumerate(sizes)]
+    return of_jobs(jobs, scheduler_of(rules, cluster), cluster, **more)
+
+
+# --------------------------------------------------------------------------------------- what is tried
+
+
+def names(rules: Sequence[Rules], placed: bool = False) -> List[str]:
+    return [rules_name(each, placed) for each in rules]
+
+
+def test_todays_rules_come_first_and_none_comes_twice() -> None:
+    found = names(combinations(Rules(algorithm="saf", backfill="easy")))
+    assert found[0] == "saf + EASY" and "SAF + EASY" not in found and len(found) == 12
+    assert len(set(found)) == 12 and "LJF + EASY" in found and "SAF + EASY (SAF backfilled first)" not in found
+    assert len(combinations(FCFS, most=5)) == 5 and names(combinations(FCFS, most=1)) == ["FCFS + EASY"]
+
+
+def test_what_is_named_is_compared_and_nothing_else() -> None:
+    found = combinations(Rules(policy="pack"), orders=["SJF", "SAF"],
+                         dispatchers=["none", "easy/saf", "conservative"],
+                         placements=["pack/best-fit", "compact"])
+    assert names(found, True)[:5] == ["FCFS, pack", "SJF, pack/best-fit", "SJF, compact",
+                                      "SJF + EASY (saf backfilled first), pack/best-fit",
+                                      "SJF + EASY (saf backfilled first), compact"]
+    assert len(found) == 12 and len(combinations(Rules(policy="pack"), orders=["SJF"], most=99)) == 2
+
+
+def test_other_placements_only_where_speeds_were_measured() -> None:
+    speeds = Speedups({"a": {"a": 1.2}})
+    assert {each.policy for each in combinations(FCFS)} == {"compact"}
+    assert {each.policy for each in combinations(FCFS, Heatmap({}))} == {"compact"}
+    assert {each.policy for each in combinations(FCFS, speeds.heatmap(), True)} == {"compact", "strip"}
+
+
+def test_a_guard_against_starvation_goes_with_easy_alone() -> None:
+    guarded = Rules(backfill="easy", starvation=25.0)
+    found = combinations(guarded, dispatchers=["none", "easy"], orders=["FCFS", "SJF"])
+    assert [each.starvation for each in found] == [25.0, 0.0, 0.0, 25.0]
+
+
+# ------------------------------------------------------------------------------------ what they give
+
+
+def plain(jobs: Sequence[Job], starts: Dict[int, float], ends: Dict[int, float]) -> List[float]:
+    """The definitions, in plain loops, where all jobs start and come at 0 s."""
+    waits = [starts[job.id] for job in jobs]
+    runs = [ends[job.id] - starts[job.id] for job in jobs]
+    return [sum(waits) / len(jobs), max(ends.values()), sum(
+        max(1.0, (wait + run) / max(run, 10.0)) for wait, run in zip(waits, runs)) / len(jobs), max(waits)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.floats(1, 500)), min_size=1, max_size=12))
+@settings(max_examples=60)
+def test_what_a_replay_gives_is_as_defined(sizes: List[Any]) -> None:
+    run = frozen(sizes)
+    found = replay(run, limits)
+    values = Measure(run).values(found, limits)
+    assert values[:4] == pytest.approx(plain(run.waiting(), {i: each.start for i, each in found.items()},
+                                             {i: each.end for i, each in found.items()}))
+    assert values[4] == 0.0  # no end: not asked
+
+
+def test_a_job_that_does_not_start_counts_from_the_end_of_the_allocation() -> None:
+    run = frozen([(4, 60.0), (4, 50.0)], end=100.0)
+    values = Measure(run).values(replay(run, limits), limits)
+    assert values == (pytest.approx(50.0), 150.0, pytest.approx((1 + 150 / 50) / 2), 100.0, 1.0)
+
+
+def test_held_jobs_do_not_count_nor_what_waits_for_them() -> None:
+    run = frozen([(4, 60.0)])
+    run = run.with_job(Job(1, "a", 1, 10.0), Details(held=True))
+    assert Measure(run).values(replay(run, limits), limits)[:2] == (0.0, 60.0)
+
+
+def test_the_area_counts_cores_not_nodes() -> None:
+    """Two nodes of 4 cores: a job of 5 ranks takes two nodes, and is smaller than one of 4 ranks."""
+    cluster = Cluster.regular(2, 1, 4)
+    jobs = [Job(0, "a", 8, 10.0), Job(1, "a", 4, 30.0), Job(2, "a", 5, 20.0)]
+    found = {}
+    for order in ("SAF", "LAF"):
+        run = of_jobs(jobs, scheduler_of(Rules(algorithm=order), cluster.copy()), cluster.copy())
+        starts = replay(run, limits)
+        found[order] = sorted(starts, key=lambda job_id: starts[job_id].start)
+    assert found == {"SAF": [0, 2, 1], "LAF": [1, 2, 0]}
+
+
+# ------------------------------------------------------------------------------------------- the best
+
+
+def judged(draws: Sequence[Sequence[float]], objective: str = "makespan") -> Choice:
+    """The choice between rules that are as good otherwise."""
+    number = len(draws[0])
+    found = [Combination(str(at), FCFS, {
+        **{name: spread([1.0]) for name in OBJECTIVES}, objective: spread([draw[at] for draw in draws])})
+        for at in range(number)]
+    return choose(objective, found, draws)
+
+
+def test_the_best_is_that_of_the_least_mean_and_the_confidence_is_the_share_of_draws() -> None:
+    found = judged([[100.0, 90.0, 120.0], [100.0, 90.0, 80.0], [100.0, 81.0, 80.0], [100.0, 120.0, 300.0]])
+    assert found.best == 1 and found.confidence == 0.5 and not found.clear and not found.change
+    assert found.regret == pytest.approx(400 / 381 - 1)
+    sure = judged([[100.0, 90.0], [110.0, 90.0]])
+    assert sure.clear and sure.change and sure.confidence == 1.0
+    assert judged([[3.0, 5.0], [4.0, 5.0]], "fits")[1:3] == (1, 1.0)
+
+
+def test_equal_rules_are_no_reason_to_change() -> None:
+    assert judged([[100.0, 99.8]]).best == 0
+    within = judged([[101.0, 100.0]])
+    assert within.best == 1 and within.clear and not within.change
+
+
+def test_of_equal_rules_that_with_the_shorter_wait_is_taken() -> None:
+    found = [Combination(str(at), FCFS, {"makespan": spread([makespan]), "wait": spread([wait])})
+             for at, (makespan, wait) in enumerate([(200.0, 1.0), (100.0, 50.0), (100.4, 5.0), (103.0, 1.0)])]
+    assert choose("makespan", found, [[each.gives["makespan"].mean for each in found]]).best == 2
+
+
+@given(st.lists(st.lists(st.floats(0, 1e6), min_size=3, max_size=3), min_size=1, max_size=20))
+@settings(max_examples=100)
+def test_confidence_is_a_share_and_regret_is_never_negative(draws: List[List[float]]) -> None:
+    for objective in ("makespan", "fits"):
+        found = judged(draws, objective)
+        assert 0 <= found.confidence <= 1 and found.regret >= 0
+        assert len(draws) > 1 or found.confidence == 1.0
+    assert close(0.0, [0.0, 1.0]) and close(1.0 + 0.99 * CLOSE, [1.0]) and not close(1.0, [0.0, 1.0])
+    assert against(1.0, 0.0) == math.inf and against(0.0, 0.0) == 0.0
+
+
+def test_percentiles_lie_between_neighbours() -> None:
+    assert spread([4.0, 1.0, 2.0, 3.0, 5.0]) == (3.0, pytest.approx(1.4), 3.0, pytest.approx(4.6))
+    assert spread([7.0]) == (7.0, 7.0, 7.0, 7.0)
+
+
+MIXED = [(4, 600.0), *[(1, 60.0 * (1 + each % 5)) for each in range(20)], (3, 2000.0), (2, 900.0)]
+
+
+def test_the_same_state_gives_the_same_advice_on_any_number_of_processes() -> None:
+    run = frozen(MIXED)
+    one, two, three = (advise(run, combinations(FCFS), members=7, processes=n).record() for n in (1, 2, 3))
+    assert one == two == three and one["members"] == 7
+    assert json.loads(json.dumps(one)) == one
+    assert advise(replace(run, position=1), combinations(FCFS), members=7).record() != one
+
+
+def test_advice_says_why() -> None:
+    found = advise(frozen(MIXED), combinations(FCFS), members=10)
+    choice = found.choice("wait")
+    assert choice.change and found.combinations[choice.best].rules.algorithm in ("SAF", "SJF")
+    assert "the rules until now are" in reason(found, choice) and choice.price["makespan"] > -1
+    with pytest.raises(KeyError):
+        found.choice("fits")
+    ends = advise(frozen(MIXED, end=1500.0), combinations(FCFS), members=10)
+    assert ends.choice("fits").objective == "fits"
+
+
+def test_rules_that_a_job_cannot_run_under_are_left_out() -> None:
+    cluster = Cluster.regular(2, 1, 2)
+    run = of_jobs([Job(0, "a", 4, 10.0)], scheduler_of(FCFS, cluster), cluster)
+    found = advise(run, combinations(FCFS, placements=["spare", "pack", "nobody"], orders=["FCFS"]),
+                   members=2)
+    assert [each.name for each in found.combinations] == ["FCFS + EASY, compact", "FCFS + EASY, pack"]
+    assert sorted(found.left_out) == ["FCFS + EASY, nobody", "FCFS + EASY, spare"]
+
+
+def test_what_a_process_raises_is_raised_here_and_no_process_is_left() -> None:
+    def work(part: Any) -> List[int]:
+        if part[0]:
+            raise ValueError("the second part")
+        return [1]
+
+    with pytest.raises(RuntimeError, match="ValueError: the second part"):
+        shared_out(work, 2)
+
+    def killed(part: Any) -> List[int]:
+        if part[0]:
+            os._exit(3)
+        return [1]
+
+    with pytest.raises(RuntimeError, match="was killed"):
+        shared_out(killed, 2)
+    assert shared_out(lambda part: [each for each in range(7) if each % part[1] == part[0]], 3) == [*range(7)]
+
+
+# ------------------------------------------------------------------------------------- before a run
+
+
+def queue(path: Path, *lines: str) -> str:
+    file = path / "my.queue"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return str(file)
+
+
+def test_a_workload_is_frozen_before_its_first_moment(tmp_path: Path) -> None:
+    found = plan(queue(tmp_path, "a 2 60 0", "b 1 10 0", "c 1 10 0 hold=1", "end"), nodes=2, backfill="easy")
+    starts = {job_id: each.start for job_id, each in replay(found.frozen, limits).items()}
+    assert starts == {0: 0.0, 1: 60.0} and len(Measure(found.frozen).jobs) == 2
+    with pytest.raises(WorkloadError, match="does not say how large"):
+        plan(queue(tmp_path, "a 2 60 0"))
+    with pytest.raises(WorkloadError, match="there is no job"):
+        plan("lublin:16:9", selection=Selection(first=100))
+    with pytest.raises(WorkloadError, match=f"more than {MOST_JOBS} jobs"):
+        plan(f"lublin:16:{MOST_JOBS + 1}")
+
+
+def size(nodes: int, asked: float, chance: float, never: int = 0, done: float = 1.0) -> Size:
+    return Size(nodes, nodes, spread([3600.0]), 3600.0, done, chance, asked, asked / 2, never)
+
+
+def test_the_smallest_size_that_will_do_is_recommended() -> None:
+    sizes = [size(2, 2.0, 0.0, never=1), size(4, 4.0, 0.6), size(8, 8.0, 0.95), size(16, 16.0, 1.0)]
+    assert recommend(sizes, 3600.0)[0] == 2
+    at, why = recommend(sizes[:2], 3600.0)
+    assert at is None and "with 4 nodes it is 60 %" in why and "ask for longer" in why
+    assert "need more than 2 nodes" in recommend(sizes[:1], None)[1]
+    assert recommend([size(4, 10.0, 1.0), size(8, 12.0, 1.0), size(16, 14.0, 1.0)], None)[0] == 1
+
+
+def test_a_larger_machine_is_never_later_and_uses_as_much() -> None:
+    found = what_if([frozen(MIXED, nodes=nodes) for nodes in (4, 8, 64)], 3000.0, members=5)
+    spans = [each.makespan.p50 for each in found.sizes]
+    assert spans == sorted(spans, reverse=True) and [each.nodes for each in found.sizes] == [4, 8, 64]
+    assert all(0 <= each.chance <= each.done <= 1 and each.used <= each.asked for each in found.sizes)
+    assert json.loads(json.dumps(found.record())) == found.record()
+    later = tuple(Submission(job, 0.0) for job in frozen(MIXED).waiting())
+    free = what_if([replace(frozen([], nodes=nodes), later=later) for nodes in (2, 4)], None, members=5)
+    assert free.sizes[0].never == 2 and free.recommended == 1 and free.sizes[1].walltime % 300 == 0
+
+
+# ------------------------------------------------------------------------------------------- advised
+
+
+def advice(best: int, confidence: float, regret: float) -> Advice:
+    rules = [FCFS, Rules(algorithm="SAF", backfill="easy")]
+    return Advice(0.0, 0, 50, "", 9, tuple(
+        Combination(each.algorithm, each, {"makespan": spread([1.0])}) for each in rules),
+        (Choice("makespan", best, confidence, regret, {}),), {})
+
+
+def test_advised_changes_for_good_reasons_and_not_too_often() -> None:
+    one = adviser.Adviser("makespan")
+    assert one.wish(advice(1, 0.7, 0.5), 0.0) is None      # not clear
+    assert one.wish(advice(1, 0.9, 0.04), 0.0) is None     # not worth while
+    assert one.wish(advice(0, 1.0, 0.0), 0.0) is None      # as it is
+    choice = one.wish(advice(1, 0.9, 0.2), 0.0)
+    assert choice is not None and one.wish(advice(1, 0.9, 0.2), adviser.REST - 1) is None
+    assert one.wish(advice(1, 0.9, 0.2), adviser.REST) is not None
+    asked = adviser.command(advice(1, 0.9, 0.2), choice, FCFS)
+    assert asked["rules"]["algorithm"] == "SAF" and asked["instead"] == FCFS.record() and asked["unasked"]
+    assert adviser.Adviser("fits").wish(advice(1, 0.9, 0.2), 0.0) is not None  # no end: the makespan
+
+
+# ------------------------------------------------------------------------------------ the commands
+
+
+def vrm(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-m", "vrm.cli", *words], cwd=folder, text=True,
+                          capture_output=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+
+
+def test_the_commands_answer_and_refuse(tmp_path: Path) -> None:
+    queue(tmp_path, *["a 4 600 0", "b 8 900 0", "c 2 3600 0", "d 8 60 0"] * 3, "end")
+    told = vrm(tmp_path, "advise", "my.queue", "--nodes", "4", "--cores", "4", "--walltime", "1h", "--all")
+    assert told.returncode == 0, told.stderr
+    assert "jobs done before the end" in told.stdout and "| 11  |" in told.stdout
+    sizes = vrm(tmp_path, "whatif", "my.queue", "--nodes", "2,4,16", "--cores", "4", "--json")
+    assert json.loads(sizes.stdout)["recommended"] in (2, 4, 16), sizes.stderr
+    for words, text in (
+            (["advise", "my.queue"], "--nodes N --sockets S --cores C"),
+            (["advise"], "there is no run in"), (["advise", "--nodes", "4"], "--nodes is for a QUEUE"),
+            (["advise", "my.queue", "--nodes", "4", "--apply"], "leave out the QUEUE"),
+            (["advise", "nothing", "--nodes", "4"], "no such file"),
+            (["advise", "my.queue", "--nodes", "4", "--cores", "4", "--algorithm", "none"],
+             "unknown ordering"),
+            (["whatif", "my.queue"], "which sizes"),
+            (["whatif", "my.queue", "--nodes", "4,x"], "no whole number")):
+        done = vrm(tmp_path, *words)
+        assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr, (
+            words, done.stderr)

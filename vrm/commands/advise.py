@@ -1,0 +1,271 @@
+"""`vrm advise`: which rules would serve the jobs better."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+from vrm.commands.parsing import Parser, command
+from vrm.commands.shared import CannotRun, count, seconds, settings_of, words
+
+if TYPE_CHECKING:
+    from vrm.forecast.advice import Advice, Choice
+    from vrm.forecast.frozen import Frozen
+    from vrm.model.heatmap import Heatmap
+    from vrm.model.rules import Rules
+
+REPLY_SECONDS = 10.0
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command to the program's."""
+    parser = command(
+        commands, "advise", advise, "say which rules would serve the jobs better", [],
+        "vrm advise\nvrm advise my.queue --nodes 8 --sockets 2 --cores 4 --history runs/before\n"
+        "vrm advise --apply makespan",
+        "Without a QUEUE: of the run of the configuration, as it is now. With one: before it is run, with "
+        "the options of `vrm simulate`. Each combination of an order, a backfilling and a placement is "
+        "replayed under the same draws of how long the jobs take, from jobs that have ended.",
+        usage="%(prog)s [QUEUE] [options]")
+    parser.later = partial(_add_arguments, parser)
+
+
+def _add_arguments(parser: Parser) -> None:
+    from vrm.commands.simulate import add_choices
+
+    parser.add_argument("queue", metavar="QUEUE", nargs="?",
+                        help="a queue file, or any other workload of `vrm simulate`")
+    compared = parser.add_argument_group("what is compared")
+    add = compared.add_argument
+    add("--orders", metavar="A,B", type=words, default=(),
+        help="these orders (default: FCFS, SAF, LJF, SJF, LAF, WFP3)")
+    add("--dispatchers", metavar="A,B", type=words, default=(),
+        help="these backfillings, such as none,conservative,easy/SAF (SAF: backfilled first)")
+    add("--placements", metavar="A,B", type=words, default=(),
+        help="these placements, such as compact,strip,pack/best-fit (default: today's; with measured "
+             "speed-ups compact and strip, too)")
+    add("--most", metavar="N", type=count, help="at most N combinations (default: 12)")
+    add("--members", metavar="N", type=count, help="draws (default: 50)")
+    add("--walltime", metavar="TIME", type=seconds,
+        help="with a QUEUE: the allocation ends after this time")
+    shown = parser.add_argument_group("results")
+    add = shown.add_argument
+    add("--all", action="store_true", help="also print what each combination gives")
+    add("--json", action="store_true", help="print one JSON object")
+    add("--apply", metavar="N|OBJECTIVE", nargs="?", const="",
+        help="change the rules of the running manager: to combination N, or to the best for makespan, "
+             "wait, slowdown, longest or fits (default: Scheduling.Objective)")
+    add_choices(parser)
+
+
+class Case:
+    """What advice is about: a run, its rules, the heatmap, and whether speed-ups were measured."""
+
+    def __init__(self, frozen: Frozen, rules: Rules, heatmap: Optional[Heatmap]) -> None:
+        self.frozen = frozen
+        self.rules = rules
+        self.heatmap = heatmap
+
+
+def advise(arguments: argparse.Namespace) -> int:
+    """Print advice, and apply it if that is asked; 0 done, 1 there is nothing to apply, 2 it cannot be."""
+    from vrm.forecast import advice
+    from vrm.forecast.sharing import cores
+    from vrm.scheduling.registry import PolicyError
+
+    case = planned(arguments) if arguments.queue is not None else running(arguments)
+    frozen = case.frozen
+    rules = advice.combinations(
+        case.rules, case.heatmap, frozen.speedups is not None, arguments.orders, arguments.dispatchers,
+        arguments.placements, arguments.most or advice.MOST)
+    members = arguments.members or advice.MEMBERS
+    jobs = len(frozen.later) + len(frozen.waiting())
+    if not jobs:
+        raise CannotRun("no job waits: there is nothing to advise")
+    processes = cores() if len(rules) * members * jobs >= advice.WORTH_SHARING else 1
+    try:
+        found = advice.advise(frozen, rules, case.heatmap, members, processes)
+    except PolicyError as error:
+        raise CannotRun(str(error)) from error
+    if arguments.json:
+        print(json.dumps(found.record()))
+    else:
+        print(text(found, arguments.all))
+    if arguments.apply is None:
+        return 0
+    if arguments.queue is not None:
+        raise CannotRun("--apply is about a running manager: leave out the QUEUE")
+    return apply(arguments, found)
+
+
+# --------------------------------------------------------------------------------- what it is about
+
+_OF_A_QUEUE = ("machine", "nodes", "sockets", "cores", "heatmap", "calibrated", "history", "walltime")
+"""Options that only a QUEUE has a use for, besides the keys of `Rules`."""
+
+
+def planned(arguments: argparse.Namespace) -> Case:
+    """A queue that has not begun."""
+    from vrm.forecast.planned import plan
+    found = made(arguments, plan)
+    return Case(found.frozen, found.rules, found.heatmap)
+
+
+def made(arguments: argparse.Namespace, make: Any) -> Any:
+    """Make something of the choices of the command line; CannotRun for what is wrong with them."""
+    from vrm.commands.simulate import choices
+    from vrm.scheduling.registry import PolicyError
+    from vrm.simulation.inputs import ERRORS
+
+    try:
+        return make(arguments.queue, rows_are=arguments.heatmap_rows,
+                    end=arguments.walltime or math.inf, **choices(arguments))
+    except OSError as error:
+        raise CannotRun(f"{error.filename}: {error.strerror}") from error
+    except (PolicyError, ValueError, *ERRORS) as error:
+        raise CannotRun(str(error)) from error
+
+
+def running(arguments: argparse.Namespace) -> Case:
+    """The run of the configuration, with or without a manager."""
+    from vrm.forecast.files import RunFiles
+    from vrm.model.rules import KEYS
+
+    for name in (*KEYS, *_OF_A_QUEUE):
+        if getattr(arguments, name, None):
+            raise CannotRun(f"--{name.replace('_', '-')} is for a QUEUE; the run of the configuration has "
+                            "its own. Name its queue file to try something else")
+    settings = settings_of(arguments)
+    files = RunFiles(settings)
+    files.read_new()
+    frozen = files.frozen(files.told())
+    return Case(frozen, as_it_is(files.rules), frozen.run.scheduler.policy.heatmap)
+
+
+def as_it_is(rules: Rules) -> Rules:
+    """The rules by which jobs are started: `advised` that has not chosen yet is FCFS."""
+    from dataclasses import replace
+
+    from vrm.scheduling.ordering import ADVISED
+    return replace(rules, algorithm="FCFS") if rules.algorithm.lower() == ADVISED else rules
+
+
+# ------------------------------------------------------------------------------------------- apply
+
+def apply(arguments: argparse.Namespace, found: Advice) -> int:
+    """Change the rules of the running manager; 0 done, 1 not."""
+    from vrm.commands.job import ask
+    from vrm.forecast.advice import OBJECTIVES, reason
+
+    wish = arguments.apply or settings_of(arguments).scheduling.objective
+    if wish.isdigit():
+        number = int(wish)
+        if number >= len(found.combinations):
+            raise CannotRun(f"--apply {number}: the combinations are 0 to {len(found.combinations) - 1}")
+        chosen, why = found.combinations[number], "asked for by its number"
+    elif wish not in OBJECTIVES:
+        raise CannotRun(f"--apply {wish}: give the number of a combination, or one of "
+                        f"{', '.join(OBJECTIVES)}")
+    elif wish not in {each.objective for each in found.choices}:
+        raise CannotRun(f"--apply {wish}: the allocation has no end that is known")
+    else:
+        choice = found.choice(wish)
+        chosen, why = found.combinations[choice.best], reason(found, choice)
+        if not choice.change:
+            print(f"not applied: {why}")
+            return 1
+    return ask(settings_of(arguments), {"do": "rules", "rules": chosen.rules.changes(), "reason": why})
+
+
+# -------------------------------------------------------------------------------------------- text
+
+def text(found: Advice, every: bool) -> str:
+    """Advice for people."""
+    from prettytable import PrettyTable
+
+    from vrm.forecast.advice import OBJECTIVES
+
+    table = PrettyTable(["for", "no.", "best rules", "P50 (P10 to P90)", "sure", "today's rules"],
+                        align="l")
+    for choice in found.choices:
+        best = found.combinations[choice.best]
+        table.add_row([OBJECTIVES[choice.objective].words, choice.best,
+                       best.name if choice.clear else f"no clear winner; {best.name}",
+                       spread_text(choice.objective, best.gives[choice.objective]),
+                       f"{100 * choice.confidence:.0f} %", _today(choice)])
+    lines = [_head(found), "", str(table)]
+    lines += [line for line in (_price(found, choice) for choice in found.choices) if line]
+    if every:
+        wide = PrettyTable(["no.", "rules", *(OBJECTIVES[each.objective].words
+                                              for each in found.choices)], align="l")
+        for number, each in enumerate(found.combinations):
+            wide.add_row([number, each.name, *(spread_text(choice.objective, each.gives[choice.objective])
+                                               for choice in found.choices)])
+        lines += ["", str(wide)]
+    lines += [f"left out: {name}: {why}" for name, why in found.left_out.items()]
+    return "\n".join(lines)
+
+
+def _head(found: Advice) -> str:
+    return (f"{found.jobs} jobs, now under {found.combinations[0].name}; {found.members} draws "
+            f"{found.drawn}. Sure: in so many of them the rules are the best, or within 2 % of it.")
+
+
+def spread_text(objective: str, spread: Any) -> str:
+    """P50 and range, with the unit."""
+    from vrm.forecast.advice import OBJECTIVES
+    from vrm.results.names import digits, unit_of
+
+    unit = OBJECTIVES[objective].unit
+    if unit == "s":
+        scale = unit_of([spread.p50])
+        return (f"{scale.text(spread.p50)} {scale.name} ({scale.text(spread.p10)} to "
+                f"{scale.text(spread.p90)})")
+    if unit:
+        return f"{spread.p50:.0f} ({spread.p10:.0f} to {spread.p90:.0f})"
+    return f"{digits(spread.p50)} ({digits(spread.p10)} to {digits(spread.p90)})"
+
+
+def _today(choice: Choice) -> str:
+    """How today's rules are against the best."""
+    if choice.best == 0:
+        return "are these"
+    if choice.regret <= 0.02:
+        return "as good"
+    return f"{share(choice.regret)} worse"
+
+
+def share(value: float) -> str:
+    """`40 %`; of more than double `4.7 times`."""
+    if value == float("inf"):
+        return "much"
+    return f"{100 * value:.0f} %" if abs(value) < 2 else f"{value + 1:.1f} times"
+
+
+def changes(price: Dict[str, float]) -> List[str]:
+    """What becomes of objectives: `makespan +9 %`."""
+    from vrm.forecast.advice import OBJECTIVES
+    said: List[Tuple[str, float]] = [(OBJECTIVES[name].words, value) for name, value in price.items()]
+    return [f"{words} {'more than 0' if value == float('inf') else f'{100 * value:+.0f} %'}"
+            if value < 2 else f"{words} {value + 1:.1f} times" for words, value in said]
+
+
+def _price(found: Advice, choice: Choice) -> str:
+    """What the best for an objective costs."""
+    from vrm.forecast.advice import OBJECTIVES
+    if not choice.change:
+        return ""
+    name = found.combinations[choice.best].name
+    gain = changes({choice.objective: against_today(found, choice)})[0]
+    return (f"  {OBJECTIVES[choice.objective].words}: {name} in the place of today's rules: {gain}; its "
+            f"price: {', '.join(changes(dict(choice.price)))}")
+
+
+def against_today(found: Advice, choice: Choice) -> float:
+    """What the best gives of its own objective, against today's rules."""
+    from vrm.forecast.advice import against
+    best, today = (found.combinations[at].gives[choice.objective].mean for at in (choice.best, 0))
+    return against(best, today)

@@ -1,0 +1,147 @@
+"""A running manager schedules by other rules from now on: `vrm advise --apply`, and the algorithm
+`advised`, whose choices are made in a process of its own.
+
+Jobs that run keep their places. What waiting jobs were promised stays promised: rules that do not keep
+promises are refused while there are any. A change is in the journal, so a restarted manager goes on
+with it, unless its configuration says other rules than it did then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Dict, Iterator, Mapping
+
+from vrm.config.policies import load_all
+from vrm.live.manager.desk import Desk
+from vrm.live.site.setup import judges
+from vrm.model.job import Infeasible, Job
+from vrm.model.rules import CHANGEABLE, KEYS, Rules
+from vrm.run.journal import Past
+from vrm.scheduling import PolicyError, Scheduler
+from vrm.scheduling.of_rules import scheduler_of
+from vrm.scheduling.ordering import ADVISED
+from vrm.scheduling.planning import Planning
+from vrm.workload.grammar import show
+
+class Refused(ValueError):
+    """Rules that a run cannot go on with; the text says why."""
+
+
+def change(desk: Desk, changed: Mapping[str, Any], reason: str, instead: Any = None,
+           **origin: Any) -> str:
+    """Schedule by other rules: `changed` has values as files have them, by their names there. With
+    `instead` only if those were the rules until now. A sentence that says what was done; Refused, and
+    nothing has changed, where it cannot be."""
+    before = desk.rules
+    if desk.phase != "running":
+        raise Refused("the manager is stopping")
+    if not isinstance(changed, Mapping) or not isinstance(instead, (Mapping, type(None))):
+        raise TypeError("rules are a mapping")
+    if instead is not None and instead != before.record():
+        raise Refused("they have been changed in the meantime")
+    rules = replace(Rules.read({**before.record(), **changed}), queues=before.queues)
+    for name, key in KEYS.items():
+        if name not in CHANGEABLE and getattr(rules, name) != getattr(before, name):
+            raise Refused(f"{key.record or name} cannot be changed while the manager runs")
+    if rules == before:
+        return f"{told(rules)}: these are the rules already"
+    schedule_by(desk, rules)
+    desk.journal.append("rules", time=desk.now, rules=rules.record(),
+                        was=desk.settings.rules.record(), reason=reason, **origin)
+    desk.changes()
+    text = f"from now on {told(rules)}, in the place of {told(before)}"
+    desk.tell("note", f"{text}: {show(reason, 300)}")
+    return text
+
+
+def told(rules: Rules) -> str:
+    """Rules in a few words."""
+    return ", ".join([rules.algorithm, f"backfilling {rules.backfill}"]
+                     + [f"{rules.backfill_order} first"] * (rules.backfill_order != "queue")
+                     + [rules.policy + (f" ({rules.node_order})" if rules.node_order != "auto" else "")])
+
+
+def schedule_by(desk: Desk, rules: Rules) -> None:
+    """Let others decide; Refused where they cannot."""
+    before, state = desk.scheduler, desk.state
+    try:
+        load_all(desk.settings, rules)
+        scheduler = scheduler_of(rules, desk.cluster, before.policy.heatmap)
+        if isinstance(scheduler.dispatcher, Planning):
+            raise Refused("the backfilling cp needs a process that a manager starts in the beginning; "
+                          "stop this one (`vrm stop`), and say it in the configuration")
+        if state.promises and not scheduler.dispatcher.kept:
+            raise Refused(
+                f"{len(state.promises)} waiting job(s) have starts that were promised, and with the "
+                f"backfilling {rules.backfill} nothing is promised; those that keep promises are "
+                "easy-kept, N-kept and conservative")
+        if not state.book.frozen:
+            for job in [*state.queue, *(entry.job for entry in state.book.parked.values()
+                                        if not entry.lacks)]:
+                _check(scheduler, job)
+        ordered = state.ordered(scheduler.new_queue())
+    except PolicyError as error:
+        raise Refused(str(error)) from error
+    desk.room.under(scheduler, judges(desk.settings, rules, scheduler))
+    ordered.log, state.log = state.log, None
+    desk.scheduler, desk.rules = scheduler, rules
+    desk.begin(ordered)
+    ordered.book.judge_again()
+    scheduler.dispatcher.follow(before.dispatcher)
+    scheduler.dispatcher.restore(ordered.promises)
+
+
+def _check(scheduler: Scheduler, job: Job) -> None:
+    try:
+        scheduler.check(job)
+    except Infeasible as never:
+        raise Refused(f"job {job.id} ({job.app}), which waits, could never run: {never}") from never
+
+
+def go_on(desk: Desk, past: Past) -> None:
+    """With the rules that an earlier manager of the run had changed, unless the configuration has
+    changed since."""
+    if past.rules is None:
+        return
+    rules = past.in_force(desk.settings.rules)
+    if past.rules["was"] != desk.settings.rules.record():
+        desk.tell("note", "the configuration says other rules than when those of the run were changed: "
+                          "it counts")
+        return
+    if rules == desk.rules:
+        return
+    try:
+        schedule_by(desk, rules)
+        past.state = desk.state
+    except Refused as error:
+        desk.tell("warning", f"the rules of the run had been changed, and this cannot go on: {error}; "
+                             "those of the configuration count")
+        return
+    desk.tell("note", f"{told(desk.rules)}, as changed before ({show(past.rules['reason'], 300)})")
+
+
+@contextmanager
+def advised_aside(desk: Desk) -> Iterator[None]:
+    """While it lasts, and if the algorithm is `advised`, a process looks for better rules: see
+    `vrm.forecast.adviser`. It ends with its manager, however that ends."""
+    if desk.settings.rules.algorithm.lower() != ADVISED:
+        yield
+        return
+    said: Dict[str, Any] = {"config": desk.settings.file, "objective":
+                            desk.settings.scheduling.objective, "directory": os.getcwd()}
+    process = subprocess.Popen([sys.executable, "-m", "vrm.forecast.adviser"], stdin=subprocess.PIPE,
+                               stdout=subprocess.DEVNULL, start_new_session=True, cwd="/")
+    assert process.stdin is not None
+    try:
+        process.stdin.write(f"{json.dumps(said)}\n".encode())
+        process.stdin.flush()
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
