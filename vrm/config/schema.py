@@ -380,11 +380,6 @@ class Settings(BaseModel):
         return Path(self._source.directory or os.getcwd())
 
     @property
-    def file(self) -> str:
-        """The configuration, as it was named; "" for the built-in defaults."""
-        return "" if self._source.file == Source.file else self._source.file
-
-    @property
     def workplace(self) -> Path:
         """The directory in which jobs run that have none of their own."""
         return self.applications.run_in or self.applications.queue.parent

@@ -10,8 +10,6 @@ draws, those in force worse by at least GAIN, and REST must have passed since th
 
 from __future__ import annotations
 
-import json
-import os
 import selectors
 import sys
 import time
@@ -19,8 +17,9 @@ from dataclasses import replace
 from typing import Any, Dict, Optional
 
 from vrm.config.problems import ConfigError
-from vrm.config.schema import Settings, load
+from vrm.config.schema import Settings, of_line
 from vrm.forecast.advice import Advice, Choice, advise, combinations, reason
+from vrm.forecast.beside import yield_to_others
 from vrm.forecast.files import RunFiles
 from vrm.model.rules import Rules
 from vrm.run import control
@@ -88,10 +87,10 @@ def look(files: RunFiles, adviser: Adviser, now: float) -> None:
         control.send(files.run_directory, command(found, choice, in_force))
 
 
-def follow(settings: Settings, objective: str) -> None:
+def follow(settings: Settings) -> None:
     """Look after each change of the run, until standard input ends. What is wrong with the files now
     may be right the next time: a manager writes them."""
-    files, adviser = RunFiles(settings), Adviser(objective)
+    files, adviser = RunFiles(settings), Adviser(settings.scheduling.objective)
     rest = PAUSE
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin, selectors.EVENT_READ)
@@ -106,11 +105,9 @@ def follow(settings: Settings, objective: str) -> None:
 
 
 def main() -> None:
-    """Read a line of JSON that says whom to follow, and do so."""
-    said = json.loads(sys.stdin.readline())
-    os.nice(19)
-    os.chdir(said["directory"])
-    follow(load(said["config"] or None), said["objective"])
+    """Follow the run whose settings come on standard input."""
+    yield_to_others()
+    follow(of_line(sys.stdin.readline()))
 
 
 if __name__ == "__main__":

@@ -8,15 +8,15 @@ with it, unless its configuration says other rules than it did then.
 
 from __future__ import annotations
 
-import json
-import os
+import contextlib
 import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Dict, Iterator, Mapping
+from typing import Any, Iterator, Mapping
 
 from vrm.config.policies import load_all
+from vrm.config.schema import to_line
 from vrm.live.manager.desk import Desk
 from vrm.live.site.setup import judges
 from vrm.model.job import Infeasible, Job
@@ -132,16 +132,16 @@ def advised_aside(desk: Desk) -> Iterator[None]:
     if desk.settings.rules.algorithm.lower() != ADVISED:
         yield
         return
-    said: Dict[str, Any] = {"config": desk.settings.file, "objective":
-                            desk.settings.scheduling.objective, "directory": os.getcwd()}
     process = subprocess.Popen([sys.executable, "-m", "vrm.forecast.adviser"], stdin=subprocess.PIPE,
                                stdout=subprocess.DEVNULL, start_new_session=True, cwd="/")
     assert process.stdin is not None
     try:
-        process.stdin.write(f"{json.dumps(said)}\n".encode())
-        process.stdin.flush()
+        with contextlib.suppress(OSError):  # it has ended: nobody advises
+            process.stdin.write(f"{to_line(desk.settings)}\n".encode())
+            process.stdin.flush()
         yield
     finally:
         process.kill()
         process.wait()
-        process.stdin.close()
+        with contextlib.suppress(OSError):
+            process.stdin.close()
