@@ -18,6 +18,8 @@ from hypothesis import given, settings, strategies as st
 from vrm.forecast import adviser
 from vrm.forecast.advice import (CLOSE, OBJECTIVES, Advice, Choice, Combination, Measure, advise, against,
                                  choose, close, combinations, reason, rules_name, spread)
+from vrm.forecast.assumed import draws, told
+from vrm.forecast.draws import History
 from vrm.forecast.frozen import Frozen, of_jobs
 from vrm.forecast.planned import MOST_JOBS, plan
 from vrm.forecast.replay import limits, replay
@@ -184,6 +186,19 @@ def test_the_same_state_gives_the_same_advice_on_any_number_of_processes() -> No
     assert one == two == three and one["members"] == 7
     assert json.loads(json.dumps(one)) == one
     assert advise(replace(run, position=1), combinations(FCFS), members=7).record() != one
+
+
+def test_few_ended_jobs_do_not_make_it_sure() -> None:
+    """Draws from one job would all be the same."""
+    past = History()
+    for number in range(1, 9):
+        past.add(Job(number, "a", 1, 100.0), 10.0)
+        run = frozen(MIXED, past=past)
+        values = {each(run.waiting()[0], 0.0) for each in draws(run, 20)}
+        assert (len(values) > 5) == (number < 8) and ("assumption" in told(run)) == (number < 8)
+    assert values == {60.0}
+    assert all(each(job, 300.0) > 300.0 for each in draws(frozen(MIXED), 20) for job in
+               [Job(1, "a", 1, 100.0), Job(2, "a", 1, 400.0)])
 
 
 def test_advice_says_why() -> None:

@@ -15,8 +15,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from vrm.forecast.assumed import draws as draws_of, told
 from vrm.forecast.frozen import Frozen
-from vrm.forecast.plain import members as draws_of, told
 from vrm.forecast.replay import Durations, Planned, replay
 from vrm.forecast.sharing import shared_out
 from vrm.model import Job

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.forecast.advice import MEMBERS, Spread, spread
+from vrm.forecast.assumed import draws as draws_of, told
 from vrm.forecast.frozen import Frozen
-from vrm.forecast.plain import members as draws_of, told
 from vrm.forecast.replay import Durations, replay
 from vrm.forecast.sharing import Part, shared_out
 from vrm.results.names import time_text
