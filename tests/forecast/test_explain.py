@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.forecast.explain import Explainer, Reason
+from vrm.forecast.forecast import forecast
 from vrm.forecast.frozen import Frozen, of_jobs
 from vrm.forecast.replay import limits, replay
 from vrm.model import Cluster, Dependency, Job, JobState
@@ -187,3 +188,11 @@ def starts_without(frozen: Frozen, gone: set) -> Dict[int, float]:
                                            (5400, "1h30m"), (3661, "1h1m"), (183600, "2d3h")])
 def test_times_are_said_as_they_are_read(seconds: float, text: str) -> None:
     assert said(seconds) == text and abs(seconds_of(text) - seconds) < 60
+
+
+def test_a_forecast_says_why_each_job_waits() -> None:
+    frozen = frozen_of([job(0, 2, 60), job(1, 2, 100), job(2, 4, 30), job(3, 4, 30)])
+    said_of = {each.id: each.reason for each in forecast(frozen, tries=5).jobs}
+    assert said_of[2].startswith("job 1 runs until") and said_of[3] == "behind job 2"
+    assert said_of[0] == said_of[1] == ""
+    assert not any(each.reason for each in forecast(frozen).jobs)

@@ -37,6 +37,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 def explain(arguments: argparse.Namespace) -> int:
     """Print why jobs wait; 0."""
+    from vrm.forecast.draws import likely, members
     from vrm.forecast.explain import Explainer
     from vrm.forecast.files import RunFiles
     from vrm.model.ranges import numbers
@@ -50,7 +51,7 @@ def explain(arguments: argparse.Namespace) -> int:
             ids += numbers(text)
         except ValueError:
             raise CannotRun(f"`{text}` is no id and no range as 3-7") from None
-    explainer = Explainer(frozen)
+    explainer = Explainer(frozen, likely(frozen), tuple(members(frozen, DRAWS)) if ids else ())
     if not ids:
         _all(explainer, arguments.json)
         return 0

@@ -71,7 +71,7 @@ class Beside:
         frozen = self.files.frozen(told, most=MOST)
         waiting = len(frozen.waiting())
         members = max(FEWEST, min(MEMBERS, MEMBERS * ENOUGH // max(1, waiting)))
-        found = forecast(frozen, members)
+        found = forecast(frozen, members, tries=members // 2)
         write_json(self.path, found.record(), private=True)
         self._log(found)
         return True

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from vrm.forecast.calibration import UNCALIBRATED, Calibration
 from vrm.forecast import draws
+from vrm.forecast.explain import Explainer
 from vrm.forecast.frozen import Frozen
 from vrm.forecast.replay import limits, replay
 from vrm.model import Job
@@ -144,11 +145,14 @@ def quantiles(values: Sequence[Sequence[float]]) -> Any:
         return numpy.where((part == 0) | (low == high), low, low + part * (high - low))
 
 
-def forecast(frozen: Frozen, members: int = 50, reasons: Optional[Mapping[int, str]] = None,
-             calibration: Optional[Calibration] = None) -> Forecast:
+def forecast(frozen: Frozen, members: int = 50, calibration: Optional[Calibration] = None,
+             tries: int = 0) -> Forecast:
     """What is to be expected of a run. The same state, with the same calibration, gives the same
-    forecast. Without `members` starts are those of the likely run, and ranges have no width."""
-    late, plan = replay(frozen, limits), replay(frozen, draws.likely(frozen))
+    forecast. Without `members` starts are those of the likely run, and ranges have no width. `tries`:
+    how many replays are made for the reasons why jobs wait; 0: none is given."""
+    late = replay(frozen, limits)
+    explainer = Explainer(frozen, draws.likely(frozen))
+    plan, reasons = explainer.plan, explainer.brief(tries) if tries else {}
     text = PlacementText(frozen.state.cluster.nodes)
     running = {booking.job.id for booking in frozen.state.cluster.running()}
     every = [booking.job for booking in frozen.state.cluster.running()] + list(frozen.waiting())
@@ -173,7 +177,7 @@ def forecast(frozen: Frozen, members: int = 50, reasons: Optional[Mapping[int, s
             job.id, job.app, job.procs, job.id in running, start[1], start[0], start[2], end[1], end[0],
             end[2], late[job.id].start if job.id in late else math.inf,
             text.nodes(found.placement) if found is not None else "", chance,
-            (reasons or {}).get(job.id, ""),
+            reasons.get(job.id, ""),
             plan[job.id].start if job.id in plan else math.inf, raw))
     known = calibration is not None and calibration.ready
     return Forecast(frozen.now, frozen.position, number, "" if known else UNCALIBRATED, frozen.end,
