@@ -122,6 +122,10 @@ def _text(found: Explanation, now: float) -> str:
     job = found.job
     when = ("it does not start in this allocation" if found.start == math.inf else
             f"it is likely to start at {clock(found.start, now)}")
+    if found.between and found.start < math.inf:
+        low, high = (clock(each, now) if each < math.inf else "never in this allocation"
+                     for each in found.between)
+        when += f" ({low} to {high})"
     lines = [f"#{job.id} {shown(job.app)} on {job.procs} rank{'s' * (job.procs > 1)} waits since "
              f"{clock(job.submit, now)}; {when}"]
     for number, reason in enumerate(found.reasons, 1):

@@ -8,6 +8,7 @@ are those of forecasts, so that what would happen is decided by the run's own di
 from __future__ import annotations
 
 import math
+from statistics import median_low as median
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.forecast.frozen import Frozen
@@ -58,16 +59,19 @@ class Reason(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Why a job waits; `start` is when it is likely to start, infinity for not in this allocation.
+    """Why a job waits; `start` is when it is likely to start (the median of the draws, where there are
+    any), infinity for not in this allocation, and `between` the 10th and the 90th percentile of its starts over the draws, where there are enough.
     The first reason is the weightiest."""
 
     job: Job
     start: float
     reasons: Tuple[Reason, ...]
+    between: Tuple[float, ...] = ()
 
     def record(self) -> Dict[str, Any]:
         """It as JSON values; None stands for infinity, and for what there is not."""
         return {"id": self.job.id, "app": self.job.app, "start": _finite(self.start),
+                "between": [_finite(each) for each in self.between],
                 "reasons": [{name: _finite(list(value) if isinstance(value, tuple) else value)
                              for name, value in reason._asdict().items()}
                             for reason in self.reasons]}
@@ -111,7 +115,9 @@ class Explainer:
         found = [] if reserved is None else [reserved]
         named = {each.jobs for each in found}
         found += [each for each in self._in_the_way(job, start) if each.jobs not in named]
-        return Explanation(job, start, tuple(found[:MOST_TOLD]))
+        if self._members:
+            start = median(self._start(plan, job.id) for plan in self._drawn_plans(()))
+        return Explanation(job, start, tuple(found[:MOST_TOLD]), self._range(job))
 
     def brief(self, tries: int = 20, most: int = 200) -> Dict[int, str]:
         """A few words for each job that waits, by id. No more than so many replays are made: what is
@@ -249,6 +255,14 @@ class Explainer:
             if tried is not None:
                 found.append(tried)
         found.sort(key=lambda reason: -reason.earlier)
+        if self._members:
+            drawn = [self._over_draws(reason, job) for reason in found[:MOST_TOLD + 2]]
+            found = sorted((each for each in drawn if (each.agree or 0) >= 0.5),
+                           key=lambda reason: -reason.earlier) or found[:1]
+        lacks = self._lacks(job)
+        holding = [at for at, reason in enumerate(found) if lacks and reason.text.startswith(lacks)]
+        for at in holding[1:]:  # what it needs is said once
+            found[at] = found[at]._replace(text=found[at].text[len(lacks) + 2:])
         if not found:
             ahead = [one.id for one in self.order[:self._place[job.id]]]
             held = [booking.job.id for booking in self.frozen.state.cluster.running()]
@@ -302,8 +316,7 @@ class Explainer:
         if not start - then > EARLIER:
             return None
         without = f"{_jobs(others)} {'was' if len(others) == 1 else 'were'} not there"
-        reason = Reason(*self._said(job, others), others, without, then, start - then)
-        return reason._replace(agree=self._agree(job, others))
+        return Reason(*self._said(job, others), others, without, then, start - then)
 
     def _tried(self, reason: Reason, job: Job, frozen: Frozen) -> Reason:
         """A reason with what happens in the other run."""
@@ -317,11 +330,14 @@ class Explainer:
         return reason._replace(start=then, earlier=start - then if then < math.inf else 0.0,
                                agree=agree)
 
-    def _agree(self, job: Job, others: Tuple[int, ...]) -> Optional[float]:
-        if not self._members:
-            return None
-        return _share(self._start(without, job.id) < self._start(base, job.id) - EARLIER
-                      for base, without in zip(self._drawn_plans(()), self._drawn_plans(others)))
+    def _over_draws(self, reason: Reason, job: Job) -> Reason:
+        """A reason as the draws have it: the median start, by how much earlier that is, and in how many
+        of them it is earlier."""
+        base, without = ([self._start(plan, job.id) for plan in self._drawn_plans(others)]
+                         for others in ((), reason.jobs))
+        then = median(without)
+        agree = _share(then < before - EARLIER for before, then in zip(base, without))
+        return reason._replace(start=then, earlier=max(median(base) - then, 0.0), agree=agree)
 
     def _drawn_plans(self, without: Tuple[int, ...]) -> List[Dict[int, Planned]]:
         """The replay of each draw without these jobs."""
@@ -351,12 +367,15 @@ class Explainer:
         why = self._ahead(job, state.entry(other).job)
         return "order", f"{named} {why}", f"behind job {other}"
 
+    def _range(self, job: Job) -> Tuple[float, ...]:
+        return _tenths([self._start(plan, job.id) for plan in self._drawn_plans(())])
+
     def _between(self, job_id: int) -> str:
         """The range of a running job's end over the draws, in brackets."""
-        ends = sorted(self._drawn_plans(())[at][job_id].end for at in range(len(self._members)))
-        if len(ends) < 10:
+        ends = _tenths([plan[job_id].end for plan in self._drawn_plans(())])
+        if not ends:
             return ""
-        low, high = (quantile(ends, share) for share in (0.1, 0.9))
+        low, high = ends
         return f" ({clock(low, self.frozen.now)} to {clock(high, self.frozen.now)})"
 
     def _lacks(self, job: Job) -> str:
@@ -384,6 +403,16 @@ class Explainer:
         if high == low:
             return f"is ahead: equal by {queue.ordering.name} ({high}), and it came before it"
         return f"is ahead by {queue.ordering.name} ({high} against {low})"
+
+
+def _tenths(values: Sequence[float]) -> Tuple[float, ...]:
+    """The 10th and the 90th percentile; () where there are too few. Infinity where one of the values
+    beside it is."""
+    if len(values) < 10:
+        return ()
+    finite = sorted(values)
+    return tuple(math.inf if finite[math.ceil(share * (len(finite) - 1))] == math.inf
+                 else quantile(finite, share) for share in (0.1, 0.9))
 
 
 def _jobs(ids: Sequence[int]) -> str:
