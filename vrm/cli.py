@@ -19,6 +19,7 @@ from vrm.commands.compare import add_parsers as add_compare
 from vrm.commands.completion import add_parsers as add_completion
 from vrm.commands.explain import add_parsers as add_explain
 from vrm.commands.experiment import add_parsers as add_experiment
+from vrm.commands.forecast import add_parsers as add_forecast
 from vrm.commands.generate import add_parsers as add_generate
 from vrm.commands.guide import add_parsers as add_help, overview, short
 from vrm.commands.heatmap import add_parsers as add_heatmap
@@ -84,8 +85,8 @@ def parser() -> Parser:
             "one was stopped. Ctrl-C ends it; the same command continues it.\n\n"
             "Exit status: 0 all jobs succeeded; 1 some did not, or a line of the queue was not "
             "understood; 2 could not run.")
-    for add in (add_init, add_check, add_job, add_reserve, add_status, add_explain, add_log, add_top, add_advise,
-                add_whatif, add_script, add_simulate,
+    for add in (add_init, add_check, add_job, add_reserve, add_status, add_forecast, add_explain,
+                add_log, add_top, add_advise, add_whatif, add_script, add_simulate,
                 add_compare, add_npb, add_generate, add_calibrate, add_heatmap, add_experiment,
                 add_report, add_validate, add_completion, add_help):
         add(commands, shared)

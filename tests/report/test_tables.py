@@ -365,13 +365,13 @@ def test_queue_json():
     assert jobs[0] == {**JOB, "devices": "", "id": 0, "app": "ft.B.x", "procs": 6, "state": "running",
                        "submit": NOW - 32, "estimate": 60, "exclusive": False, "start": NOW - 27,
                        "remaining": 33, "expected_start": None, "nodes": ["n0"],
-                       "priority": 0, "held": False, "after": "", "late": False, "lacks": "",
+                       "priority": 0, "held": False, "after": "", "late": False, "lacks": "", "forecast": None,
                        "name": "", "args": "", "dir": "", "index": None, "why": "",
                            "cores": 1, "retries": 0}
     assert jobs[2] == {**JOB, "devices": "", "id": 2, "app": "mg.B.x", "procs": 8, "state": "queued",
                        "submit": NOW - 10, "estimate": 10, "exclusive": False, "start": None,
                        "remaining": 10, "expected_start": NOW + 33, "nodes": [],
-                       "priority": 0, "held": False, "after": "", "late": False, "lacks": "",
+                       "priority": 0, "held": False, "after": "", "late": False, "lacks": "", "forecast": None,
                        "name": "", "args": "", "dir": "", "index": None, "why": "",
                            "cores": 1, "retries": 0}
 

@@ -12,7 +12,7 @@ GROUPS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
     ("Begin", ("init", "check", "doctor", "npb")),
     ("Run", ("run", "script", "submit", "cancel", "hold", "release", "requeue", "reserve",
              "stop")),
-    ("Look", ("queue", "status", "explain", "log", "top")),
+    ("Look", ("queue", "status", "forecast", "explain", "log", "top")),
     ("Measure", ("calibrate", "heatmap", "generate")),
     ("Ahead", ("advise", "whatif")),
     ("Study", ("simulate", "compare", "experiment", "report", "validate")),

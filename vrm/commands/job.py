@@ -27,7 +27,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     parser = command(
         commands, "submit", submit, "give a running manager a job", [shared],
         "vrm submit cg.A.x 4 90m\n"
-        "vrm submit solver 8 3600 --after 0 -- --input mesh.dat --steps 100",
+        "vrm submit solver 8 3600 --after 0 -- --input mesh.dat --steps 100\n"
+        "vrm submit cg.A.x 4 90m --test-only",
         "Prints the id of the job. What follows `--` goes to the program as it is typed.",
         usage="%(prog)s APP RANKS [TIME] [options] [-- ARGUMENTS]", rest="arguments")
     add = parser.add_argument
@@ -38,6 +39,9 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         help="how long it runs at most, by your estimate, in seconds or as 90m, 2h, 1:30:00 "
              "(default: 1h; a better one lets the job start sooner)")
     add("--exclusive", action="store_true", help="share no node with other jobs")
+    add("--test-only", action="store_true",
+        help="submit nothing; say when the job would start, with or without a running manager")
+    add("--json", action="store_true", help="with --test-only: as JSON")
     parser.later = lambda: _add_fields(add)
     for name, (text, example) in EACH.items():
         parser = command(commands, name, each, text, [shared], example)
@@ -92,6 +96,11 @@ def submit(arguments: argparse.Namespace) -> int:
         parse_line(line)
     except LineError as error:
         raise CannotRun(str(error)) from error
+    if arguments.test_only:
+        from vrm.commands.forecast import test_only
+        return test_only(arguments, line)
+    if arguments.json:
+        raise CannotRun("--json goes with --test-only")
     return ask(arguments, {"do": "submit", "line": line})
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from vrm.report import top
+from vrm.results import forecast
 from vrm.results.state import Snapshot, current, parsed
 from vrm.run import control
 from vrm.run.rundir import RunDirectory
@@ -57,6 +58,7 @@ class Reader(threading.Thread):
         self._commands: "queue.Queue[Optional[top.Command]]" = queue.Queue()
         self._sent: Dict[str, float] = {}
         self._versions: Dict[str, Any] = {}
+        self._forecasts: Tuple[float, Dict[int, forecast.Record]] = (0.0, {})
         self._asked = 0.0
         self._failure: Optional[BaseException] = None
 
@@ -121,9 +123,11 @@ class Reader(threading.Thread):
     def look(self) -> None:
         """Read what has changed."""
         try:
+            found = self._look_at_forecast()
             state = self._changed("state", self._run.state)
-            if state is not None:
-                snapshot = current(parsed(state))
+            if state is not None or found:
+                snapshot = (current(parsed(state)) if state is not None else self.seen.snapshot)
+                snapshot = self._with_forecast(snapshot)
                 top.render(snapshot, (), (80, 24), 0.0)  # what cannot be drawn is not taken
                 self.seen = replace(self.seen, snapshot=snapshot, alive=None, trouble="")
         except FileNotFoundError:
@@ -137,6 +141,30 @@ class Reader(threading.Thread):
         except OSError:
             self._versions.pop("jobs", None)  # there is none before the first job has ended
         self._ask()
+
+    def _look_at_forecast(self) -> bool:
+        """Read the forecast if it has changed; whether that is so."""
+        path = self._run.directory / forecast.NAME
+        try:
+            data = self._changed("forecast", path)
+            if data is None:
+                return False
+            made = forecast.parsed(data)
+            self._forecasts = made["time"], {job["id"]: job for job in made["jobs"]}
+        except (OSError, ValueError):
+            if not self._forecasts[1]:
+                return False
+            self._versions.pop("forecast", None)
+            self._forecasts = 0.0, {}
+        return self.seen.snapshot is not None
+
+    def _with_forecast(self, snapshot: Any) -> Any:
+        """The state with what is forecast of its jobs."""
+        made, jobs = self._forecasts
+        if abs(snapshot["time"] - made) > forecast.OLD or snapshot["manager"]["phase"] == "ended":
+            jobs = {}
+        return {**snapshot, "jobs": [{**job, "forecast": jobs.get(job["id"])}
+                                     for job in snapshot["jobs"]]}
 
     def _trouble(self, text: str) -> None:
         self._versions.pop("state", None)

@@ -57,7 +57,7 @@ def info(arguments: argparse.Namespace) -> int:
             snapshot = state.read(path)
             if snapshot["manager"]["phase"] == "ended":
                 ended.set()
-            return _text(snapshot, settings.directory / "jobs.csv", arguments)
+            return _text(snapshot, settings.directory, arguments)
         except FileNotFoundError:
             raise ValueError(f"no manager has written {path} yet; is this the config that it runs "
                              "with?") from None
@@ -78,27 +78,29 @@ def info(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _text(snapshot: Mapping[str, Any], jobs: Path, arguments: argparse.Namespace) -> str:
+def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Namespace) -> str:
     """What is shown of a snapshot, and of the jobs that have ended where that is wanted."""
     from vrm.report import tables
+    from vrm.results import forecast
     from vrm.report.ended import ended_json, ended_table
 
     everything = getattr(arguments, "all", False)
     over = snapshot["manager"]["phase"] == "ended"
-    rows = _rows(jobs) if everything or over else None
+    rows = _rows(directory / "jobs.csv") if everything or over else None
+    queue = arguments.info == "queue"
+    forecasts = forecast.by_job(snapshot, directory / forecast.NAME) if queue else {}
     if arguments.json:
-        form = tables.queue_json if arguments.info == "queue" else tables.state_json
-        data = form(snapshot)
-        if rows is not None and arguments.info == "queue":
+        data = tables.queue_json(snapshot, forecasts=forecasts) if queue else tables.state_json(snapshot)
+        if rows is not None and queue:
             data["ended_jobs"] = ended_json(rows)
         return json.dumps(data, indent=None if arguments.watch else 2)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    table = tables.queue_table if arguments.info == "queue" else tables.state_table
     parts = []
     if rows and over and not snapshot["jobs"]:  # nothing runs or waits: no empty table
         parts.append(tables.head_text(snapshot, time.time(), width))
     else:
-        parts.append(table(snapshot, time.time(), width=width))
+        parts.append(tables.queue_table(snapshot, time.time(), width, forecasts=forecasts) if queue
+                     else tables.state_table(snapshot, time.time(), width))
     if rows:
         parts.append(ended_table(rows, width, everything))
     return "\n".join(parts)

@@ -19,12 +19,16 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Mapping, Optional
 
 from vrm.config.schema import Settings, of_line
+from vrm.forecast import score
+from vrm.forecast.calibration import Calibration
 from vrm.forecast.files import RunFiles
 from vrm.forecast.forecast import Forecast, forecast
+from vrm.forecast.frozen import Frozen
 from vrm.results.forecast import NAME, Told
+from vrm.run.journal_check import Record
 from vrm.run.rundir import RunDirectory, write_json
 from vrm.system.errors import RunError
 
@@ -46,6 +50,29 @@ MEMBERS = 50
 ENOUGH, FEWEST = 400, 10
 
 
+def log_of(files: RunFiles) -> score.Log:
+    """The forecasts that were made of a run before. OSError when they cannot be read."""
+    return score.Log(files.run_directory.directory / score.NAME)
+
+
+def calibration_of(files: RunFiles, log: score.Log) -> Calibration:
+    """What is learnt from those that have come true by now."""
+    log.learn(lambda job_id: _time(files.past.started, job_id),
+              lambda job_id: _time(files.past.ended, job_id))
+    return log.calibration
+
+
+def _time(records: Mapping[int, Record], job_id: int) -> Optional[float]:
+    return records[job_id]["time"] if job_id in records else None
+
+
+def made(frozen: Frozen, calibration: Optional[Calibration] = None) -> Forecast:
+    """The forecast of a run, from fewer draws where many jobs wait, with a few words on each."""
+    waiting = len(frozen.waiting())
+    members = max(FEWEST, min(MEMBERS, MEMBERS * ENOUGH // max(1, waiting)))
+    return forecast(frozen, members, calibration=calibration, tries=members // 2)
+
+
 def path_of(run: RunDirectory) -> Path:
     """Where the forecast of a run is."""
     return run.directory / NAME
@@ -59,6 +86,7 @@ class Beside:
         self.path = path_of(self.files.run_directory)
         self._made = -math.inf
         self._of: Any = None
+        self._log: Optional[score.Log] = None
         self.trouble = ""
 
     def look(self, told: Told) -> bool:
@@ -68,16 +96,12 @@ class Beside:
             return False
         self._of = told._replace(time=0.0)
         self._made = told.time
-        frozen = self.files.frozen(told, most=MOST)
-        waiting = len(frozen.waiting())
-        members = max(FEWEST, min(MEMBERS, MEMBERS * ENOUGH // max(1, waiting)))
-        found = forecast(frozen, members, tries=members // 2)
+        if self._log is None:
+            self._log = log_of(self.files)
+        found = made(self.files.frozen(told, most=MOST), calibration_of(self.files, self._log))
         write_json(self.path, found.record(), private=True)
-        self._log(found)
+        self._log.note(found)
         return True
-
-    def _log(self, found: Forecast) -> None:
-        """Keep the first forecast of each job, for its score."""
 
     def serve(self, inbox: "queue.Queue[Told]") -> None:
         """Do so whenever the manager tells something, for ever."""

@@ -9,14 +9,17 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from vrm.config.policies import load_all, make_scheduler, table_of
 from vrm.config.schema import Settings
 from vrm.forecast.draws import History
 from vrm.forecast.frozen import Frozen
-from vrm.model import Cluster, Job, JobState
+from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.cluster import AnyPlacement
+from vrm.model.fields import made
+from vrm.model.job import Details
 from vrm.model.rules import Rules
 from vrm.results import state as states
 from vrm.results.forecast import Told
@@ -30,7 +33,11 @@ from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Scheduler, Start
 from vrm.scheduling.of_rules import scheduler_of
 from vrm.system.errors import RunError
+from vrm.workload.grammar import parse_line
 
+
+MOST_TESTED = 100
+"""Jobs of an array that can be forecast before they are submitted."""
 
 _KEYS = ("time", "manager", "allocation", "nodes")
 
@@ -185,6 +192,29 @@ class RunFiles:
             end = told.end - settings.end.margin
         return Frozen(run, now, end, kill=settings.walltime == "kill", past=self.history,
                       position=self.position)
+
+    def submitted(self, line: str, now: float) -> Tuple[List[Job], List[Details]]:
+        """The jobs of a line of a queue as they would be entered now, with what else they are submitted
+        with. LineError (a ValueError) for a line that is wrong; ValueError for a dependency on a job
+        that there is not, or that ended otherwise than wanted, and for large arrays."""
+        wanted = parse_line(line)
+        state, ended = self.past.state, self.past.ended
+        indices = wanted.fields.get("array", ())
+        if len(indices) > MOST_TESTED:
+            raise ValueError(f"an array of more than {MOST_TESTED} jobs is not forecast before it is "
+                             "submitted; ask for a part of it")
+        after = []
+        for each in state.resolved(wanted.fields.get("after", ())):
+            failed = [i for i in each.ids if i in ended and ended[i]["state"] != "completed"]
+            if failed and not each.any:
+                raise ValueError(f"job {failed[0]}, on which it depends, ended as "
+                                 f"{ended[failed[0]]['state']}")
+            after += [Dependency(range(i, i + 1), each.any) for i in each.ids if i not in ended]
+        values = {"retries": self.settings.retries, **wanted.values, "after": tuple(after)}
+        first, details = made(values, state.next_id, now)
+        count = len(indices) or 1
+        return ([first.but(id=first.id + at) for at in range(count)],
+                [replace(details, index=indices[at]) if indices else details for at in range(count)])
 
     def _made(self) -> Tuple[Cluster, Scheduler]:
         """An empty cluster of the run's nodes, and its scheduler."""

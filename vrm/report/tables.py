@@ -24,6 +24,8 @@ from prettytable import PrettyTable
 
 from vrm.model.node import Socket
 from vrm.report import holdings
+from vrm.report.moments import FORECAST, NONE, brief
+from vrm.results.forecast import Record
 from vrm.results.places import fold_nodes
 from vrm.results.state import JOB, REQUIRED, Snapshot, current, label
 from vrm.system.text import printable
@@ -174,16 +176,17 @@ def head_text(snapshot: Snapshot, now: float, width: Optional[int] = None) -> st
 
 
 def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional[int] = None,
-                limit: Optional[int] = None) -> str:
+                limit: Optional[int] = None, forecasts: Mapping[int, Record] = NONE) -> str:
     """The jobs: running ones by their start, then waiting ones in the order of the queue.
 
     Remaining is the estimate less the time it has run; of a waiting job it is the estimate, and
     `+` marks a job past its estimate. Expected is the same by what is expected of it (Estimates), where
     that is something else. Status is as `status` says, Name a job's name and its index
-    in an array, Args its arguments; Why says why it waits. Name, Args, Expected and Why are there if
-    a job has any. `now` is in epoch seconds (default: the clock), `width` in columns of the terminal
-    (default: as wide as it gets); no more than `limit` waiting jobs are shown. ValueError when
-    the snapshot has another format.
+    in an array, Args its arguments; Why says why it waits. Forecast says when it is likely to start, and
+    the range of that, or when it is likely to end (`forecasts`, by id). Name, Args, Expected, Forecast
+    and Why are there if a job has any. `now` is in epoch seconds (default: the clock), `width` in
+    columns of the terminal (default: as wide as it gets); no more than `limit` waiting jobs are shown.
+    ValueError when the snapshot has another format.
     """
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now)
@@ -192,11 +195,13 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
         [str(job["id"]), shown(job["app"]), shown(label(job)), shown(job["args"]),
          str(job["procs"]), status(job),
          clock(job["start"]) if job["state"] == "running" else "-",
-         duration(remaining(job, now)), expected_text(job, now), "" if job["why"] == status(job) else shown(job["why"])]
+         duration(remaining(job, now)), expected_text(job, now),
+         brief(forecasts.get(job["id"]), now),
+         "" if job["why"] == status(job) else shown(job["why"])]
         for job in [*sorted(head.running, key=lambda job: (job["start"], job["id"])), *waiting]]
     names = ["Id", "App", "Name", "Args", "Procs", "Status", "Started", "Remaining",
-             "Expected", "Why"]
-    drop_empty(names, rows, ("Why", "Expected", "Args", "Name"))
+             "Expected", "Forecast", "Why"]
+    drop_empty(names, rows, ("Why", "Forecast", "Expected", "Args", "Name"))
     if width is not None:
         narrow(names, rows, width)
     after = []
@@ -221,20 +226,21 @@ def drop_empty(names: List[str], rows: List[List[str]], columns: Sequence[str]) 
 
 _SHRINK = (("Args", 4), ("Why", 12), ("Name", 6), ("App", 8), ("Why", 4))
 """Columns that are cut where the table is too wide, in this order, and the least that is left."""
-_SPARED = ("Args", "Expected", "Why", "Started", "Name", "Procs")
+_SPARED = ("Args", "Expected", "Why", "Started", "Name", "Forecast", "Procs")
 """Columns that are left out, in this order, where the table is still too wide."""
 
 
-def narrow(names: List[str], rows: List[List[str]], width: int) -> None:
+def narrow(names: List[str], rows: List[List[str]], width: int,
+           shrink: Sequence[Tuple[str, int]] = _SHRINK, spared: Sequence[str] = _SPARED) -> None:
     """Cut the long texts of a table until it fits; if that is not enough, leave columns out."""
-    for name, least in _SHRINK:
+    for name, least in shrink:
         over = width_of(names, rows) - width
         if over > 0 and name in names:
             column = names.index(name)
             longest = max([len(row[column]) for row in rows], default=0)
             for row in rows:
                 row[column] = cut(row[column], max(least, longest - over))
-    for name in _SPARED:
+    for name in spared:
         if name in names and width_of(names, rows) > width:
             column = names.index(name)
             for cells in (names, *rows):
@@ -379,7 +385,8 @@ def table_text(names: Sequence[str], rows: List[List[str]]) -> str:
 # ------------------------------------------------------------------------------------- as JSON
 
 
-def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any]:
+def queue_json(snapshot: Snapshot, now: Optional[float] = None,
+               forecasts: Mapping[int, Record] = NONE) -> Dict[str, Any]:
     """The jobs as data for `json.dumps`; the keys are kept from version to version.
 
     Common to both forms: `format` (2; in 1 `after` was a list), `time` of the snapshot and its
@@ -394,7 +401,9 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
     (why it waits, for people), `expected` (how long it was expected to run when it came; null: as
     long as its estimate), and why it waits although there may be room: `held`, `after` (the
     ids of the jobs it waits for, as `3,5-7`), `late` (it would not end before the allocation does),
-    `lacks` (why the nodes there are now cannot take it, or an empty text).
+    `lacks` (why the nodes there are now cannot take it, or an empty text). `forecast` is null, or has
+    `start`, `p10`, `p90`, `end`, `latest` (null: not in this allocation), `chance`, `nodes` and `reason`
+    (see `vrm forecast --json`).
     Moments are epoch seconds, durations seconds.
     """
     now = time.time() if now is None else now
@@ -408,6 +417,8 @@ def queue_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
         "nodes": list(job.get("nodes", ())),
         "devices": job.get("devices", ""),
         **{key: job[key] for key in JOB},
+        "forecast": None if job["id"] not in forecasts else
+        {key: forecasts[job["id"]][key] for key in FORECAST},
     } for job in [*running, *head.queued]]}
 
 

@@ -18,6 +18,8 @@ from itertools import groupby
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from vrm.report import holdings
+from vrm.report.gantt import gantt
+from vrm.report.moments import brief
 from vrm.report.tables import (STALE_AFTER, ago, clock, duration, follows, geometry, remaining,
                                reservation_line, shown)
 from vrm.results.jobs import seconds_of
@@ -70,6 +72,7 @@ class View:
     wanted: str = ""                # the filter
     order: str = ORDERS[0]
     nodes: str = "some"             # some, all or none of them
+    gantt: bool = False             # jobs as bars over time in the place of nodes and lists
     mode: str = "list"
 
 
@@ -228,6 +231,8 @@ def press(view: View, key: str, jobs: Sequence[Job], page: int = 10
     if key == "n":
         following = {"some": "all", "all": "none", "none": "some"}
         return replace(view, nodes=following[view.nodes]), None
+    if key == "g":
+        return replace(view, gantt=not view.gantt), None
     if key == "escape":
         return replace(view, wanted="", selected=None), None
     return replace(view, mode={"?": "help", "/": "filter"}.get(key, "list")), None
@@ -254,6 +259,7 @@ _HELP = (
           "all"),
     ("s", "sort: as they run and wait, by id, by program, by time left"),
     ("n", "nodes: some, all, none"),
+    ("g", "jobs over time, as they are forecast, and back"),
     ("q", "quit; the manager continues"),
 )
 
@@ -371,6 +377,10 @@ def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: f
     ends = [end for end in ends if not wanted or wanted in f"{end.id} {end.app}".lower()]
     place = chosen([*running, *waiting], view)
     selected = None if place is None else [*running, *waiting][place]["id"]
+    if view.gantt:
+        end = (snapshot.get("allocation") or {}).get("end")
+        return gantt([*running, *waiting], now, math.inf if end is None else end, (width, room), glyphs,
+                     _colour, first=max(0, (place or 0) - max(1, room - 3) + 1))
     headings = 2 if room < _LOW // 2 else 3
     some = max(2, (room - headings) // 3)
     if room - headings - some - 1 < _FEWEST:  # jobs come before nodes
@@ -454,7 +464,7 @@ def _foot(snapshot: Optional[Snapshot], view: View, status: Span, width: int) ->
         return [(shown(status[0]), status[1])]
     keys = ["q quit", "? help", "c cancel", "h hold", "r release", "arrows select",
             f"/ filter{': ' + shown(view.wanted) if view.wanted else ''}", f"s sort: {view.order}",
-            f"n nodes: {view.nodes}"]
+            f"n nodes: {view.nodes}", "g lists" if view.gantt else "g time"]
     text = keys[0]
     for key in keys[1:]:
         if columns(text) + 2 + columns(key) <= width:
@@ -638,6 +648,8 @@ def _waiting_columns(now: float) -> List[_Column]:
             return [("on more nodes", "warn")]
         if job.get("late"):
             return [("in another allocation", "warn")]
+        if job.get("forecast"):
+            return [(brief(job["forecast"], now), "good")]
         moment = job.get("expected_start")
         if moment is None:
             return [(shown(job["why"]), "dim")]

@@ -1,0 +1,184 @@
+"""`vrm forecast`: when the jobs of a run are likely to start and to end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun, job_ids, settings_of
+
+if TYPE_CHECKING:
+    from vrm.forecast.files import RunFiles
+    from vrm.forecast.frozen import Frozen
+
+FRESH = 60.0
+"""Seconds up to which the forecast beside the manager is shown; older ones are made again."""
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command."""
+    parser = command(
+        commands, "forecast", forecast, "when jobs are likely to start and end", [shared],
+        "vrm forecast\nvrm forecast 7 --json\nvrm forecast --estimate 7=20m",
+        "Shows what the process alongside the manager has forecast; without a manager the forecast is made "
+        "from the files of the run, for one that starts now. Start is the likely one, four starts of "
+        "five are in Range, and Latest is the start if all jobs take as long as their users allow.")
+    add = parser.add_argument
+    add("ids", nargs="*", metavar="ID", help="a job's id or a range 3-7 (default: all)"
+        ).completer = job_ids  # type: ignore[attr-defined]
+    add("--json", action="store_true", help="as JSON: a list of jobs")
+    add("--estimate", metavar="ID=TIME", action="append", default=[], type=estimate,
+        help="what if this job's estimate were this time (7=20m)? Nothing is changed")
+
+
+def estimate(text: str) -> Tuple[int, float]:
+    """`7=20m` as (7, 1200.0)."""
+    from vrm.model.times import seconds_of
+    job_id, equals, length = text.partition("=")
+    try:
+        found = seconds_of(length)
+        if equals and job_id.strip("# ").isdecimal() and 0 < found < math.inf:
+            return int(job_id.strip("# ")), found
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"`{text}` is no job with a time, as 7=20m or 7=1200")
+
+
+def forecast(arguments: argparse.Namespace) -> int:
+    """Print the forecast; 0."""
+    from vrm.model.ranges import numbers
+    from vrm.report import forecast_table as report
+
+    settings = settings_of(arguments)
+    ids: List[int] = []
+    for text in arguments.ids:
+        try:
+            ids += numbers(text)
+        except ValueError:
+            raise CannotRun(f"`{text}` is no id and no range as 3-7") from None
+    if arguments.estimate:
+        made, lines = _assumed(settings, arguments.estimate)
+    else:
+        made, lines = current(settings), []
+    known = {job["id"] for job in made["jobs"]}
+    missing = [job_id for job_id in ids if job_id not in known]
+    if missing and len(missing) == len(ids):
+        raise CannotRun("\n".join(_others(settings, missing)))
+    now = max(time.time(), made["time"])
+    if arguments.json:
+        print(json.dumps([report.facts(job, made) for job in report.chosen(made, ids)], indent=2))
+        return 0
+    for line in [*(_others(settings, missing) if missing else []), *lines]:
+        print(line)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(report.table(made, ids, now, width))
+    return 0
+
+
+def current(settings: Any) -> Dict[str, Any]:
+    """The forecast that there is, or else one that is made now."""
+    from vrm.results import forecast as forecasts
+    from vrm.run.rundir import RunDirectory
+
+    run = RunDirectory(settings.directory, settings.log, settings.state)
+    try:
+        made = forecasts.read(run.directory / forecasts.NAME)
+        if abs(time.time() - made["time"]) < FRESH and run.manager_runs():
+            return dict(made)
+    except (OSError, ValueError):
+        pass
+    files, frozen = frozen_now(settings)
+    return _made(files, frozen)
+
+
+def frozen_now(settings: Any) -> Tuple[RunFiles, Frozen]:
+    """The run at this moment, from its files; what in them cannot be read is said."""
+    from vrm.forecast.files import RunFiles
+
+    files = RunFiles(settings)
+    files.read_new()
+    if files.trouble:
+        print(f"vrm: the journal cannot be read whole, this is the run before: {files.trouble}",
+              file=sys.stderr)
+    return files, files.frozen(files.told())
+
+
+def _made(files: RunFiles, frozen: Frozen) -> Dict[str, Any]:
+    """The forecast of a run, or of one that might be; its ranges are those of the run's."""
+    from vrm.forecast.beside import calibration_of, log_of, made
+    try:
+        calibration = calibration_of(files, log_of(files))
+    except OSError as error:
+        print(f"vrm: ranges are not calibrated, for {error.filename} cannot be read: {error.strerror}",
+              file=sys.stderr)
+        calibration = None
+    return made(frozen, calibration).record()
+
+
+def _assumed(settings: Any, estimates: List[Tuple[int, float]]) -> Tuple[Dict[str, Any], List[str]]:
+    """The forecast with other estimates of some jobs, and what they change."""
+    from vrm.report import forecast_table as report
+
+    files, frozen = frozen_now(settings)
+    waiting = {job.id for job in frozen.waiting()}
+    wrong = [job_id for job_id, _ in estimates if job_id not in waiting]
+    if wrong:
+        raise CannotRun("an estimate can be assumed of a job that waits: "
+                        + "; ".join(_said(files, job_id) for job_id in wrong))
+    before, after = _made(files, frozen), _made(files, frozen.with_walltimes(dict(estimates)))
+    return after, report.changes(before, after, [job_id for job_id, _ in estimates], frozen.now)
+
+
+def _others(settings: Any, ids: List[int]) -> List[str]:
+    """What there is to say of jobs that neither run nor wait."""
+    from vrm.forecast.files import RunFiles
+
+    files = RunFiles(settings)
+    files.read_new()
+    return [_said(files, job_id) for job_id in ids[:20]]
+
+
+def _said(files: RunFiles, job_id: int) -> str:
+    past = files.past
+    job, end = past.jobs.get(job_id), past.ended.get(job_id)
+    if job is None:
+        return f"there is no job {job_id}"
+    if end is not None:
+        reason = f": {end['reason']}" if end.get("reason") else ""
+        return f"#{job_id} {job.app} has ended as {end['state']}{reason}"
+    if job_id in past.started:
+        return f"#{job_id} {job.app} runs"
+    return f"#{job_id} {job.app} waits behind those that are forecast"
+
+
+def test_only(arguments: argparse.Namespace, line: str) -> int:
+    """Print when a job would start that was submitted now; nothing is submitted. 0."""
+    from vrm.model import Infeasible
+    from vrm.report import forecast_table as report
+    from vrm.run.book import LifeError
+
+    settings = settings_of(arguments)
+    files, frozen = frozen_now(settings)
+    try:
+        jobs, details = files.submitted(line, frozen.now)
+        for job, each in zip(jobs, details):
+            frozen = frozen.with_job(job, each)
+    except (Infeasible, LifeError, ValueError) as never:
+        raise CannotRun(f"it would be refused: {never}") from None
+    made = _made(files, frozen)
+    now = max(time.time(), made["time"])
+    ids = {job.id for job in jobs}
+    if arguments.json:
+        print(json.dumps([report.facts(job, made) for job in report.chosen(made, ids)], indent=2))
+        return 0
+    print(f"nothing is submitted; submitted now, {'these jobs' if len(ids) > 1 else 'this job'} would "
+          "wait and run like this:")
+    width: Optional[int] = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(report.table(made, ids, now, width))
+    return 0

@@ -1,0 +1,102 @@
+"""What a forecast says, as text for people and as JSON for programs. A forecast is what
+`vrm.results.forecast` reads: moments are epoch seconds, null is `not in this allocation`."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
+
+from vrm.report.moments import FORECAST, NEXT, span, when
+from vrm.report.tables import ago, drop_empty, narrow, shown, table_text
+from vrm.results.forecast import Record, moment
+
+UNKNOWN = ("not known: jobs that come later, failures, lost nodes; who comes later and goes first "
+           "makes others wait longer")
+"""What no forecast can say."""
+
+_SHRINK = (("Why", 16), ("Nodes", 8), ("App", 8), ("Why", 4))
+_SPARED = ("Latest", "Nodes", "Chance", "End", "Why", "Ranks")
+
+
+def facts(job: Record, made: Record) -> Dict[str, Any]:
+    """A job's forecast as data: its keys are kept from version to version. Moments are epoch seconds,
+    null: not in this allocation. `status` is running or waiting; `p10` to `p90` is the range of the
+    start and `end_p10` to `end_p90` that of the end; `latest` is the start if all jobs take as long as
+    their users allow; `chance` (0 to 1) that it starts in this allocation; `time` when the forecast was
+    made, `members` from how many draws; `calibrated`: whether ranges are corrected by what came of
+    earlier ones."""
+    return {"id": job["id"], "app": job["app"], "ranks": job["procs"],
+            "status": "running" if job["running"] else "waiting",
+            **{key: job[key] for key in FORECAST},
+            "time": made["time"], "members": made["members"], "calibrated": not made["calibrated"]}
+
+
+def chosen(made: Record, ids: Collection[int] = ()) -> List[Record]:
+    """The jobs of a forecast, or these of them: running ones by their ends, then the waiting ones as
+    they start."""
+    jobs = [job for job in made["jobs"] if not ids or job["id"] in ids]
+    return sorted(jobs, key=lambda job: (not job["running"], moment(job, "end" if job["running"]
+                                                                    else "start"), job["id"]))
+
+
+def head(made: Record, now: float) -> List[str]:
+    """How old a forecast is and what it stands on."""
+    draws = (f"from {made['members']} draws" if made["members"] else
+             "by the estimates; there is nothing yet to draw from")
+    lines = [f"forecast of {when(made['time'], now, seconds=True)}, "
+             f"{ago(max(0.0, now - made['time']))} ago, {draws}"]
+    if made["calibrated"]:
+        lines.append(shown(made["calibrated"]))
+    return lines
+
+
+def table(made: Record, ids: Collection[int] = (), now: Optional[float] = None,
+          width: Optional[int] = None) -> str:
+    """The forecast as a table, no wider than `width` columns if that can be."""
+    now = time.time() if now is None else now
+    jobs = chosen(made, ids)
+    names = ["Id", "App", "Ranks", "State", "Start", "Range", "End", "Latest", "Nodes", "Chance", "Why"]
+    rows = [_row(job, now) for job in jobs]
+    drop_empty(names, rows, ("Why", "Chance", "Nodes", "Latest", "Range"))
+    if width is not None:
+        narrow(names, rows, width, _SHRINK, _SPARED)
+    return "\n".join([*head(made, now), table_text(names, rows), UNKNOWN] if jobs
+                     else [*head(made, now), "no job runs or waits"])
+
+
+def _row(job: Record, now: float) -> List[str]:
+    running, start = job["running"], moment(job, "start")
+    never = not math.isfinite(start)
+    latest = moment(job, "latest")
+    return [str(job["id"]), shown(job["app"]), str(job["procs"]), "R" if running else "Q",
+            when(start if running else max(start, now), now),
+            "" if running else span(job, now), "-" if never else when(moment(job, "end"), now),
+            "" if running else NEXT if math.isinf(latest) else when(max(latest, now), now),
+            shown(job["nodes"]), "" if running or job["chance"] >= 0.995 else f"{job['chance']:.0%}",
+            shown(job["reason"])]
+
+
+def changes(before: Record, after: Record, ids: Sequence[int], now: float) -> List[str]:
+    """What another assumption changes: a line for each of these jobs, and one for all others."""
+    was: Mapping[int, Record] = {job["id"]: job for job in before["jobs"]}
+    lines, earlier, later = [], [], []
+    for job in chosen(after):
+        old = was.get(job["id"])
+        if old is None or job["running"]:
+            continue
+        one, other = moment(old, "start"), moment(job, "start")
+        if job["id"] in ids:
+            lines.append(f"#{job['id']} would start {when(max(now, other), now)}"
+                         + (f" ({span(job, now)})" if span(job, now) else "")
+                         + (", as it does now" if one == other else
+                            f" instead of {when(max(now, one), now)}"))
+        elif other < one:
+            earlier.append(job["id"])
+        elif other > one:
+            later.append(job["id"])
+    for what, found in (("earlier", earlier), ("later", later)):
+        if found:
+            named = ", ".join(f"#{job_id}" for job_id in found[:6]) + ", ..." * (len(found) > 6)
+            lines.append(f"{len(found)} other job{'s' * (len(found) > 1)} would start {what}: {named}")
+    return lines
