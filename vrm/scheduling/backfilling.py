@@ -314,14 +314,15 @@ _READERS: Readers = {
 }
 
 
-_DEPTH = re.compile(r"(\d{1,18})(-kept)?", re.ASCII)
+_DEPTH = re.compile(r"(\d{1,18})(-per-queue)?(-kept)?", re.ASCII)
 
 
 def make_backfilling(text: Union[str, int], order: str = "queue",
                      starvation: float = 0.0) -> Dispatcher:
     """The dispatcher of that name or dotted path, or with that number of reservations.
 
-    `3` makes three reservations again at each step, `3-kept` keeps them. A user's own is a function
+    `3` makes three reservations again at each step, `3-kept` keeps them; `1-per-queue` makes one for
+    each queue: where queues have nodes of their own, each is a machine of its own. A user's own is a function
     or class without arguments whose result is a `Dispatcher` or has `fill`, as Easy, or `plan`, as
     `Dispatcher.decide` without its last argument. `order`: that in which later jobs are backfilled,
     queue or as of `make_ordering`. `starvation`: the factor of `vrm.scheduling.starvation`, 0 for
@@ -357,9 +358,9 @@ def _backfilling(text: Union[str, int]) -> Dispatcher:
             return dispatcher_of(str(text), guarded(str(text), BACKFILLINGS.find(str(text)))())
         made: Dispatcher = BACKFILLINGS.make(str(text), _READERS)
         return made
-    number, kept = int(depth.group(1)), bool(depth.group(2))
+    number, per_queue, kept = int(depth.group(1)), bool(depth.group(2)), bool(depth.group(3))
     if number == 0:
         return NoBackfilling()
-    if number == 1 and not kept:
+    if number == 1 and not kept and not per_queue:
         return Easy()
-    return Reserving(number, kept)
+    return Reserving(number, kept, per_queue)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
+from collections import Counter
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set,
                     Tuple, Union)
 
@@ -32,18 +33,21 @@ _FEW = 48
 
 
 class Reserving(Dispatcher):
-    """Backfilling with at most `depth` reservations (None: for every job), kept or recomputed.
+    """Backfilling with at most `depth` reservations (None: for every job; with `per_queue` for the
+    jobs of each queue), kept or recomputed.
 
     A head that would fit has to wait where it would take what is reserved.
     """
 
     heads_first = False
 
-    def __init__(self, depth: Optional[int], kept: bool) -> None:
+    def __init__(self, depth: Optional[int], kept: bool, per_queue: bool = False) -> None:
         super().__init__()
         self.depth = depth
         self.kept = kept
-        self.name = "conservative" if depth is None else f"depth {depth}"
+        self.per_queue = per_queue
+        self.name = ("conservative" if depth is None else
+                     f"depth {depth}" + " per queue" * per_queue)
         self._cluster: Optional[Cluster] = None
         self._profile: Optional[Profile] = None
         self._table = _Table()
@@ -268,17 +272,23 @@ class Reserving(Dispatcher):
         profile, table = self._profile, self._table
         assert profile is not None
         first = 0
+        has = Counter(job.queue for job, _ in table) if self.per_queue else Counter[str]()
         for first, job in enumerate(waiting):
             if job.id in started or job.id in table:
+                continue
+            if self.per_queue and has[job.queue] >= depth:  # other queues may have some left
+                if profile.fits_now(job):
+                    yield from self._start_now(job, now, cluster, profile)
                 continue
             slot = profile.earliest(job)
             if slot.time <= now:
                 yield from self._start_now(job, now, cluster, profile)
-            elif len(table) < depth:
+            elif self.per_queue or len(table) < depth:
+                has[job.queue] += 1
                 profile.hold(job, slot)
                 table.add(job, slot, policy.size(job) if self._counting else 0,
                           waiting.key(job))
-            if len(table) >= depth:
+            if not self.per_queue and len(table) >= depth:
                 break
         else:
             return
