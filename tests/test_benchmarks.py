@@ -34,6 +34,7 @@ def run(name: str, *words: str) -> str:
 
 CASES = [
     ("arrays", [r"\| +this +\| +-?\d+\.\d+ "]),
+    ("forecast", [r"(?m)^likely +160 .* compact +\d+\.\d+$", r"(?m)^4 draws +20 .* strip +\d+\.\d+$"]),
     pytest.param("manager", [r"vrm, first start to last end \| +\d+\.\d+ +\| +\d+ +\|",
                              r"from the end of an mpirun .* median \d+\.\d+ ms",
                              r"strip +\| +WFP3 +\| +\d+\.\d+ +\| +\d+\.\d+ +\|",

@@ -85,12 +85,26 @@ def _number(value: Any) -> Any:
     return math.inf if value is None else value
 
 
+_NEVER = math.inf, math.inf
+
+BATCH, FEWEST = 10, 20
+"""Draws from one look whether more are needed to the next, and at the least."""
+
+SETTLED = 0.05
+"""Of the distance from now that an end of a range may move by from one look to the next."""
+
+SHORT = 60.0
+"""Seconds from now below which the distance is no measure."""
+
+
 class Ensemble:
     """The starts and ends of the jobs of a run in one draw after the other, in seconds; infinity where
-    a job does not start in this allocation."""
+    a job does not start in this allocation. There are `most` draws, or as many as it takes until
+    the ends of ranges move by no more than `settled` (see SETTLED)."""
 
-    def __init__(self, frozen: Frozen, jobs: Sequence[Job], most: int) -> None:
+    def __init__(self, frozen: Frozen, jobs: Sequence[Job], most: int, settled: float = SETTLED) -> None:
         self._frozen = frozen
+        self._moves = settled
         self._ids = [job.id for job in jobs]
         self.starts: List[List[float]] = []
         self.ends: List[List[float]] = []
@@ -112,24 +126,12 @@ class Ensemble:
                 before = now
 
     def _settled(self, before: Any, now: Any) -> bool:
-        """Whether no end of a range has moved by more than SETTLED of its distance from now."""
+        """Whether no end of a range has moved too far."""
         import numpy
         with numpy.errstate(invalid="ignore"):
             moved = numpy.abs(now - before)
             far = numpy.maximum(now - self._frozen.now, SHORT)
-        return bool(((before == now) | (moved <= SETTLED * far)).all())
-
-
-_NEVER = math.inf, math.inf
-
-BATCH, FEWEST = 10, 20
-"""Draws from one look whether more are needed to the next, and at the least."""
-
-SETTLED = 0.05
-"""Of the distance from now that an end of a range may move by from one look to the next."""
-
-SHORT = 60.0
-"""Seconds from now below which the distance is no measure."""
+        return bool(((before == now) | (moved <= self._moves * far)).all())
 
 
 def quantiles(values: Sequence[Sequence[float]]) -> Any:

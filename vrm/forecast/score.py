@@ -67,9 +67,10 @@ class Made(NamedTuple):
             return None
         if shapes.fault(found, _SHAPE, {}):
             return None
-        values = {name: math.inf if found[name] is None else found[name] for name in cls._fields}
-        drawn = tuple(math.inf if each is None else each for each in values["drawn"])
-        return cls(**{**values, "drawn": drawn})
+        values: Dict[str, Any] = {name: math.inf if found[name] is None else found[name]
+                                  for name in cls._fields}
+        values["drawn"] = tuple(math.inf if each is None else each for each in values["drawn"])
+        return cls(**values)
 
 
 def _finite(value: Any) -> Any:

@@ -1,0 +1,316 @@
+"""How good forecasts are: of every k-th job that has to wait in a trace, made when it is submitted.
+
+    python studies/forecast/run.py --trace kth=KTH.swf.gz ctc=CTC.swf.gz --out DIR
+
+The trace is run under FCFS with EASY, on as many one-core nodes as it has processors. When such a job
+comes the run is frozen and forecast by the code of `vrm forecast`, which knows what a user would:
+limits, jobs that have ended, and no later submission. The truth is what the full run then does.
+Ranges are calibrated on the way, from the forecasts that have come true by then. Rows of the
+tables:
+
+  limits       all jobs take as long as they may
+  NAME         each takes as long as that estimator expects; the limit, once it has run longer
+  median       the median ratio of run time to request of the last jobs like it
+  ensemble     the median of the draws: what `vrm forecast` shows
+  true         the real run times of all jobs but later ones: what nobody can know
+
+A trace without requests has run times times a uniform factor from 1 to 5 in their place (seed 1).
+--reservations NAME: of that trace also how long before or after its reservation a job starts, under
+EASY and EASY++ (Tsafrir, Etsion and Feitelson, 2007). What is in DIR is not run again; --show only
+shows it. A trace takes from one minute to half an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import math
+import random
+import sys
+import time
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+
+from vrm.forecast.calibration import Calibration
+from vrm.forecast.draws import History
+from vrm.forecast.forecast import forecast
+from vrm.forecast.frozen import of_simulator
+from vrm.forecast.replay import OVERDUE, replay
+from vrm.forecast.score import Known, Made, Score, learn
+from vrm.model import Cluster, Job
+from vrm.run.expectations import Expectations, make_expectations
+from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.scheduling.estimators import Estimator, make_estimator
+from vrm.simulation import simulate
+from vrm.simulation.engine import Simulator
+from vrm.simulation.inputs import ERRORS, open_workload
+from vrm.workload.submission import Submission
+
+ESTIMATORS = ("last-two", "history", "accasim")
+"""Estimators whose likely run is compared."""
+
+FACTOR = 5.0
+"""By which a request is longer than the run time at the most, where a trace has none."""
+
+PLUS = {"EASY": ("queue", "requested", "request"), "EASY++": ("sjf", "last-two", "stepwise")}
+"""Order of backfilling, estimator and correction of the two schedulers whose reservations are compared."""
+
+
+class Found(NamedTuple):
+    """What is known of one forecast: the ensemble's, and the starts (s) that other replays gave."""
+
+    known: Known
+    others: Dict[str, float]
+
+
+class Watch:
+    """Is told of ends by the simulator, and teaches from them."""
+
+    def __init__(self, pupils: Sequence[Any] = ()) -> None:
+        self.starts: Dict[int, float] = {}
+        self.pupils = pupils
+
+    def ended(self, booking: Any, start: Any, end: float, status: str) -> None:
+        """A job has ended."""
+        job = booking.job
+        self.starts[job.id] = booking.start
+        for pupil in self.pupils:
+            pupil(job, end - booking.start)
+
+    def refused(self, *_: Any) -> None:
+        """It does not fit on the machine."""
+
+    cancelled = refused
+
+    def moment(self, state: Any) -> None:
+        """The state at a moment."""
+
+
+def jobs_of(path: str) -> Tuple[List[Submission], int]:
+    """The jobs of a trace in order, with requests, and the processors of its machine."""
+    source = open_workload(path)
+    jobs = sorted(source, key=lambda each: (each.job.submit, each.job.id))
+    assert source.processors is not None, f"{path} does not say how many processors there are"
+    if all(each.job.walltime == max(1.0, each.run) for each in jobs[:1000]):
+        draw = random.Random(1)
+        jobs = [each._replace(job=each.job.but(walltime=limit, expected=limit)) for each in jobs
+                for limit in [max(1.0, each.run) * draw.uniform(1, FACTOR)]]
+    return [each for each in jobs if each.job.procs <= source.processors], source.processors
+
+
+def scheduler_on(cluster: Cluster, order: str = "queue") -> Scheduler:
+    """FCFS with EASY."""
+    return Scheduler(make_ordering("FCFS"), make_backfilling("easy", order), make_policy("compact", cluster, None))
+
+
+def chosen(jobs: Sequence[Submission], processors: int, number: int) -> List[int]:
+    """The ids of every k-th job that has to wait, about so many; in order of submission."""
+    outcome = simulate(jobs, nodes=processors, backfill="easy")
+    starts = {row.id: row.start for row in outcome.jobs}
+    waiting = [each.job.id for each in jobs if starts[each.job.id] > each.job.submit]
+    return waiting[::max(1, len(waiting) // number)]
+
+
+def forecasts(jobs: Sequence[Submission], processors: int, number: int, members: int) -> List[Found]:
+    """The forecasts of one trace, in the order in which they were made."""
+    wanted = chosen(jobs, processors, number)
+    runs = {each.job.id: each.run for each in jobs}
+    submits = {each.job.id: each.job.submit for each in jobs}
+    moments = {submits[job_id] for job_id in wanted}
+    by_moment: Dict[float, List[int]] = {}
+    for job_id in wanted:
+        by_moment.setdefault(submits[job_id], []).append(job_id)
+    past = History()
+    estimators = {name: make_estimator(name) for name in ESTIMATORS}
+    watch = Watch([past.add, *(each.learn for each in estimators.values())])
+    cluster = Cluster.regular(processors, 1, 1)
+    simulator = Simulator(scheduler_on(cluster), cluster, watch)
+    calibration = Calibration()
+    open_: Dict[int, Made] = {}
+    made: List[Tuple[Made, Dict[str, float]]] = []
+    begun = time.process_time()
+    started: List[Tuple[float, int]] = []
+    known: Dict[int, float] = {}
+    for now in simulator.moments(jobs):
+        if now not in moments:
+            continue
+        for job_id in list(open_):  # those that have started since
+            start = (cluster.bookings[job_id].start if job_id in cluster.bookings
+                     else watch.starts.get(job_id))
+            if start is not None:
+                heapq.heappush(started, (start, job_id))
+                known[job_id] = start
+        while started:
+            start, job_id = heapq.heappop(started)
+            learn(calibration, open_.pop(job_id), start)
+        frozen = of_simulator(simulator, past, len(made))
+        found = forecast(frozen, members, calibration=calibration)
+        told = {each.id: each for each in found.jobs}
+        others: Dict[str, Dict[int, float]] = {}
+        for name, estimator in estimators.items():
+            others[name] = {job_id: each.start for job_id, each in replay(frozen, expecting(estimator)).items()}
+        others["true"] = {job_id: each.start for job_id, each
+                          in replay(frozen, lambda job, ran: max(runs[job.id], ran)).items()}
+        for job_id in by_moment[now]:
+            one = Made.of(told[job_id], found)
+            open_[job_id] = one
+            made.append((one, {"limits": one.latest, **{name: each[job_id] for name, each in others.items()},
+                               "median": told[job_id].likely}))
+            if len(made) % 50 == 0:
+                print(f"  {len(made)} of {len(wanted)}, {time.process_time() - begun:.0f} s", flush=True)
+    return [Found(Known(each, watch.starts[each.id]), others) for each, others in made]
+
+
+def expecting(estimator: Estimator) -> Any:
+    """How long jobs take as an estimator expects; the limit, once they have run longer."""
+    def seconds(job: Job, ran: float) -> float:
+        expected = estimator.expected(job)
+        return expected if expected > ran else max(job.walltime, ran + OVERDUE)
+    return seconds
+
+
+class Reservations(NamedTuple):
+    """Of jobs that had a reservation when they were first in the queue: how many there are, the mean
+    and the median of minutes between the first one and their start, the share that started later."""
+
+    jobs: int
+    mean: float
+    median: float
+    late: float
+
+
+def reservations(jobs: Sequence[Submission], processors: int, how: Tuple[str, str, str]) -> Reservations:
+    """Those of a trace under EASY or EASY++."""
+    order, estimates, correction = how
+    cluster = Cluster.regular(processors, 1, 1)
+    watch = Watch()
+    expectations = make_expectations(estimates, correction)
+    assert expectations is None or isinstance(expectations, Expectations)
+    simulator = Simulator(scheduler_on(cluster, order), cluster, watch, expectations=expectations)
+    first: Dict[int, float] = {}
+    for now in simulator.moments(jobs):
+        if len(simulator.queue):
+            head = simulator.queue.in_order(now)[0]
+            if head.id not in first:
+                first.update(simulator.scheduler.reservations(now, simulator.queue, cluster))
+    apart = [watch.starts[job_id] - start for job_id, start in first.items()]
+    return Reservations(len(apart), fmean(map(abs, apart)) / 60, median(map(abs, apart)) / 60,
+                        sum(each > 0 for each in apart) / len(apart))
+
+
+# What is shown.
+
+
+def record(found: Sequence[Found]) -> List[Dict[str, Any]]:
+    """Forecasts as JSON values."""
+    return [{"made": json.loads(each.known.made.line()), "truth": each.known.truth, "others": each.others}
+            for each in found]
+
+
+def read(values: Sequence[Mapping[str, Any]]) -> List[Found]:
+    """Those of such values."""
+    found = []
+    for each in values:
+        made = Made.read(json.dumps(each["made"]))
+        assert made is not None, "DIR has what this study did not write"
+        found.append(Found(Known(made, each["truth"]), each["others"]))
+    return found
+
+
+def rows(found: Sequence[Found]) -> Iterator[Tuple[str, Score]]:
+    """The score of each replay."""
+    known = [each.known for each in found]
+    names = ("limits", *ESTIMATORS, "median", "ensemble", "true")
+    for name in names:
+        if name == "ensemble":
+            yield name, Score.of(known)
+        else:
+            starts = {each.known.made.id: each.others[name] for each in found}
+            yield name, Score.of(known, lambda made, starts=starts: starts[made.id])
+
+
+def tables(results: Mapping[str, Sequence[Found]]) -> Iterator[str]:
+    """What was found, in Markdown."""
+    yield "| trace (forecasts, mean wait) | replay with | mean error, s | median, s | mean error / mean wait | of the limits' | factor 2 | within 10 min | bias, s |"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|"
+    for name, found in results.items():
+        limits = None
+        for row, score in rows(found):
+            limits = limits or score.mean
+            label = f"{name} ({score.number}; {score.wait:,.0f} s)" if row == "limits" else ""
+            yield (f"| {label} | {row} | {score.mean:,.0f} | {score.median:,.0f} | {score.relative:.3f} | "
+                   f"{score.mean / limits:.2f} | {score.factor:.1%} | {score.close:.1%} | {score.bias:+,.0f} |")
+    yield ""
+    yield "| trace | calibrated ranges | starts in P10-P90 | earlier | later | in P10-P90 as drawn | wider by | no later than latest |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
+    for name, found in results.items():
+        score = Score.of([each.known for each in found])
+        ranged = [each.known for each in found if each.known.made.calibrated]
+        drawn = fmean(each.made.drawn[0] <= each.truth <= each.made.drawn[1] for each in ranged)
+        wider = (sum(each.made.p90 - each.made.p10 for each in ranged)
+                 / sum(each.made.drawn[1] - each.made.drawn[0] for each in ranged))
+        yield (f"| {name} | {score.ranged} | {score.coverage:.1%} | {score.early:.1%} | {score.late:.1%} | "
+               f"{drawn:.1%} | {wider:.2f} | {score.bound:.1%} |")
+
+
+def reserved_table(found: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[str]:
+    """That of reservations."""
+    yield "| trace | scheduler | jobs with a reservation | mean min between it and the start | median | started later |"
+    yield "|---|---|---:|---:|---:|---:|"
+    for name, schedulers in found.items():
+        for scheduler, values in schedulers.items():
+            one = Reservations(*values)  # type: ignore[arg-type]
+            yield f"| {name} | {scheduler} | {one.jobs} | {one.mean:.1f} | {one.median:.1f} | {one.late:.1%} |"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what is missing, then show what there is: 0, or 2 for a file that cannot be read."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--trace", nargs="+", default=[], metavar="NAME=FILE", help="traces, or lublin:PROCESSORS:JOBS:SEED")
+    add("--reservations", nargs="+", default=[], metavar="NAME", help="traces whose reservations are looked at")
+    add("--out", required=True, type=Path, metavar="DIR", help="where everything goes")
+    add("--forecasts", type=int, default=900, help="about so many a trace (900)")
+    add("--members", type=int, default=50, help="draws at the most (50)")
+    add("--show", action="store_true", help="only show what is in DIR")
+    args = parser.parse_args(arguments)
+    args.out.mkdir(parents=True, exist_ok=True)
+    traces = dict(each.partition("=")[::2] for each in args.trace)
+    try:
+        for name, path in traces.items() if not args.show else ():
+            kept, reserved = args.out / f"{name}.json", args.out / f"{name}.reservations.json"
+            looked_at = name in args.reservations and not reserved.exists()
+            if kept.exists() and not looked_at:
+                continue
+            jobs, processors = jobs_of(path)
+            print(f"{name}: {len(jobs)} jobs on {processors} processors", flush=True)
+            if looked_at:
+                reserved.write_text(json.dumps({scheduler: reservations(jobs, processors, how)
+                                                for scheduler, how in PLUS.items()}) + "\n", encoding="utf-8")
+            if not kept.exists():
+                found = forecasts(jobs, processors, args.forecasts, args.members)
+                kept.write_text(json.dumps(record(found)) + "\n", encoding="utf-8")
+    except (OSError, *ERRORS) as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return 2
+    lines: List[str] = []
+    results, reserved_of = {}, {}
+    for kept in sorted(args.out.glob("*.json")):
+        values = json.loads(kept.read_text(encoding="utf-8"))
+        if kept.name.endswith(".reservations.json"):
+            reserved_of[kept.name.split(".")[0]] = values
+        else:
+            results[kept.stem] = read(values)
+    if results:
+        lines += tables(results)
+    if reserved_of:
+        lines += ["", *reserved_table(reserved_of)]
+    print("\n".join(lines))
+    (args.out / "tables.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
