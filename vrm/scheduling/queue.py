@@ -137,7 +137,8 @@ class _Ranked(Waiting):
         super().__init__(queue, now)
         self._ordered: List[Job] = []
         self._complete = False
-        self._utilities: Optional["numpy.ndarray"] = None
+        self._values: Optional["numpy.ndarray"] = None  # utilities, by slot
+        self._utilities: Optional["numpy.ndarray"] = None  # those of jobs that are not in order yet
 
     @overload
     def __getitem__(self, index: int) -> Job: ...
@@ -160,21 +161,53 @@ class _Ranked(Waiting):
     def _sort(self) -> None:
         if self._complete:
             return
-        key, now = self._queue.key, self._now
-        keyed: List[Tuple[Any, ...]] = [(*key(job, now), job) for job in self._queue.slots]
-        keyed.sort()  # ids differ, so two jobs are never compared
-        self._ordered = [entry[-1] for entry in keyed]
+        if self._by_arrays:
+            import numpy
+            self._ordered = self._in_order(numpy.arange(len(self._queue.slots)))
+        else:
+            key, now = self._queue.key, self._now
+            keyed: List[Tuple[Any, ...]] = [(*key(job, now), job) for job in self._queue.slots]
+            keyed.sort()  # ids differ, so two jobs are never compared
+            self._ordered = [entry[-1] for entry in keyed]
         self._complete = True
+
+    @property
+    def _by_arrays(self) -> bool:
+        """Whether utilities are found for all jobs at once."""
+        queue = self._queue
+        return (len(queue.slots) >= _FEW and queue.ordering.vector is not None
+                and not queue.prioritised)
+
+    def _all_utilities(self) -> "numpy.ndarray":
+        if self._values is None:
+            self._values = self._queue.utilities(self._now)
+        return self._values
+
+    def _in_order(self, slots: "numpy.ndarray") -> List[Job]:
+        """The jobs of some slots in order: by arrays, but for those whose utilities are close."""
+        import numpy
+        values = self._all_utilities()[slots]
+        order = numpy.argsort(-values, kind="stable")
+        values = values[order]
+        found = list(map(self._queue.slots.__getitem__, slots[order].tolist()))
+        size = numpy.abs(values)
+        with numpy.errstate(invalid="ignore"):  # infinity less infinity is not apart
+            apart = values[:-1] - values[1:] > numpy.maximum(size[:-1], size[1:]) * _CLOSE
+        if not apart.all():
+            ends = [0, *(apart.nonzero()[0] + 1).tolist(), len(found)]
+            for begin, end in zip(ends, ends[1:]):
+                if end - begin > 1:
+                    found[begin:end] = sorted(found[begin:end], key=self.key)
+        return found
 
     def _next(self) -> None:
         """Find the first of the jobs that are not in order yet."""
         queue = self._queue
-        if (len(queue.slots) < _FEW or queue.ordering.vector is None or queue.prioritised
-                or len(self._ordered) >= 16):
+        if not self._by_arrays or len(self._ordered) >= 16:
             self._sort()
             return
         if self._utilities is None:
-            self._utilities = queue.utilities(self._now)
+            self._utilities = self._all_utilities().copy()
         utilities = self._utilities
         best = float(utilities.max())
         if math.isinf(best):
@@ -210,7 +243,11 @@ class _Ranked(Waiting):
             if window < math.inf:
                 fits &= ((numpy.frombuffer(queue.estimates, numpy.float64) <= window)
                          | (size <= beside))
-            found = [queue.slots[at] for at in fits.nonzero()[0].tolist()]
+            places = fits.nonzero()[0]
+            if self._by_arrays:
+                ahead = {job.id for job in self._ordered[:first]}
+                return [job for job in self._in_order(places) if job.id not in ahead]
+            found = [queue.slots[at] for at in places.tolist()]
         ahead = {job.id for job in self._ordered[:first]}
         return sorted((job for job in found if job.id not in ahead), key=self.key)
 
