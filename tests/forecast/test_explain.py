@@ -17,6 +17,7 @@ from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.heatmap import Heatmap, Throughput
 from vrm.model.job import PLAIN, Details, Request
 from vrm.model.node import Node
+from vrm.model.reservation import Wanted
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.times import said, seconds_of
 from vrm.run.book import LifeError
@@ -196,3 +197,19 @@ def test_a_forecast_says_why_each_job_waits() -> None:
     assert said_of[2].startswith("job 1 runs until") and said_of[3] == "behind job 2"
     assert said_of[0] == said_of[1] == ""
     assert not any(each.reason for each in forecast(frozen).jobs)
+
+
+def test_advance_reservations_in_the_way_and_those_that_a_job_is_bound_to() -> None:
+    cluster = Cluster.regular(2, 1, 2)
+    frozen = of_jobs([job(0, 4, 60), job(1, 2, 30)], Scheduler(
+        make_ordering("FCFS"), make_backfilling("easy"), make_policy("compact", cluster, None)), cluster)
+    frozen.state.reserve(Wanted(20.0, 100.0, nodes=("n1",), name="demo", jobs=(1,)), 0.0)
+    reasons = why(frozen, 0)
+    assert [reason.kind for reason in reasons] == ["kept"]
+    assert reasons[0].text.startswith("n1 is kept for reservation demo from")
+    assert reasons[0].start == 0 and reasons[0].earlier == 100
+    reason, = why(frozen, 1)
+    assert reason.kind == "bound" and "it waits for reservation demo, which begins" in reason.text
+    assert reason.start == 0 and reason.earlier == 20
+    brief = Explainer(frozen).brief()
+    assert brief[1].startswith("reservation demo, which begins") and brief[0]

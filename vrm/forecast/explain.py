@@ -18,7 +18,7 @@ from vrm.model.ranges import fold
 from vrm.model.times import said
 from vrm.results.places import PlacementText
 from vrm.run.book import Entry
-from vrm.run.reasons import clock, parked
+from vrm.run.reasons import clock, parked, why_bound
 from vrm.scheduling.backfilling import NoBackfilling
 from vrm.scheduling.estimators import quantile
 
@@ -36,7 +36,8 @@ class Reason(NamedTuple):
     """What keeps a job from starting.
 
     `kind` is cores (who holds what it needs), order (who is ahead), reservation (it would delay
-    one), dependency, held, queue (a limit of its queue), nodes (it cannot run on those there are
+    one), kept (nodes are kept for an advance reservation), bound (it waits for its own), dependency,
+    held, queue (a limit of its queue), nodes (it cannot run on those there are
     now), end (of the allocation) or next (nothing: it starts next). `jobs` are those in the way.
     `what_if` is what was tried; the job then starts at `start` (seconds), `earlier` by so many:
     infinity where it would not start at all. `agree`: in which share of the draws it starts earlier;
@@ -105,6 +106,12 @@ class Explainer:
         start = self._start(self.plan, job_id)
         if job_id in state.book.parked:
             return Explanation(job, start, (self._parked(entry),))
+        bound = state.bound_to(job_id)
+        if bound is not None:
+            text = why_bound(bound, self.frozen.now)
+            reason = Reason("bound", f"it is bound: it waits for {text}", text,
+                            what_if="it were bound to no reservation")
+            return Explanation(job, start, (self._tried(reason, job, self.frozen.unbound(job_id)),))
         if job_id in state.queue.outside:
             return Explanation(job, start, tuple(self._limited(job)))
         if start <= self.frozen.now + EARLIER:
@@ -113,7 +120,8 @@ class Explainer:
             return Explanation(job, start, (self._too_late(job),))
         reserved = self._reserved(job, start)
         found = [] if reserved is None else [reserved]
-        named = {each.jobs for each in found}
+        found += self._kept_free(job, start)
+        named = {each.jobs for each in found if each.jobs}
         found += [each for each in self._in_the_way(job, start) if each.jobs not in named]
         if self._members:
             start = median(self._start(plan, job.id) for plan in self._drawn_plans(()))
@@ -128,6 +136,10 @@ class Explainer:
                  for job_id, entry in state.book.parked.items()}
         if state.queue.outside:
             found.update(state.queue.why_outside(state.cluster))
+            for job_id in state.queue.outside:
+                bound = state.bound_to(job_id)
+                if bound is not None:
+                    found[job_id] = why_bound(bound, frozen.now)
         for place, job in enumerate(self.order):
             start = self._start(self.plan, job.id)
             if start == math.inf:
@@ -227,6 +239,20 @@ class Explainer:
             return self._tried(reason, job, frozen.with_walltimes({job.id: limit}))
         assert found is not None
         return found._replace(kind="reservation", text=text, short=short)
+
+    def _kept_free(self, job: Job, start: float) -> List[Reason]:
+        """The advance reservations that keep nodes free of it."""
+        frozen, found = self.frozen, []
+        for reservation, _ in frozen.state.cluster.calendar.spans:
+            if reservation.begin < start + job.walltime:
+                text = (f"{', '.join(reservation.nodes)} {'is' if len(reservation.nodes) == 1 else 'are'} "
+                        f"kept for reservation {reservation.name} from "
+                        f"{clock(reservation.begin, frozen.now)} to {clock(reservation.end, frozen.now)}")
+                reason = self._tried(Reason("kept", text, f"reservation {reservation.name}", (),
+                                            f"reservation {reservation.name} was not there"), job,
+                                     frozen.without_reservation(reservation.id))
+                found += [reason] * reason.checked
+        return found
 
     def _longest(self, job: Job) -> float:
         """The longest estimate with which a job would start now, in seconds; 0 where none lets it."""

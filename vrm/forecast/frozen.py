@@ -92,6 +92,18 @@ class Frozen:
         run.state.release(job_id)
         return replace(self, run=run)
 
+    def unbound(self, job_id: int) -> Frozen:
+        """If this job, which waits, were bound to no advance reservation."""
+        run = self.run.copy()
+        run.state.queue.bind(job_id, None)
+        return replace(self, run=run)
+
+    def without_reservation(self, reservation_id: int) -> Frozen:
+        """If this advance reservation had been cancelled."""
+        run = self.run.copy()
+        run.state.unreserve(reservation_id, self.now, "")
+        return replace(self, run=run)
+
     def until(self, end: float) -> Frozen:
         """If the allocation ended at another time (seconds)."""
         run = self.run.copy()
