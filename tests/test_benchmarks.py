@@ -33,6 +33,7 @@ def run(name: str, *words: str) -> str:
 
 
 CASES = [
+    ("advice", [r"(?m)^2 +\d+\.\d +\d+\.\d +\d+\.\d$"]),
     ("arrays", [r"\| +this +\| +-?\d+\.\d+ "]),
     ("forecast", [r"(?m)^likely +160 .* compact +\d+\.\d+$", r"(?m)^4 draws +20 .* strip +\d+\.\d+$"]),
     pytest.param("manager", [r"vrm, first start to last end \| +\d+\.\d+ +\| +\d+ +\|",

@@ -52,6 +52,10 @@ NOT_RUN: List[Tuple[str, str]] = [
     (r"sacct ", "needs Slurm's accounting: tests/workload/data has a made-up dump"),
     (r"python studies/heterogeneous/run\.py", "minutes to hours: tests/test_heterogeneous.py has a short one"),
     (r"python studies/validation/run\.py", "minutes: tests/simulation/test_validation.py has a short one"),
+    (r"python studies/advice/run\.py", "half an hour, with traces that are not part of vrm: "
+     "tests/forecast/test_advice_study.py has two windows"),
+    (r"python studies/advice/live\.py", "half an hour on the test cluster"),
+    (r"vrm advise( --apply \S+)?$", "needs a run: tests/live/manager/test_advised.py"),
     (r"python studies/predict/run\.py", "needs published schedules that are not part of vrm: "
      "tests/simulation/test_estimates.py has made-up ones"),
     (r"vrm heatmap measure ", "minutes, on cores that do nothing else: tests/measure/test_heatmap.py"),

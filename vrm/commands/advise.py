@@ -193,7 +193,7 @@ def text(found: Advice, every: bool) -> str:
     for choice in found.choices:
         best = found.combinations[choice.best]
         table.add_row([OBJECTIVES[choice.objective].words, choice.best,
-                       best.name if choice.clear else f"no clear winner; {best.name}",
+                       best.name if choice.clear else f"no clear winner ({best.name})",
                        spread_text(choice.objective, best.gives[choice.objective]),
                        f"{100 * choice.confidence:.0f} %", _today(choice)])
     lines = [_head(found), "", str(table)]
@@ -235,22 +235,23 @@ def _today(choice: Choice) -> str:
         return "are these"
     if choice.regret <= 0.02:
         return "as good"
-    return f"{share(choice.regret)} worse"
-
-
-def share(value: float) -> str:
-    """`40 %`; of more than double `4.7 times`."""
-    if value == float("inf"):
-        return "much"
-    return f"{100 * value:.0f} %" if abs(value) < 2 else f"{value + 1:.1f} times"
+    if choice.regret == math.inf:
+        return "worse"
+    return (f"{100 * choice.regret:.0f} % worse" if choice.regret < 2 else
+            f"{choice.regret + 1:.1f} times as much")
 
 
 def changes(price: Dict[str, float]) -> List[str]:
     """What becomes of objectives: `makespan +9 %`."""
     from vrm.forecast.advice import OBJECTIVES
     said: List[Tuple[str, float]] = [(OBJECTIVES[name].words, value) for name, value in price.items()]
-    return [f"{words} {'more than 0' if value == float('inf') else f'{100 * value:+.0f} %'}"
-            if value < 2 else f"{words} {value + 1:.1f} times" for words, value in said]
+    return [f"{words} {'more than 0' if value == math.inf else change(value)}" for words, value in said]
+
+
+def change(value: float) -> str:
+    """`+40 %`; of three times as much and more `4.7 times`."""
+    percent = round(100 * value)
+    return f"{value + 1:.1f} times" if value >= 2 else f"{percent:+d} %" if percent else "the same"
 
 
 def _price(found: Advice, choice: Choice) -> str:
@@ -259,9 +260,9 @@ def _price(found: Advice, choice: Choice) -> str:
     if not choice.change:
         return ""
     name = found.combinations[choice.best].name
-    gain = changes({choice.objective: against_today(found, choice)})[0]
-    return (f"  {OBJECTIVES[choice.objective].words}: {name} in the place of today's rules: {gain}; its "
-            f"price: {', '.join(changes(dict(choice.price)))}")
+    all_of_it = {choice.objective: against_today(found, choice), **choice.price}
+    return (f"  {OBJECTIVES[choice.objective].words}: {name} in the place of today's rules: "
+            f"{', '.join(changes(all_of_it))}")
 
 
 def against_today(found: Advice, choice: Choice) -> float:
