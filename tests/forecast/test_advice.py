@@ -323,6 +323,12 @@ def test_the_commands_answer_and_refuse(tmp_path: Path) -> None:
     assert "jobs done before the end" in told.stdout and "| 11  |" in told.stdout
     sizes = vrm(tmp_path, "whatif", "my.queue", "--nodes", "2,4,16", "--cores", "4", "--json")
     assert json.loads(sizes.stdout)["recommended"] in (2, 4, 16), sizes.stderr
+    (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Queue: my.queue}\nNodes: 4\nSockets: 1\n"
+                                       "Cores: 4\nLog: log\n")
+    own = vrm(tmp_path, "advise", "--json")  # nothing has run: its own queue
+    assert json.loads(own.stdout)["jobs"] == 12, own.stderr
+    assert vrm(tmp_path, "whatif", "--nodes", "2,4").returncode == 0
+    (tmp_path / "vrm.yaml").unlink()
     for words, text in (
             (["advise", "my.queue"], "--nodes N --sockets S --cores C"),
             (["advise"], "there is no run in"), (["advise", "--nodes", "4"], "--nodes is for a QUEUE"),

@@ -6,10 +6,11 @@ import argparse
 import json
 import math
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from vrm.commands.parsing import Parser, command
-from vrm.commands.shared import CannotRun, count, seconds, settings_of, words
+from vrm.commands.shared import CannotRun, count, default_config, seconds, settings_of, words
 
 if TYPE_CHECKING:
     from vrm.forecast.advice import Advice, Choice
@@ -76,6 +77,7 @@ def advise(arguments: argparse.Namespace) -> int:
     from vrm.forecast.sharing import cores
     from vrm.scheduling.registry import PolicyError
 
+    take_queue(arguments)
     case = planned(arguments) if arguments.queue is not None else running(arguments)
     frozen = case.frozen
     rules = advice.combinations(
@@ -107,6 +109,19 @@ _OF_A_QUEUE = ("machine", "nodes", "sockets", "cores", "heatmap", "calibrated", 
 """Options that only a QUEUE has a use for, besides the keys of `Rules`."""
 
 
+def take_queue(arguments: argparse.Namespace) -> None:
+    """Before the first run of a configuration: its queue file, if no other is named."""
+    from vrm.live.site.setup import run_directory
+
+    config = getattr(arguments, "config", default_config())
+    if arguments.queue is not None or config is None:
+        return
+    settings = settings_of(arguments)
+    queue = settings.applications.queue
+    if not run_directory(settings).journal.exists() and queue.is_file():
+        arguments.queue, arguments.config = str(queue), config
+
+
 def planned(arguments: argparse.Namespace) -> Case:
     """A queue that has not begun."""
     from vrm.forecast.planned import plan
@@ -121,12 +136,23 @@ def made(arguments: argparse.Namespace, make: Any) -> Any:
     from vrm.simulation.inputs import ERRORS
 
     try:
-        return make(arguments.queue, rows_are=arguments.heatmap_rows,
-                    end=arguments.walltime or math.inf, **choices(arguments))
+        chosen = choices(arguments)
+        chosen.setdefault("history", earlier(arguments))
+        return make(arguments.queue, rows_are=arguments.heatmap_rows, end=arguments.walltime or math.inf,
+                    **chosen)
     except OSError as error:
         raise CannotRun(f"{error.filename}: {error.strerror}") from error
     except (PolicyError, ValueError, *ERRORS) as error:
         raise CannotRun(str(error)) from error
+
+
+def earlier(arguments: argparse.Namespace) -> List[Path]:
+    """The jobs.csv that the run of a configuration has left, where one is named."""
+    if getattr(arguments, "config", None) is None:
+        return []
+    from vrm.live.site.setup import run_directory
+    file = run_directory(settings_of(arguments)).jobs
+    return [file] if file.exists() else []
 
 
 def running(arguments: argparse.Namespace) -> Case:

@@ -45,10 +45,12 @@ def whatif(arguments: argparse.Namespace) -> int:
     """Print what each size does; 0."""
     from vrm.forecast import advice
     from vrm.forecast.sharing import cores
+    from vrm.commands.advise import take_queue
     from vrm.forecast.whatif import what_if
 
     if not arguments.nodes:
         raise CannotRun("which sizes? Give them as --nodes 4,8,16")
+    take_queue(arguments)
     planned = _queues(arguments) if arguments.queue is not None else _waiting(arguments)
     members = arguments.members or advice.MEMBERS
     jobs = len(planned[0].later) + len(planned[0].waiting())
