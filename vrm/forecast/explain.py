@@ -61,8 +61,8 @@ class Reason(NamedTuple):
 
 class Explanation(NamedTuple):
     """Why a job waits; `start` is when it is likely to start (the median of the draws, where there are
-    any), infinity for not in this allocation, and `between` the 10th and the 90th percentile of its starts over the draws, where there are enough.
-    The first reason is the weightiest."""
+    any), infinity for not in this allocation, and `between` the 10th and the 90th percentile of its
+    starts over the draws, where there are enough. The first reason is the weightiest."""
 
     job: Job
     start: float
