@@ -40,6 +40,7 @@ from vrm.forecast.frozen import of_simulator
 from vrm.forecast.replay import OVERDUE, replay
 from vrm.forecast.score import Known, Made, Score, learn
 from vrm.model import Cluster, Job
+from vrm.report.forecast_score import Compared, draw
 from vrm.run.expectations import Expectations, make_expectations
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.estimators import Estimator, make_estimator
@@ -255,6 +256,13 @@ def tables(results: Mapping[str, Sequence[Found]]) -> Iterator[str]:
                f"{drawn:.1%} | {wider:.2f} | {score.bound:.1%} |")
 
 
+def compared(known: Known) -> Compared:
+    """A forecast, as pictures show it."""
+    made = known.made
+    inside = made.p10 <= known.truth <= made.p90 if made.calibrated else None
+    return Compared(made.start - made.time, known.wait, inside)
+
+
 def reserved_table(found: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[str]:
     """That of reservations."""
     yield "| trace | scheduler | jobs with a reservation | mean min between it and the start | median | started later |"
@@ -305,6 +313,9 @@ def main(arguments: Sequence[str]) -> int:
             results[kept.stem] = read(values)
     if results:
         lines += tables(results)
+        for name, found in results.items():
+            draw([compared(each.known) for each in found], args.out / f"{name}.svg",
+                 f"{name}: {len(found)} forecasts")
     if reserved_of:
         lines += ["", *reserved_table(reserved_of)]
     print("\n".join(lines))

@@ -5,14 +5,31 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from pathlib import Path
 from typing import Dict, List
 
 import pytest
+from test_files import recorded, settings_in, submissions_of, write
 
 from vrm.forecast.calibration import NEEDED
-from vrm.forecast.forecast import Forecast, JobForecast
-from vrm.forecast.score import Known, Log, Made, Score, came_true, read
+from vrm import cli
+from vrm.config.schema import Settings, load
+from vrm.forecast.files import RunFiles
+from vrm.forecast.forecast import Forecast, JobForecast, forecast
+from vrm.forecast.score import NAME, Known, Log, Made, Score, came_true, read
+from vrm.report.forecast_score import rolling
+from vrm.results.forecast import Told
+from vrm.run.journal import Journal
+
+
+def settings_of(directory: Path) -> Settings:
+    return load(directory / "vrm.yaml")
+
+
+def drawn_text(picture: Path) -> str:
+    """The texts of a drawn picture: matplotlib writes them as comments."""
+    return " ".join(re.findall(r"<!-- (.*?) -->", picture.read_text()))
 
 
 def forecast_of(time: float, jobs: Dict[int, float], running: bool = False, calibrated: str = "") -> Forecast:
@@ -115,3 +132,65 @@ def test_what_comes_true_calibrates_the_next_forecasts_however_it_is_read(tmp_pa
     again.learn(starts.get, ends.get)
     assert again.calibration.starts.known == 4 * NEEDED
     assert again.calibration.starts.late.by == pytest.approx(seen[-1], abs=0.05)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A run that has ended, whose forecasts were kept from moment to moment."""
+    settings = settings_in(tmp_path, Backfilling="easy")
+    records = recorded(settings, submissions_of(70, random.Random(8)))
+    write(settings, [])
+    journal, files = Journal(settings.directory / "journal"), RunFiles(settings)
+    log = Log(settings.directory / NAME)
+    for moment in records:
+        for record in moment:
+            journal.append(**record)
+        journal.sync()
+        files.read_new()
+        frozen = files.frozen(Told("running"), now=0.0)
+        log.learn(lambda job_id: files.past.started.get(job_id, {}).get("time"), lambda job_id: None)
+        log.note(forecast(frozen, 4, calibration=log.calibration))
+    journal.close()
+    return tmp_path
+
+
+def score(directory: Path, *words: str) -> int:
+    return cli.main(["-c", str(directory / "vrm.yaml"), "forecast", "--score", *words])
+
+
+def test_the_command_prints_and_draws_the_score(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = directory / "score.svg"
+    assert score(directory, "--plot", str(picture)) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"forecasts that came true +\d\d, the mean wait was ", text)
+    assert "error of the start" in text and "jobs that come later" in text
+    assert "wait as forecast" in drawn_text(picture)
+    assert score(directory, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    made, _ = read(settings_of(directory).directory / NAME)
+    assert found["number"] == len(made) > NEEDED and found["ranged"] <= found["number"]
+    assert 0 <= found["mean"] < 60 and found["close"] == 1
+
+
+def test_what_cannot_be_scored_is_said(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = settings_of(directory).directory / NAME
+    whole = path.read_text()
+    path.write_text(whole + "{\n")
+    assert score(directory) == 0
+    assert "1 line(s)" in capsys.readouterr().err
+    path.write_text("")
+    assert score(directory) == 2
+    assert "no forecast has come true yet" in capsys.readouterr().err
+    path.unlink()
+    assert score(directory) == 2
+    assert "no manager with forecasts has run here" in capsys.readouterr().err
+    assert cli.main(["-c", str(directory / "vrm.yaml"), "forecast", "--plot", "a.svg"]) == 2
+    assert "add --score" in capsys.readouterr().err
+    path.write_text(whole)
+    assert score(directory, "--plot", "picture.txt") == 2
+    assert "ends in .png or .svg" in capsys.readouterr().err
+
+
+def test_the_share_in_the_ranges_is_of_the_last_ones() -> None:
+    assert rolling([True, False, True, True], 2) == [0.5, 0.5, 1.0]
+    assert rolling([True], 2) == []

@@ -35,6 +35,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="as JSON: a list of jobs")
     add("--estimate", metavar="ID=TIME", action="append", default=[], type=estimate,
         help="what if this job's estimate were this time (7=20m)? Nothing is changed")
+    add("--score", action="store_true", help="how good the forecasts of this run were")
+    add("--plot", metavar="FILE", help="with --score: draw it, too (.svg or .png)")
 
 
 def estimate(text: str) -> Tuple[int, float]:
@@ -56,6 +58,10 @@ def forecast(arguments: argparse.Namespace) -> int:
     from vrm.report import forecast_table as report
 
     settings = settings_of(arguments)
+    if arguments.score:
+        return score(settings, arguments)
+    if arguments.plot:
+        raise CannotRun("--plot draws the score: add --score")
     ids: List[int] = []
     for text in arguments.ids:
         try:
@@ -78,6 +84,46 @@ def forecast(arguments: argparse.Namespace) -> int:
         print(line)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print(report.table(made, ids, now, width))
+    return 0
+
+
+def score(settings: Any, arguments: argparse.Namespace) -> int:
+    """Print, and draw, how good the forecasts were that have come true; 0."""
+    from pathlib import Path
+
+    from vrm.forecast import score as scores
+    from vrm.forecast.files import RunFiles
+    from vrm.report.forecast_score import Compared, PictureError, draw
+
+    files = RunFiles(settings)
+    files.read_new()
+    path = files.run_directory.directory / scores.NAME
+    try:
+        made, wrong = scores.read(path)
+    except FileNotFoundError:
+        raise CannotRun(f"there is no {path}: no manager with forecasts has run here") from None
+    except OSError as error:
+        raise CannotRun(f"cannot read {path}: {error.strerror}") from error
+    if wrong:
+        print(f"vrm: {wrong} line(s) of {path} are no forecasts and do not count", file=sys.stderr)
+    started = files.past.started
+    known = scores.came_true(made, lambda job_id: started[job_id]["time"] if job_id in started else None)
+    if not known:
+        raise CannotRun(f"no forecast has come true yet: {len({each.id for each in made})} job(s) wait that "
+                        "have one. Jobs that start at once are not forecast")
+    found = scores.Score.of(known)
+    if arguments.json:
+        print(json.dumps(found.record(), indent=2))
+    else:
+        print("\n".join(found.lines()))
+        print("No forecast knows of jobs that come later, of failures and of lost nodes.")
+    if arguments.plot:
+        try:
+            draw([Compared(each.made.start - each.made.time, each.wait,
+                           each.made.p10 <= each.truth <= each.made.p90 if each.made.calibrated else None)
+                  for each in known], Path(arguments.plot), f"{len(known)} forecasts of this run")
+        except PictureError as error:
+            raise CannotRun(str(error)) from error
     return 0
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from vrm.forecast.calibration import Calibration
+from vrm.forecast.calibration import UNCALIBRATED, Calibration
 from vrm.forecast.forecast import Forecast, JobForecast
 from vrm.model import shapes
+from vrm.model.times import said
 from vrm.system.files import naming, open_own, read_own
 
 NAME = "forecasts.jsonl"
@@ -210,6 +211,26 @@ class Score(NamedTuple):
     def relative(self) -> float:
         """The mean error in mean waits."""
         return self.mean / self.wait if self.wait else math.nan
+
+    def lines(self) -> List[str]:
+        """It for people."""
+        bias = ("0s" if round(self.bias) == 0 else
+                f"{said(abs(self.bias))} {'before' if self.bias > 0 else 'after'} what was forecast")
+        found = [("forecasts that came true", f"{self.number}, the mean wait was {said(self.wait)}"),
+                 ("error of the start", f"mean {said(self.mean)}, median {said(self.median)}"
+                  + ("" if math.isnan(self.relative) else f"; {self.relative:.0%} of the mean wait")),
+                 ("jobs started on average", bias),
+                 ("wait within a factor of 2", f"{self.factor:.0%}"),
+                 ("start within 10 minutes", f"{self.close:.0%}"),
+                 ("no later than Latest", f"{self.bound:.0%}"),
+                 ("ranges", f"{self.coverage:.0%} of {self.ranged} starts (80% promised); {self.early:.0%} "
+                  f"earlier, {self.late:.0%} later" if self.ranged else UNCALIBRATED)]
+        return [f"{name:26} {text}" for name, text in found]
+
+    def record(self) -> Dict[str, Any]:
+        """It as JSON values."""
+        return {name: None if isinstance(value, float) and math.isnan(value) else value
+                for name, value in self._asdict().items()}
 
     @classmethod
     def of(cls, known: Sequence[Known], start: Callable[[Made], float] = lambda made: made.start) -> Score:
