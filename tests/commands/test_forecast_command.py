@@ -100,3 +100,23 @@ def test_a_run_is_forecast_with_and_without_its_manager(site: Site, vrm: Vrm) ->
     site.run("--once")
     assert "no job runs or waits" in vrm("forecast")
     assert "3 completed" in vrm("queue") or "completed" in vrm("queue", "--all")
+
+
+@pytest.mark.mpi
+def test_the_page_is_renewed_while_the_run_goes_on(site: Site, vrm: Vrm) -> None:
+    site.config(Launcher={"Kind": "direct"})
+    site.program("waits.x", "while [ ! -e \"$0.go\" ]; do sleep 0.02; done\n")
+    site.lines("waits.x 1 1000 0", "waits.x 1 600 0")
+    file = site.root / "page.html"
+    assert "--watch goes with --page" in vrm("forecast", "--watch", status=2)
+    assert "there is no run in" in vrm("forecast", "--page", str(file), status=2)
+    manager = site.start("--once")
+    wait_until(site.running, "a job runs")
+    assert "cannot write" in vrm("forecast", "--page", str(site.root / "no" / "page.html"), status=2)
+    watcher = site.start("forecast", "--page", str(file), "--watch", "0.2")
+    wait_until(lambda: file.exists() and "1 running, 1 waiting" in file.read_text(), "a page")
+    assert 'http-equiv="refresh" content="1"' in file.read_text()
+    (site.bin / "waits.x.go").touch()
+    site.finish(manager)
+    assert "the run has ended" in site.finish(watcher)
+    assert "0 running, 0 waiting, 2 ended" in file.read_text() and "refresh" not in file.read_text()

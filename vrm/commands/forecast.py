@@ -8,10 +8,11 @@ import math
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, job_ids, settings_of
+from vrm.commands.shared import CannotRun, job_ids, seconds, settings_of
 
 if TYPE_CHECKING:
     from vrm.forecast.files import RunFiles
@@ -25,7 +26,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command."""
     parser = command(
         commands, "forecast", forecast, "when jobs are likely to start and end", [shared],
-        "vrm forecast\nvrm forecast 7 --json\nvrm forecast --estimate 7=20m",
+        "vrm forecast\nvrm forecast 7 --json\nvrm forecast --estimate 7=20m\n"
+        "vrm forecast --page forecast.html --watch",
         "Shows what the process alongside the manager has forecast; without a manager the forecast is made "
         "from the files of the run, for one that starts now. Start is the likely one, four starts of "
         "five are in Range, and Latest is the start if all jobs take as long as their users allow.")
@@ -37,6 +39,10 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         help="what if this job's estimate were this time (7=20m)? Nothing is changed")
     add("--score", action="store_true", help="how good the forecasts of this run were")
     add("--plot", metavar="FILE", help="with --score: draw it, too (.svg or .png)")
+    add("--page", metavar="FILE", help="write it as a page of HTML, which needs no network")
+    add("--watch", metavar="SECONDS", nargs="?", type=seconds, const=5.0,
+        help="with --page: write it again and again (default: every 5 s) until the run ends or Ctrl-C; "
+             "the page loads itself again")
 
 
 def estimate(text: str) -> Tuple[int, float]:
@@ -62,6 +68,11 @@ def forecast(arguments: argparse.Namespace) -> int:
         return score(settings, arguments)
     if arguments.plot:
         raise CannotRun("--plot draws the score: add --score")
+    if arguments.page is None and arguments.watch is not None:
+        raise CannotRun("--watch goes with --page FILE; `vrm queue --watch` shows the queue again and "
+                        "again")
+    if arguments.page is not None:
+        return page(arguments, settings)
     ids: List[int] = []
     for text in arguments.ids:
         try:
@@ -89,8 +100,6 @@ def forecast(arguments: argparse.Namespace) -> int:
 
 def score(settings: Any, arguments: argparse.Namespace) -> int:
     """Print, and draw, how good the forecasts were that have come true; 0."""
-    from pathlib import Path
-
     from vrm.forecast import score as scores
     from vrm.forecast.files import RunFiles
     from vrm.report.forecast_score import Compared, PictureError, draw
@@ -125,6 +134,42 @@ def score(settings: Any, arguments: argparse.Namespace) -> int:
         except PictureError as error:
             raise CannotRun(str(error)) from error
     return 0
+
+
+def page(arguments: argparse.Namespace, settings: Any) -> int:
+    """Write the page, once or as long as the run goes on; 0."""
+    from vrm.report.forecast_page import name_of, page as drawn
+    from vrm.results import state as states
+    from vrm.system.errors import RunError
+    from vrm.system.files import write_atomically
+
+    path, watched = Path(arguments.page), arguments.watch
+    made: Optional[Dict[str, Any]] = None
+    while True:
+        try:
+            state = states.current(states.read(settings.state))
+        except (OSError, ValueError):
+            state = None
+        over = state is None or state["manager"]["phase"] == "ended"
+        try:
+            made = current(settings)
+        except RunError:
+            if made is None:
+                raise
+            over = False  # the files are being renewed
+        text = drawn(made, state, max(time.time(), made["time"]), name_of(settings.directory),
+                     max(1, round(watched)) if watched and not over else None)
+        try:
+            write_atomically(path, text)
+        except OSError as error:
+            raise CannotRun(f"cannot write {path}: {error.strerror}") from error
+        if watched is None or over:
+            print(f"the page is {path}" + ("; the run has ended" if watched and over else ""))
+            return 0
+        try:
+            time.sleep(watched)
+        except KeyboardInterrupt:
+            return 0
 
 
 def current(settings: Any) -> Dict[str, Any]:
