@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
-import math
 import random
 import sys
 import time
@@ -35,13 +34,13 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tup
 
 from vrm.forecast.calibration import Calibration
 from vrm.forecast.draws import History
-from vrm.forecast.forecast import forecast
+from vrm.forecast.forecast import Ensemble, forecast
 from vrm.forecast.frozen import of_simulator
 from vrm.forecast.replay import OVERDUE, replay
 from vrm.forecast.score import Known, Made, Score, learn
 from vrm.model import Cluster, Job
 from vrm.report.forecast_score import Compared, draw
-from vrm.run.expectations import Expectations, make_expectations
+from vrm.run.expectations import make_expectations
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.estimators import Estimator, make_estimator
 from vrm.simulation import simulate
@@ -103,7 +102,8 @@ def jobs_of(path: str) -> Tuple[List[Submission], int]:
 
 def scheduler_on(cluster: Cluster, order: str = "queue") -> Scheduler:
     """FCFS with EASY."""
-    return Scheduler(make_ordering("FCFS"), make_backfilling("easy", order), make_policy("compact", cluster, None))
+    return Scheduler(make_ordering("FCFS"), make_backfilling("easy", order),
+                     make_policy("compact", cluster, None))
 
 
 def chosen(jobs: Sequence[Submission], processors: int, number: int) -> List[int]:
@@ -151,7 +151,8 @@ def forecasts(jobs: Sequence[Submission], processors: int, number: int, members:
         told = {each.id: each for each in found.jobs}
         others: Dict[str, Dict[int, float]] = {}
         for name, estimator in estimators.items():
-            others[name] = {job_id: each.start for job_id, each in replay(frozen, expecting(estimator)).items()}
+            plan = replay(frozen, expecting(estimator))
+            others[name] = {job_id: each.start for job_id, each in plan.items()}
         others["true"] = {job_id: each.start for job_id, each
                           in replay(frozen, lambda job, ran: max(runs[job.id], ran)).items()}
         for job_id in by_moment[now]:
@@ -173,32 +174,45 @@ def expecting(estimator: Estimator) -> Any:
 
 
 class Reservations(NamedTuple):
-    """Of jobs that had a reservation when they were first in the queue: how many there are, the mean
-    and the median of minutes between the first one and their start, the share that started later."""
+    """Of jobs that had a reservation when they were first in the queue: how many there are; the mean and
+    the median of minutes between the first reservation and their start; the same of the last one,
+    and of the ensemble's median at the moment of the first; the share that started later than it."""
 
     jobs: int
-    mean: float
-    median: float
+    first: Tuple[float, float]
+    last: Tuple[float, float]
+    forecast: Tuple[float, float]
     late: float
 
 
-def reservations(jobs: Sequence[Submission], processors: int, how: Tuple[str, str, str]) -> Reservations:
+def reservations(jobs: Sequence[Submission], processors: int, how: Tuple[str, str, str], members: int
+                 ) -> Reservations:
     """Those of a trace under EASY or EASY++."""
     order, estimates, correction = how
     cluster = Cluster.regular(processors, 1, 1)
-    watch = Watch()
+    past = History()
+    watch = Watch([past.add])
     expectations = make_expectations(estimates, correction)
-    assert expectations is None or isinstance(expectations, Expectations)
     simulator = Simulator(scheduler_on(cluster, order), cluster, watch, expectations=expectations)
     first: Dict[int, float] = {}
+    last: Dict[int, float] = {}
+    forecasts: Dict[int, float] = {}
     for now in simulator.moments(jobs):
         if len(simulator.queue):
-            head = simulator.queue.in_order(now)[0]
-            if head.id not in first:
-                first.update(simulator.scheduler.reservations(now, simulator.queue, cluster))
-    apart = [watch.starts[job_id] - start for job_id, start in first.items()]
-    return Reservations(len(apart), fmean(map(abs, apart)) / 60, median(map(abs, apart)) / 60,
-                        sum(each > 0 for each in apart) / len(apart))
+            for job_id, start in simulator.scheduler.reservations(now, simulator.queue, cluster).items():
+                last[job_id] = start
+                if job_id not in first:
+                    first[job_id] = start
+                    frozen = of_simulator(simulator, past, len(first))
+                    drawn = Ensemble(frozen, [simulator.queue.get(job_id)], members)
+                    forecasts[job_id] = median(each[0] for each in drawn.starts)
+
+    def apart(starts: Mapping[int, float]) -> Tuple[float, float]:
+        minutes = [abs(watch.starts[job_id] - start) / 60 for job_id, start in starts.items()]
+        return fmean(minutes), median(minutes)
+
+    return Reservations(len(first), apart(first), apart(last), apart(forecasts),
+                        fmean(watch.starts[job_id] > start for job_id, start in first.items()))
 
 
 # What is shown.
@@ -234,7 +248,8 @@ def rows(found: Sequence[Found]) -> Iterator[Tuple[str, Score]]:
 
 def tables(results: Mapping[str, Sequence[Found]]) -> Iterator[str]:
     """What was found, in Markdown."""
-    yield "| trace (forecasts, mean wait) | replay with | mean error, s | median, s | mean error / mean wait | of the limits' | factor 2 | within 10 min | bias, s |"
+    yield ("| trace (forecasts, mean wait) | replay with | mean error, s | median, s | mean error / mean wait | "
+           "of the limits' | factor 2 | within 10 min | bias, s |")
     yield "|---|---|---:|---:|---:|---:|---:|---:|---:|"
     for name, found in results.items():
         limits = None
@@ -242,13 +257,18 @@ def tables(results: Mapping[str, Sequence[Found]]) -> Iterator[str]:
             limits = limits or score.mean
             label = f"{name} ({score.number}; {score.wait:,.0f} s)" if row == "limits" else ""
             yield (f"| {label} | {row} | {score.mean:,.0f} | {score.median:,.0f} | {score.relative:.3f} | "
-                   f"{score.mean / limits:.2f} | {score.factor:.1%} | {score.close:.1%} | {score.bias:+,.0f} |")
+                   f"{score.mean / limits:.2f} | {score.factor:.1%} | {score.close:.1%} | "
+                   f"{score.bias:+,.0f} |")
     yield ""
-    yield "| trace | calibrated ranges | starts in P10-P90 | earlier | later | in P10-P90 as drawn | wider by | no later than latest |"
+    yield ("| trace | calibrated ranges | starts in P10-P90 | earlier | later | in P10-P90 as drawn | wider by | "
+           "no later than latest |")
     yield "|---|---:|---:|---:|---:|---:|---:|---:|"
     for name, found in results.items():
         score = Score.of([each.known for each in found])
         ranged = [each.known for each in found if each.known.made.calibrated]
+        if not ranged:
+            yield f"| {name} | 0 | | | | | | {score.bound:.1%} |"
+            continue
         drawn = fmean(each.made.drawn[0] <= each.truth <= each.made.drawn[1] for each in ranged)
         wider = (sum(each.made.p90 - each.made.p10 for each in ranged)
                  / sum(each.made.drawn[1] - each.made.drawn[0] for each in ranged))
@@ -263,22 +283,26 @@ def compared(known: Known) -> Compared:
     return Compared(made.start - made.time, known.wait, inside)
 
 
-def reserved_table(found: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[str]:
+def reserved_table(found: Mapping[str, Mapping[str, Sequence[Any]]]) -> Iterator[str]:
     """That of reservations."""
-    yield "| trace | scheduler | jobs with a reservation | mean min between it and the start | median | started later |"
-    yield "|---|---|---:|---:|---:|---:|"
+    yield ("| trace | scheduler | jobs with a reservation | "
+           "minutes from the first one to the start, mean (median) | from the last one | from the forecast made with the first | started after the first |")
+    yield "|---|---|---:|---:|---:|---:|---:|"
     for name, schedulers in found.items():
         for scheduler, values in schedulers.items():
-            one = Reservations(*values)  # type: ignore[arg-type]
-            yield f"| {name} | {scheduler} | {one.jobs} | {one.mean:.1f} | {one.median:.1f} | {one.late:.1%} |"
+            one = Reservations(*values)
+            pairs = " | ".join(f"{pair[0]:.1f} ({pair[1]:.1f})" for pair in one[1:4])
+            yield f"| {name} | {scheduler} | {one.jobs} | {pairs} | {one.late:.1%} |"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run what is missing, then show what there is: 0, or 2 for a file that cannot be read."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--trace", nargs="+", default=[], metavar="NAME=FILE", help="traces, or lublin:PROCESSORS:JOBS:SEED")
-    add("--reservations", nargs="+", default=[], metavar="NAME", help="traces whose reservations are looked at")
+    add("--reservations", nargs="+", default=[], metavar="NAME",
+        help="traces whose reservations are looked at")
     add("--out", required=True, type=Path, metavar="DIR", help="where everything goes")
     add("--forecasts", type=int, default=900, help="about so many a trace (900)")
     add("--members", type=int, default=50, help="draws at the most (50)")
@@ -295,7 +319,7 @@ def main(arguments: Sequence[str]) -> int:
             jobs, processors = jobs_of(path)
             print(f"{name}: {len(jobs)} jobs on {processors} processors", flush=True)
             if looked_at:
-                reserved.write_text(json.dumps({scheduler: reservations(jobs, processors, how)
+                reserved.write_text(json.dumps({scheduler: reservations(jobs, processors, how, args.members)
                                                 for scheduler, how in PLUS.items()}) + "\n", encoding="utf-8")
             if not kept.exists():
                 found = forecasts(jobs, processors, args.forecasts, args.members)
