@@ -32,6 +32,7 @@ DIRECT = {
     "simulation": "run results config",
     "forecast": "simulation",
     "measure": "live.site results",
+    "session": "run config",
     "experiment": "live.manager simulation",
     "report": "results",
 }

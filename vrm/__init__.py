@@ -1,6 +1,18 @@
 """vrm: your own cluster inside somebody else's.
 
 A batch job that runs your queue on its nodes with your scheduling and your placement.
+
+    from vrm import Session      # jobs as futures: see vrm.session
 """
 
+from typing import Any
+
 __version__ = "0.2.0.dev0"
+
+
+def __getattr__(name: str) -> Any:
+    """What programs use, loaded at its first use: commands need none of it."""
+    if name != "Session":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from vrm.session import Session
+    return Session

@@ -1,0 +1,160 @@
+"""Jobs as futures: real managers, real jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import FIRST_COMPLETED, CancelledError, as_completed, wait
+from pathlib import Path
+from typing import Any, Dict
+
+import pytest
+
+from conftest import LIMIT, Site, wait_until
+from vrm import Session
+from vrm.config.problems import ConfigError
+from vrm.session import JobFailed, SessionError
+from vrm.workload.grammar import LineError
+
+KEYS: Dict[str, Any] = {"Nodes": 2, "Sockets": 1, "Cores": 2, "Emulate": True,
+                        "Launcher": {"Kind": "direct"}}
+
+
+@pytest.fixture
+def place(site: Site, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with programs, in which this test is."""
+    for name, text in {"tells": 'echo "$* $COLOUR"', "fails": "echo oh no >&2; exit 3",
+                       "waits": "while [ ! -e go ]; do sleep 0.02; done; echo went"}.items():
+        (site.root / name).write_text(f"#!/bin/sh\n{text}\n")
+        (site.root / name).chmod(0o755)
+    monkeypatch.chdir(site.root)
+    monkeypatch.delenv("VRM_CONFIG", raising=False)
+    return site.root
+
+
+def test_jobs_are_futures(place: Path) -> None:
+    with Session(**KEYS) as session:
+        jobs = [session.submit("./tells", args=["a b", number], env={"COLOUR": "red"}, walltime="1m")
+                for number in range(3)]
+        bad = session.submit("./fails", 1, 60)
+        never = session.submit("./tells", after=[bad])
+        refused = session.submit("./nothing")
+        last = session.submit("tells", 2, 60, after=jobs, cores=1, exclusive=True)
+        assert {job.result().text for job in as_completed(jobs, LIMIT)} == {
+            f"a b {number} red\n" for number in range(3)}
+        with pytest.raises(JobFailed, match="(?s)failed .exit status 3.*oh no") as failed:
+            bad.result(LIMIT)
+        assert failed.value.result.exit_code == 3
+        with pytest.raises(CancelledError):
+            never.result(LIMIT)
+        with pytest.raises(JobFailed, match="refused: .*nothing does not exist"):
+            refused.result(LIMIT)
+        result = last.result(LIMIT)
+        assert result.status == "completed" and result.start is not None
+        assert result.start >= max(job.result().end for job in jobs)
+        assert [job.id for job in (*jobs, bad, never, refused, last)] == list(range(7))
+        assert "ended" in repr(last) and "0 job(s)" in repr(session)
+    assert session._process is not None and session._process.returncode == 1
+    with pytest.raises(SessionError, match="closed"):
+        session.submit("./tells")
+
+
+def test_the_example_of_the_page(place: Path) -> None:
+    page = Path(__file__).parent.parent.parent / "docs" / "python.md"
+    example = page.read_text().split("```python\n")[1].split("```")[0]
+    assert 'Nodes="auto"' in example
+    for name, text in {"solve": 'echo "solved $1"', "collect": "echo all"}.items():
+        (place / name).write_text(f"#!/bin/sh\n{text}\n")
+        (place / name).chmod(0o755)
+    (place / "example.py").write_text(example.replace('Nodes="auto"', "Nodes=2, Emulate=True, Cores=2"))
+    done = subprocess.run([sys.executable, "example.py"], env={**os.environ, "VRM_CONFIG": ""}, timeout=LIMIT,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert sorted(lines[:4]) == [f"{n} solved {n}" for n in range(4)] and lines[4:] == ["all"]
+
+
+def test_cancelling_waiting_and_asyncio(place: Path) -> None:
+    async def both(session: Session) -> str:
+        first, second = session.submit("./tells", args=["1"]), session.submit("./tells", args=["2"])
+        results = await asyncio.gather(first, second)
+        return "".join(result.text for result in results)
+
+    with Session(**KEYS) as session:
+        job, other = session.submit("./waits", 2, exclusive=True), session.submit("./tells", 2, nodes="2-2")
+        done, left = wait([job, other], 0.5, FIRST_COMPLETED)
+        assert not done and left == {job, other}
+        wait_until(job.running, "it runs")
+        assert not other.running() and not other.done()
+        assert other.cancel() and job.cancel()
+        for each in (job, other):
+            with pytest.raises(CancelledError):
+                each.result(LIMIT)
+        assert job.cancelled() and not job.running()
+        assert sorted(asyncio.run(both(session)).split()) == ["1", "2"]
+    with pytest.raises(ZeroDivisionError), Session(**KEYS) as session:
+        job = session.submit("./waits")
+        wait_until(job.running, "it runs")
+        raise ZeroDivisionError
+    assert job.cancelled()
+
+
+def test_a_manager_that_is_killed_is_started_again(place: Path) -> None:
+    with Session(**KEYS) as session:
+        jobs = [session.submit("./waits", 2) for _ in range(3)]
+        wait_until(lambda: sum(job.running() for job in jobs) == 2, "two run")
+        assert session._process is not None
+        session._process.send_signal(signal.SIGKILL)
+        (place / "go").touch()
+        assert [job.result(LIMIT).text for job in jobs] == ["went\n"] * 3
+        assert session._restarts == 1
+
+
+def test_a_running_manager_is_used_and_left_alone(place: Path, site: Site) -> None:
+    site.config(Emulate=True, Nodes=1, Sockets=1, Cores=2, Launcher={"Kind": "direct"})
+    site.program("one", "echo one\n")
+    site.lines(end=False)
+    manager = site.start()
+    wait_until(lambda: "waiting for lines" in site.said(manager), "it waits")
+    with Session(site.config_file) as session:
+        assert not session.own and session.submit("one").result(LIMIT).text == "one\n"
+        held = session.submit("one", hold=True)
+        assert held.id == 1
+        manager.send_signal(signal.SIGTERM)
+        with pytest.raises(SessionError, match="the manager has ended"):
+            held.result(LIMIT)
+    site.finish(manager)
+
+
+def test_a_program_that_dies_leaves_no_manager(place: Path) -> None:
+    died = subprocess.run([sys.executable, "-c", f"""
+import os
+from vrm import Session
+session = Session(**{KEYS!r})
+job = session.submit("./tells", args=["said"])
+job.result()
+print(session._process.pid, flush=True)
+os._exit(9)
+"""], cwd=place, env={**os.environ, "VRM_CONFIG": ""}, capture_output=True, text=True, timeout=LIMIT)
+    assert died.returncode == 9, died.stderr
+    pid = int(died.stdout)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists()
+               or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z", "the manager ends by itself")
+
+
+def test_what_is_wrong_is_said_at_once(place: Path) -> None:
+    with Session(**KEYS) as session:
+        for wrong, match in (({"colour": 1}, "`colour` is no field"), ({"tasks": 0}, "procs"),
+                             ({"walltime": "soon"}, "run time"), ({"cores": "many"}, "cores"),
+                             ({"array": "0-3"}, "`array` is no field")):
+            with pytest.raises((ValueError, LineError), match=match):
+                session.submit("./tells", **wrong)
+    with pytest.raises(TypeError, match="not both"):
+        Session("vrm.yaml", Nodes=2)
+    with pytest.raises(ConfigError):
+        Session(Nods=2)
+    with pytest.raises(SessionError, match="no manager has begun: .*"):
+        Session(**{**KEYS, "Launcher": {"Kind": "direct", "Options": ["-x"]}})
