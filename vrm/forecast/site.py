@@ -297,11 +297,13 @@ class _ByNode:
                 mine = sum(1 << first + core for core in cores) if cores is not None else bits.lowest(
                     layout.node_cores(node) & ~cluster.busy_cores,
                     min(width, site_job.per_node or -(-job.procs // len(site_job.places))))
-                if mine & cluster.busy_cores or not mine:
+                if mine & cluster.busy_cores or cores is not None and not mine:
                     raise SnapshotError(
                         f"job {site_job.key} runs on cores of node {site.nodes[node].name} that job "
                         f"{self._holder(mine) or 'another'} has, too: the snapshot contradicts itself")
                 taken |= mine
+            if site_job.places and not taken:
+                continue  # of cores nobody says which, and others have them all
             if not site_job.places:
                 placement = self.scheduler.policy.place(job, cluster)
                 if placement is None:
