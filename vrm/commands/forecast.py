@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
+from vrm.commands import site_forecast
 from vrm.commands.parsing import command
 from vrm.commands.shared import CannotRun, job_ids, seconds, settings_of
 
@@ -27,7 +28,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     parser = command(
         commands, "forecast", forecast, "when jobs are likely to start and end", [shared],
         "vrm forecast\nvrm forecast 7 --json\nvrm forecast --estimate 7=20m\n"
-        "vrm forecast --page forecast.html --watch",
+        "vrm forecast --page forecast.html --watch\nvrm forecast --site",
         "Shows what the process alongside the manager has forecast; without a manager the forecast is made "
         "from the files of the run, for one that starts now. Start is the likely one, four starts of "
         "five are in Range, and Latest is the start if all jobs take as long as their users allow.")
@@ -43,6 +44,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--watch", metavar="SECONDS", nargs="?", type=seconds, const=5.0,
         help="with --page: write it again and again (default: every 5 s) until the run ends or Ctrl-C; "
              "the page loads itself again")
+    site_forecast.add_options(parser)
 
 
 def estimate(text: str) -> Tuple[int, float]:
@@ -63,6 +65,8 @@ def forecast(arguments: argparse.Namespace) -> int:
     from vrm.model.ranges import numbers
     from vrm.report import forecast_table as report
 
+    if site_forecast.wanted(arguments):
+        return site_forecast.run(arguments)
     settings = settings_of(arguments)
     if arguments.score:
         return score(settings, arguments)

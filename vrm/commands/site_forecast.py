@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from vrm.commands.shared import CannotRun, count, seconds
 
@@ -67,8 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
     if len(sources) != 1:
         raise CannotRun("which site? Give one of --site, --slurm, --pbs, --squeue with --sinfo, --qstat "
                         "with --pbsnodes, or --lml")
+    if arguments.ids or arguments.estimate or arguments.score or arguments.plot:
+        raise CannotRun("a forecast of a site takes no IDs, --estimate, --score or --plot; --user chooses "
+                        "jobs")
     if arguments.out and not arguments.lml or arguments.reservations and not arguments.squeue:
         raise CannotRun("--out goes with --lml, and --reservations with --squeue")
+    dates: Optional[Callable[[float], str]] = None  # else of this host's clock
     limits = (arguments.most_jobs or math.inf, arguments.most_time or math.inf)
     try:
         if arguments.lml:
@@ -80,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
                 if arguments.out == "-":
                     return 0
             name, site, everybody = arguments.lml, lml.snapshot, arguments.user in (None, "all")
+            dates = lml.date_text
         else:
             name, site = _asked(arguments, sources[0])
             found, everybody = forecast_site(site, *limits), arguments.user == "all"
@@ -89,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CannotRun(f"{error.filename}: {error.strerror}") from None
     user = "" if everybody else arguments.user or _me()
     _show(name, site, {job.key: found[job.key] for job in site.jobs
-                       if job.key in found and (not user or job.user == user)}, user, arguments.json)
+                       if job.key in found and (not user or job.user == user)}, user, arguments.json, dates)
     return 0
 
 
@@ -131,9 +136,14 @@ def _asked(arguments: argparse.Namespace, source: str) -> Tuple[str, Snapshot]:
     return str(paths[0]), outer_pbs.parse(texts[0], texts[1], now)
 
 
-def _show(name: str, site: Snapshot, found: Dict[str, SiteForecast], user: str, as_json: bool) -> None:
+def _show(name: str, site: Snapshot, found: Dict[str, SiteForecast], user: str, as_json: bool,
+          dates: Optional[Callable[[float], str]]) -> None:
     from vrm.results.places import fold_nodes
     from vrm.run.reasons import clock
+
+    def at(seconds: float) -> str:
+        """A time from the snapshot's moment."""
+        return dates(seconds) if dates else clock(site.time + seconds, time.time())
 
     jobs = {job.key: job for job in site.jobs}
     rows: List[Dict[str, Any]] = []
@@ -151,7 +161,7 @@ def _show(name: str, site: Snapshot, found: Dict[str, SiteForecast], user: str, 
                          indent=2))
         return
     running = sum(job.start is not None for job in site.jobs)
-    print(f"{name} at {clock(site.time, time.time())}: {len(site.jobs) - running} jobs wait and {running} "
+    print(f"{name} at {at(0)}: {len(site.jobs) - running} jobs wait and {running} "
           f"run on {len(site.nodes)} nodes")
     if not rows:
         print(f"no job{f' of {user}' * bool(user)} waits" + " (--user all: everybody's)" * bool(user))
@@ -159,7 +169,9 @@ def _show(name: str, site: Snapshot, found: Dict[str, SiteForecast], user: str, 
         from vrm.model.times import said
         table = [("Id", "Name", "Queue", "Nodes", "Cores", "Start", "In", "Where, or why not")]
         table += [(row["id"], row["name"], row["queue"], str(row["nodes_wanted"] or ""),
-                   str(row["cores"]), *_times(row["start"], site.time, clock, said),
+                   str(row["cores"]),
+                   *(("-", "-") if row["start"] is None else
+                     (at(row["start"] - site.time), said(row["start"] - site.time))),
                    row["nodes"] or row["reason"]) for row in rows]
         from vrm.system.text import printable
         cells = [[printable(cell, 60) for cell in row] for row in table]
@@ -171,6 +183,3 @@ def _show(name: str, site: Snapshot, found: Dict[str, SiteForecast], user: str, 
         for what in site.unknown:
             print(f"- {what}")
 
-
-def _times(start: Optional[float], now: float, clock: Any, said: Any) -> Tuple[str, str]:
-    return ("-", "-") if start is None else (clock(start, now), said(start - now))

@@ -16,9 +16,11 @@ from vrm.system.text import printable
 from vrm.workload.outer import UNKNOWN, Nodes, local_epoch, output_of
 from vrm.workload.snapshot import SiteJob, SiteNode, SiteReservation, Snapshot, SnapshotError
 
-FIELDS = ("%i", "%T", "%P", "%u", "%Q", "%D", "%C", "%l", "%V", "%S", "%N", "%r", "%v", "%E", "%j")
+FIELDS = ("%i", "%T", "%P", "%u", "%Q", "%D", "%C", "%l", "%V", "%S", "%N", "%r", "%v", "%E", "%h",
+          "%j")
 """Id, state, partition, user, priority, nodes, CPUs, limit, submission, start, nodes, reason,
-reservation, dependencies, and the name, which may have any character, at the end."""
+reservation, dependencies, whether it shares nodes, and at the end the name, which may have any
+character."""
 
 SQUEUE = ("squeue", "--all", "--noheader", "--array", "-o", "|".join(FIELDS))
 SINFO = ("sinfo", "--all", "--noheader", "-N", "-o", "%N|%P|%c|%t|%l")
@@ -51,12 +53,16 @@ def parse(squeue: str, sinfo: str, now: float, scontrol: str = "") -> Snapshot:
     line that cannot be read."""
     nodes, limits = _nodes(sinfo)
     known = Nodes([node.name for node in nodes])
+    smallest: Dict[str, int] = {}
+    for node in nodes:
+        for partition in node.classes or ():
+            smallest[partition] = min(node.cores, smallest.get(partition, node.cores))
     rows = _of_json(squeue) if squeue.lstrip().startswith("{") else _rows(squeue)
     jobs: List[SiteJob] = []
     reserved: Dict[str, List[str]] = {}
     for place, row in rows:
         try:
-            job = _job(row, known, limits, now)
+            job = _job(row, known, limits, smallest, now)
         except (ValueError, KeyError) as error:
             raise SnapshotError(f"{place}: not a value of its column ({printable(str(error), 80)}); make "
                                 f"the file with: {_typed(SQUEUE)}") from None
@@ -111,6 +117,7 @@ def _of_json(text: str) -> List[Tuple[str, Dict[str, str]]]:
                    "%V": f"@{plain(job.get('submit_time'))}", "%S": f"@{plain(job.get('start_time'))}",
                    "%N": plain(job.get("nodes")), "%r": plain(job.get("state_reason")),
                    "%v": plain(job.get("resv_name")), "%E": plain(job.get("dependency")),
+                   "%h": {"none": "NO"}.get(plain(job.get("shared")), ""),
                    "%j": plain(job.get("name"))}
             found.append((f"squeue --json: job {number}", row))
         return found
@@ -141,8 +148,10 @@ def _epoch(text: str) -> Optional[float]:
     return float(text[1:]) if text.startswith("@") else local_epoch(text, _DATE)
 
 
-def _job(row: Mapping[str, str], known: Nodes, limits: Mapping[str, float], now: float
-         ) -> Optional[SiteJob]:
+def _job(row: Mapping[str, str], known: Nodes, limits: Mapping[str, float],
+         smallest: Mapping[str, int], now: float) -> Optional[SiteJob]:
+    """A job of a row; None for one that has ended. Who has nodes for itself alone takes all cores of
+    each, as many as the smallest of its partition has."""
     state = row["%T"].upper()
     running = state in _RUNNING
     if not running and state not in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT",
@@ -155,11 +164,15 @@ def _job(row: Mapping[str, str], known: Nodes, limits: Mapping[str, float], now:
     start, submit = _epoch(row["%S"]), _epoch(row["%V"])
     nodes = max(1, int(row["%D"].split("-")[0]))
     cores = max(1, _count(row["%C"]))
+    each = -(-cores // nodes)
+    if row["%h"] == "NO" and not running:
+        each = max(each, min((smallest[name] for name in partition.split(",") if name in smallest),
+                             default=each))
     stuck = f"Slurm holds it back: {row['%r']}" if (
         not running and (_HELD.search(row["%r"]) or state == "REQUEUE_HOLD")) else ""
     later = start is not None and "BeginTime" in row["%r"] and start > now
     return SiteJob(
-        row["%i"], max(wall, 1.0), cores, nodes, -(-cores // nodes), row["%j"], row["%u"], partition,
+        row["%i"], max(wall, 1.0), nodes * each, nodes, each, row["%j"], row["%u"], partition,
         (start if later and start is not None else min(submit or now, now)) - now,
         min(0.0, (start if start is not None else now) - now) if running else None,
         known.places(expand(row["%N"])) if running and row["%N"] else (),
