@@ -32,7 +32,7 @@ DIRECT = {
     "simulation": "run results config",
     "forecast": "simulation",
     "measure": "live.site results",
-    "session": "run config",
+    "session": "run config results",
     "experiment": "live.manager simulation",
     "report": "results",
 }

@@ -145,6 +145,56 @@ os._exit(9)
                or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z", "the manager ends by itself")
 
 
+def where(number: int, more: int = 0) -> Any:
+    """A process, and a number."""
+    return os.getpid(), number + more
+
+
+def fails_at(number: int) -> int:
+    """Not for 7."""
+    return 100 // (number - 7)
+
+
+def ends_its_worker_once(number: int) -> int:
+    """The first time that it is 5."""
+    if number == 5 and not os.path.exists("ended"):
+        Path("ended").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def test_functions_are_called_by_few_workers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    with Session(**{**KEYS, "Allocation": {"Policy": "pack"}}) as session:
+        found = list(session.map(where, range(3000), [1] * 3000))
+        assert [number for _, number in found] == list(range(1, 3001))
+        assert 1 <= len({pid for pid, _ in found}) <= 4 and os.getpid() not in {pid for pid, _ in found}
+        results = session.map(fails_at, range(20), workers=2, chunksize=3)
+        assert [next(results) for _ in range(7)] == [100 // (number - 7) for number in range(7)]
+        with pytest.raises(ZeroDivisionError) as failed:
+            next(results)
+        assert "in fails_at" in str(failed.value.__cause__)
+        assert list(session.map(ends_its_worker_once, range(12), workers=2, chunksize=1)) == list(range(12))
+        assert (place / "ended").exists()
+        with pytest.raises(TypeError, match="cannot be sent back"):
+            list(session.map(open, ["tells"], workers=1))
+        assert list(session.map(where, [])) == []
+        assert not list((session.settings.directory / "maps").iterdir())
+
+
+def test_functions_of_no_module(place: Path) -> None:
+    def here(number: int) -> int:
+        return 2 * number
+
+    with Session(**KEYS) as session:
+        try:
+            import cloudpickle
+            assert cloudpickle and list(session.map(here, range(3), workers=1)) == [0, 2, 4]
+        except ImportError:
+            with pytest.raises(ValueError, match="only with cloudpickle"):
+                next(session.map(here, [1]))
+
+
 def test_what_is_wrong_is_said_at_once(place: Path) -> None:
     with Session(**KEYS) as session:
         for wrong, match in (({"colour": 1}, "`colour` is no field"), ({"tasks": 0}, "procs"),

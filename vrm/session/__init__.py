@@ -23,7 +23,8 @@ import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Dict, Generator, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Union
+from typing import (Any, Callable, Dict, Generator, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
+                    Sequence, Set, Union)
 
 from vrm.config.schema import Settings, load
 from vrm.run import control
@@ -238,6 +239,19 @@ class Session:
             command = control.send(self._run, {"do": "submit", "line": " ".join(line), "unasked": True})
             job = self._sent[command] = Job(self, Path(app).name, command)
         return job
+
+    def map(self, function: Callable[..., Any], *items: Iterable[Any], workers: int = 0, cores: int = 1,
+            walltime: Union[str, float] = "1h", chunksize: int = 0) -> Iterator[Any]:
+        """Call a function on each item (of several iterables: on the first of each, and so on), by
+        workers on the cores of the run; gives the results in the order of the items, and raises what
+        a call raises when its turn comes.
+
+        `workers` are so many jobs of `cores` each, at most for `walltime` (0: one for each core of the
+        run); each takes `chunksize` items at a time (0: a part of all that suits). Functions of a
+        notebook, and lambdas, need the package cloudpickle here and on the nodes.
+        """
+        from vrm.session.mapping import mapped
+        return mapped(self, function, list(zip(*items)), workers, cores, walltime, chunksize)
 
     # What becomes of them.
 
