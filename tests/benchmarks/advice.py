@@ -8,13 +8,13 @@ processes, which is checked.
 """
 
 import argparse
+import os
 import resource
 import time
 
 from vrm.forecast.advice import advise, combinations
 from vrm.forecast.draws import History
 from vrm.forecast.frozen import of_jobs
-from vrm.forecast.sharing import cores
 from vrm.model import Cluster
 from vrm.model.rules import Rules
 from vrm.scheduling.of_rules import scheduler_of
@@ -39,7 +39,7 @@ def main() -> None:
     frozen = of_jobs([one.job.but(submit=0.0) for one in drawn[before:]], scheduler_of(today, cluster),
                      cluster, past=past)
     rules = combinations(today)
-    print(f"{len(rules)} combinations x {members} draws x {jobs} jobs; {cores()} core(s)")
+    print(f"{len(rules)} combinations x {members} draws x {jobs} jobs; {len(os.sched_getaffinity(0))} core(s)")
     print(f"{'processes':<11}{'wall, s':>9}{'CPU, s':>9}{'CPU of a replay, ms':>21}")
     found = []
     for processes in (1, 2):

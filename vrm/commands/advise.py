@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
@@ -74,7 +75,7 @@ class Case:
 def advise(arguments: argparse.Namespace) -> int:
     """Print advice, and apply it if that is asked; 0 done, 1 there is nothing to apply, 2 it cannot be."""
     from vrm.forecast import advice
-    from vrm.forecast.sharing import cores
+    from vrm.forecast.sharing import processes_for
     from vrm.scheduling.registry import PolicyError
 
     take_queue(arguments)
@@ -87,9 +88,9 @@ def advise(arguments: argparse.Namespace) -> int:
     jobs = len(frozen.later) + len(frozen.waiting())
     if not jobs:
         raise CannotRun("no job waits: there is nothing to advise")
-    processes = cores() if len(rules) * members * jobs >= advice.WORTH_SHARING else 1
     try:
-        found = advice.advise(frozen, rules, case.heatmap, members, processes)
+        found = advice.advise(frozen, rules, case.heatmap, members,
+                              processes_for(len(rules) * members * jobs))
     except PolicyError as error:
         raise CannotRun(str(error)) from error
     if arguments.json:
@@ -164,6 +165,7 @@ def running(arguments: argparse.Namespace) -> Case:
         if getattr(arguments, name, None):
             raise CannotRun(f"--{name.replace('_', '-')} is for a QUEUE; the run of the configuration has "
                             "its own. Name its queue file to try something else")
+    os.nice(10)  # jobs may run on these cores
     settings = settings_of(arguments)
     files = RunFiles(settings)
     files.read_new()

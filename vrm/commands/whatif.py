@@ -44,7 +44,7 @@ def _add_arguments(parser: Parser) -> None:
 def whatif(arguments: argparse.Namespace) -> int:
     """Print what each size does; 0."""
     from vrm.forecast import advice
-    from vrm.forecast.sharing import cores
+    from vrm.forecast.sharing import processes_for
     from vrm.commands.advise import take_queue
     from vrm.forecast.whatif import what_if
 
@@ -56,8 +56,8 @@ def whatif(arguments: argparse.Namespace) -> int:
     jobs = len(planned[0].later) + len(planned[0].waiting())
     if not jobs:
         raise CannotRun("no job waits: there is nothing to ask for")
-    processes = cores() if len(planned) * members * jobs >= advice.WORTH_SHARING else 1
-    found = what_if(planned, arguments.walltime, members, processes)
+    found = what_if(planned, arguments.walltime, members,
+                    processes_for(2 * len(planned) * members * jobs))
     print(json.dumps(found.record()) if arguments.json else text(found))
     return 0
 

@@ -41,9 +41,6 @@ EQUAL = 0.005
 """Rules whose mean is worse by at most this share are equal: of these today's are taken, else those
 with the least mean wait (of those for the mean wait, with the least makespan)."""
 
-WORTH_SHARING = 20_000
-"""Combinations x draws x jobs from which on several processes pay: about a second of one."""
-
 CONFIDENT = 0.8
 """The share of draws in which rules must be the best, or as good, to be the winner."""
 

@@ -14,9 +14,16 @@ Part = Tuple[int, int]
 """Which part of how many; the first is 0."""
 
 
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+MOST = 4
+"""Processes that share work at most: the machine is not ours alone."""
+
+PAYS = 20_000
+"""Jobs that are replayed, each as often as it is, from which on several processes pay: about a second of one."""
+
+
+def processes_for(replayed: int) -> int:
+    """How many processes are to share the replays of so many jobs."""
+    return min(MOST, len(os.sched_getaffinity(0))) if replayed >= PAYS else 1
 
 
 def shared_out(work: Callable[[Part], List[Found]], processes: int) -> List[Found]:
