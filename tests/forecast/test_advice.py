@@ -6,15 +6,14 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from vrm import cli
 from vrm.forecast import adviser
 from vrm.forecast.advice import (CLOSE, OBJECTIVES, Advice, Choice, Combination, Measure, advise, against,
                                  choose, close, combinations, reason, rules_name, spread)
@@ -311,33 +310,45 @@ def test_advised_changes_for_good_reasons_and_not_too_often() -> None:
 # ------------------------------------------------------------------------------------ the commands
 
 
-def vrm(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "vrm.cli", *words], cwd=folder, text=True,
-                          capture_output=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+def test_the_commands_answer_and_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VRM_CONFIG", raising=False)
 
+    def vrm(*words: str) -> Tuple[int, str, str]:
+        """Exit status, output and errors of a command."""
+        try:
+            status = cli.main(list(words))
+        except SystemExit as ended:
+            status = int(str(ended.code))
+        return (status, *capsys.readouterr())
 
-def test_the_commands_answer_and_refuse(tmp_path: Path) -> None:
     queue(tmp_path, *["a 4 600 0", "b 8 900 0", "c 2 3600 0", "d 8 60 0"] * 3, "end")
-    told = vrm(tmp_path, "advise", "my.queue", "--nodes", "4", "--cores", "4", "--walltime", "1h", "--all")
-    assert told.returncode == 0, told.stderr
-    assert "jobs done before the end" in told.stdout and "| 11  |" in told.stdout
-    sizes = vrm(tmp_path, "whatif", "my.queue", "--nodes", "2,4,16", "--cores", "4", "--json")
-    assert json.loads(sizes.stdout)["recommended"] in (2, 4, 16), sizes.stderr
+    machine = ("--nodes", "4", "--cores", "4", "--members", "5")
+    status, told, errors = vrm("advise", "my.queue", *machine, "--walltime", "1h", "--all")
+    assert status == 0 and "jobs done before the end" in told and "| 11  |" in told, errors
+    told = vrm("whatif", "my.queue", "--nodes", "2,4,16", "--cores", "4", "--members", "5", "--json")[1]
+    assert json.loads(told)["recommended"] in (2, 4, 16)
+    assert "Ask for" in vrm("whatif", "my.queue", "--nodes", "2,4,16", "--cores", "4", "--members", "5")[1]
+    (tmp_path / "widths.py").write_text("def widest(job, now, nodes):\n    return nodes\n")
+    told = vrm("advise", "my.queue", *machine, "--orders", "widths:widest", "--json")[1]
+    assert [each["name"] for each in json.loads(told)["combinations"]] == ["FCFS", "widths:widest + EASY"]
     (tmp_path / "vrm.yaml").write_text("Applications: {Path: ., Queue: my.queue}\nNodes: 4\nSockets: 1\n"
                                        "Cores: 4\nLog: log\n")
-    own = vrm(tmp_path, "advise", "--json")  # nothing has run: its own queue
-    assert json.loads(own.stdout)["jobs"] == 12, own.stderr
-    assert vrm(tmp_path, "whatif", "--nodes", "2,4").returncode == 0
+    assert json.loads(vrm("advise", "--json", "--members", "3")[1])["jobs"] == 12  # nothing has run: its own queue
+    assert vrm("whatif", "--nodes", "2,4", "--members", "3")[0] == 0
     (tmp_path / "vrm.yaml").unlink()
     for words, text in (
             (["advise", "my.queue"], "--nodes N --sockets S --cores C"),
             (["advise"], "there is no run in"), (["advise", "--nodes", "4"], "--nodes is for a QUEUE"),
-            (["advise", "my.queue", "--nodes", "4", "--apply"], "leave out the QUEUE"),
-            (["advise", "nothing", "--nodes", "4"], "no such file"),
-            (["advise", "my.queue", "--nodes", "4", "--cores", "4", "--algorithm", "none"],
-             "unknown ordering"),
+            (["advise", "my.queue", *machine, "--apply"], "no QUEUE"),
+            (["advise", "--apply", "nothing"], "one of wait, makespan"),
+            (["advise", "nothing", *machine], "no such file"),
+            (["advise", "my.queue", *machine, "--orders", "nobody:knows"], "nobody"),
+            (["advise", "my.queue", *machine, "--dispatchers", "none/SAF"], "works with"),
+            (["advise", "my.queue", *machine, "--algorithm", "nobody"], "unknown ordering"),
+            (["advise", "my.queue", "--nodes", "4", "--members", "0"], "no whole number"),
             (["whatif", "my.queue"], "which sizes"),
             (["whatif", "my.queue", "--nodes", "4,x"], "no whole number")):
-        done = vrm(tmp_path, *words)
-        assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr, (
-            words, done.stderr)
+        status, told, errors = vrm(*words)
+        assert (status, told) == (2, "") and text in errors, (words, errors, told)

@@ -79,8 +79,15 @@ def advise(arguments: argparse.Namespace) -> int:
     from vrm.scheduling.registry import PolicyError
 
     take_queue(arguments)
+    wish = arguments.apply
+    if wish is not None and arguments.queue is not None:
+        raise CannotRun("--apply is about a running manager, and no QUEUE: start one with `vrm run`")
+    if wish and not wish.isdigit() and wish not in advice.OBJECTIVES:
+        raise CannotRun(f"--apply {wish}: give the number of a combination, or one of "
+                        f"{', '.join(advice.OBJECTIVES)}")
     case = planned(arguments) if arguments.queue is not None else running(arguments)
     frozen = case.frozen
+    load_named(arguments)
     rules = advice.combinations(
         case.rules, case.heatmap, frozen.speedups is not None, arguments.orders, arguments.dispatchers,
         arguments.placements, arguments.most or advice.MOST)
@@ -97,17 +104,37 @@ def advise(arguments: argparse.Namespace) -> int:
         print(json.dumps(found.record()))
     else:
         print(text(found, arguments.all))
-    if arguments.apply is None:
-        return 0
-    if arguments.queue is not None:
-        raise CannotRun("--apply is about a running manager: leave out the QUEUE")
-    return apply(arguments, found)
+    return 0 if arguments.apply is None else apply(arguments, found)
 
 
 # --------------------------------------------------------------------------------- what it is about
 
 _OF_A_QUEUE = ("machine", "nodes", "sockets", "cores", "heatmap", "calibrated", "history", "walltime")
 """Options that only a QUEUE has a use for, besides the keys of `Rules`."""
+
+
+def load_named(arguments: argparse.Namespace) -> None:
+    """Load the files of the user's own policies that are to be compared: from this directory, or about a
+    run from that of its configuration. CannotRun for orders and backfillings that there are not."""
+    from vrm.commands.simulate import own
+    from vrm.scheduling import PolicyError, make_backfilling, make_ordering
+
+    named = [part for text in (*arguments.orders, *arguments.dispatchers, *arguments.placements)
+             for part in text.split("/")]
+    directory, trust = Path.cwd(), "own"
+    if arguments.queue is None:
+        settings = settings_of(arguments)
+        directory, trust = settings.base, settings.trust
+    try:
+        for text in named:
+            own(text, directory, trust)
+        for text in arguments.orders:
+            make_ordering(text)
+        for text in arguments.dispatchers:
+            dispatcher, _, by = text.partition("/")
+            make_backfilling(dispatcher, by or "queue")
+    except PolicyError as error:
+        raise CannotRun(str(error)) from error
 
 
 def take_queue(arguments: argparse.Namespace) -> None:
@@ -165,10 +192,10 @@ def running(arguments: argparse.Namespace) -> Case:
         if getattr(arguments, name, None):
             raise CannotRun(f"--{name.replace('_', '-')} is for a QUEUE; the run of the configuration has "
                             "its own. Name its queue file to try something else")
-    os.nice(10)  # jobs may run on these cores
     settings = settings_of(arguments)
     files = RunFiles(settings)
     files.read_new()
+    os.nice(10)  # jobs may run on these cores
     frozen = files.frozen(files.told())
     return Case(frozen, as_it_is(files.rules), frozen.run.scheduler.policy.heatmap)
 
@@ -186,7 +213,7 @@ def as_it_is(rules: Rules) -> Rules:
 def apply(arguments: argparse.Namespace, found: Advice) -> int:
     """Change the rules of the running manager; 0 done, 1 not."""
     from vrm.commands.job import ask
-    from vrm.forecast.advice import OBJECTIVES, reason
+    from vrm.forecast.advice import reason
 
     wish = arguments.apply or settings_of(arguments).scheduling.objective
     if wish.isdigit():
@@ -194,9 +221,6 @@ def apply(arguments: argparse.Namespace, found: Advice) -> int:
         if number >= len(found.combinations):
             raise CannotRun(f"--apply {number}: the combinations are 0 to {len(found.combinations) - 1}")
         chosen, why = found.combinations[number], "asked for by its number"
-    elif wish not in OBJECTIVES:
-        raise CannotRun(f"--apply {wish}: give the number of a combination, or one of "
-                        f"{', '.join(OBJECTIVES)}")
     elif wish not in {each.objective for each in found.choices}:
         raise CannotRun(f"--apply {wish}: the allocation has no end that is known")
     else:
