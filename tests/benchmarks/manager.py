@@ -2,6 +2,7 @@
 """What the live manager costs, against a bare shell loop (and its peers) in the same run.
 
 python tests/benchmarks/manager.py [--jobs 60] [--tasks 2000] [--rounds 3] [--peers PYTHON] [--quick]
+python tests/benchmarks/manager.py --forecasts [--rounds 3]
 
 --peers names a Python in which hyperqueue and qcg-pilotjob are installed. Medians of the rounds;
 the contestants take turns within a round, so that drift of the machine hits them alike.
@@ -53,8 +54,9 @@ def configure(folder: Path, lines: List[str], **keys: Any) -> Path:
     (folder / "queue").write_text("".join(f"{line}\n" for line in lines))
     config = folder / "vrm.yaml"
     config.write_text(yaml.safe_dump({
-        "Applications": {"Path": str(folder / "bin"), "Queue": str(folder / "queue")},
-        "Nodes": 1, "Sockets": 1, "Cores": 1, "Log": str(folder / "log"), **keys}))
+        "Nodes": 1, "Sockets": 1, "Cores": 1, "Log": str(folder / "log"), **keys,
+        "Applications": {"Path": str(folder / "bin"), "Queue": str(folder / "queue"),
+                         **keys.get("Applications", {})}}))
     return config
 
 
@@ -67,11 +69,11 @@ def new_folder() -> Path:
     return Path(_FOLDERS[-1].name)
 
 
-def run_vrm(jobs: int, **keys: Any) -> Tuple[float, float, List[float]]:
+def run_vrm(jobs: int, line: str = "true 1 60 0", **keys: Any) -> Tuple[float, float, List[float]]:
     """Seconds from the first start to the last end, of the whole command, and the seconds
     between each job's end and the next one's start."""
     folder = new_folder()
-    config = configure(folder, ["true 1 60 0"] * jobs, **keys)
+    config = configure(folder, [line] * jobs, **keys)
     begin = time.monotonic()
     subprocess.run([sys.executable, "-m", "vrm.cli", "-c", str(config), "--once"],
                    env=environment(), stdout=subprocess.DEVNULL, check=True)
@@ -253,6 +255,26 @@ def step(jobs: int = 10000, nodes: int = 1000) -> None:
     print(table, "\n", sep="")
 
 
+def forecasts(jobs: int, rounds: int) -> None:
+    """How long a job's end takes to let the next one start, with and without the process that
+    forecasts all that wait: turn about, each behind a queue of so many jobs."""
+    gaps: Dict[str, List[float]] = {"on": [], "off": []}
+    for number in range(rounds):
+        for switch in (("on", "off"), ("off", "on"))[number % 2]:
+            _, _, between = run_vrm(jobs, "nap 1 60 0 0 args=0.05", Forecast=switch == "on",
+                                    Applications={"Programs": {"nap": "/bin/sleep"}},
+                                    Launcher={"Kind": "direct"})
+            gaps[switch] += between
+    table = PrettyTable(["Forecast", "median ms", "75th percentile", "95th percentile"])
+    for switch, found in gaps.items():
+        ordered = sorted(1000 * gap for gap in found)
+        table.add_row([switch, *(f"{ordered[int(share * len(ordered))]:.2f}"
+                                 for share in (0.5, 0.75, 0.95))])
+    print(f"from the end of a job to the start of the next, {jobs} jobs of `sleep 0.05` on one core "
+          f"without MPI, {rounds} rounds")
+    print(table, "\n", sep="")
+
+
 def idle(seconds: float = 20.0) -> None:
     """Share of a core that a manager with nothing to do uses."""
     with tempfile.TemporaryDirectory(prefix="vrm-bench-") as name:
@@ -284,7 +306,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", metavar="PYTHON")
     parser.add_argument("--quick", action="store_true", help="few of everything, for a look")
+    parser.add_argument("--forecasts", action="store_true",
+                        help="only this: what the process that forecasts costs the manager")
     arguments = parser.parse_args()
+    if arguments.forecasts:
+        forecasts(*((20, 1) if arguments.quick else (400, 2 * arguments.rounds)))
+        while _FOLDERS:
+            _FOLDERS.pop().cleanup()
+        return
     if arguments.quick:
         arguments.jobs, arguments.tasks, arguments.rounds = 3, 20, 1
     ensemble(arguments.tasks, arguments.rounds, arguments.peers)

@@ -155,7 +155,7 @@ def test_a_journal_may_end_at_any_byte(tmp_path: Path) -> None:
             with pytest.raises(RunError, match="does not say on which nodes"):
                 files.frozen(RUNNING)
             continue
-        found = forecast(files.frozen(RUNNING, 0.0))
+        found = forecast(files.frozen(RUNNING, 0.0), members=2)
         waits = {job.id for job in found.jobs if not job.running}
         assert waits == {job.id for job in files.past.waiting}
         assert all(job.start >= found.time for job in found.jobs if not job.running)
@@ -274,3 +274,82 @@ def test_nothing_is_kept_of_what_is_over(tmp_path: Path) -> None:
     assert len(state.book.entries) < 200 - len(files.past.ended) + 20
     assert state.next_id == 200 and os.path.exists(settings.directory / "journal")
     assert len(read(settings.directory / "journal")) == files.position
+
+
+def test_a_run_of_vrm_0_1_0_is_forecast_at_each_record(tmp_path: Path) -> None:
+    data = Path(__file__).parent.parent / "data" / "0.1.0"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "vrm.yaml").write_text((data / "vrm.yaml").read_text())
+    settings = load(tmp_path / "vrm.yaml")
+    settings.directory.mkdir(mode=0o700)
+    lines = (data / "journal").read_bytes().splitlines(keepends=True)
+    for count in range(1, len(lines) + 1):
+        (settings.directory / "journal").write_bytes(b"".join(lines[:count]))
+        files = RunFiles(settings)
+        files.read_new()
+        assert (files.trouble, files.position) == ("", count)
+        found = forecast(files.frozen(RUNNING), members=3)
+        assert len(found.jobs) == len(files.past.running) + files.past.state.waiting
+    assert found.jobs == ()
+
+
+def test_what_there_is_little_to_say_of(tmp_path: Path) -> None:
+    """A queue that is empty, a history of one job, a run that has ended."""
+    settings = settings_in(tmp_path)
+    one = submissions_of(1, random.Random(5))
+    moments = recorded(settings, one)
+    write(settings, moments[0])
+    assert forecast(of_directory(settings)).jobs == ()
+    write(settings, [record for records in moments for record in records]
+          + [{"event": "job", **codec.job_record(one[0].job.but(id=1))}])
+    frozen = of_directory(settings)
+    assert len(frozen.past) == 1
+    found, = forecast(frozen, members=20).jobs
+    assert found.start == found.p10 == found.p90 == frozen.now < found.end < math.inf
+    write(settings, [record for records in moments for record in records]
+          + [{"event": "finished", "time": 99.0}])
+    assert forecast(of_directory(settings)).jobs == ()
+
+
+def test_the_same_state_gives_the_same_forecast(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, Backfilling="easy")
+    moments = recorded(settings, submissions_of(80, random.Random(5)))
+    write(settings, [record for records in moments[:90] for record in records])
+    made = []
+    for _ in range(2):
+        files = RunFiles(settings)
+        files.read_new()
+        assert len(files.history) > 20
+        made.append(forecast(files.frozen(RUNNING), members=20, tries=5))
+    assert made[0] == made[1]
+    assert any(job.p10 < job.p90 for job in made[0].jobs if not job.running)
+    assert all(job.reason for job in made[0].jobs if not job.running)
+
+
+def test_of_jobs_that_depend_on_others_little_is_forgotten(tmp_path: Path) -> None:
+    """Held jobs, an array, names, retries: as they were submitted."""
+    from vrm.model.job import Details
+
+    settings = settings_in(tmp_path)
+    first = Job(0, "a.x", 24, 50.0, 1.0)
+    records = [*recorded(settings, [])[0],
+               {"event": "job", **codec.job_record(first, Details(name="big", retries=2))},
+               {"event": "job", **codec.job_record(Job(1, "b.x", 4, 9.0, 1.0), Details(
+                   after=(Dependency(range(1), True),)), (5, 6))},
+               {"event": "job", **codec.job_record(Job(3, "c.x", 4, 9.0, 1.0))},
+               {"event": "hold", "id": 3}]
+    write(settings, records)
+    files = RunFiles(settings)
+    files.read_new()
+    frozen = files.frozen(RUNNING._replace(time=10.0))
+    assert {job_id: each.start for job_id, each in replay(frozen, limits).items()} == {
+        0: 10.0, 1: 60.0, 2: 60.0}
+    book = frozen.state.book
+    assert book.entries[0].details.retries == 2 and book.held == [3]
+    jobs, details = files.submitted("c.x 4 5 after=big", 10.0)
+    assert [each.after for each in details] == [(Dependency(range(1), False),)]
+    assert replay(frozen.with_job(jobs[0], details[0]), limits)[jobs[0].id].start == 60.0
+    with pytest.raises(ValueError, match="huge"):
+        files.submitted("c.x 4 5 after=huge", 10.0)
+    with pytest.raises(ValueError, match="more than 100 jobs"):
+        files.submitted("c.x 4 5 array=0-500", 10.0)

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from vrm.commands import site_forecast
 from vrm.commands.parsing import command
@@ -86,7 +86,7 @@ def forecast(arguments: argparse.Namespace) -> int:
     if arguments.estimate:
         made, lines = _assumed(settings, arguments.estimate)
     else:
-        made, lines = current(settings), []
+        made, lines = current(settings, ids), []
     known = {job["id"] for job in made["jobs"]}
     missing = [job_id for job_id in ids if job_id not in known]
     if missing and len(missing) == len(ids):
@@ -176,15 +176,17 @@ def page(arguments: argparse.Namespace, settings: Any) -> int:
             return 0
 
 
-def current(settings: Any) -> Dict[str, Any]:
-    """The forecast that there is, or else one that is made now."""
+def current(settings: Any, ids: Sequence[int] = ()) -> Dict[str, Any]:
+    """The forecast that there is, or else, or when one of these jobs is not in it yet, one that is made
+    now."""
     from vrm.results import forecast as forecasts
     from vrm.run.rundir import RunDirectory
 
     run = RunDirectory(settings.directory, settings.log, settings.state)
     try:
         made = forecasts.read(run.directory / forecasts.NAME)
-        if abs(time.time() - made["time"]) < FRESH and run.manager_runs():
+        if (abs(time.time() - made["time"]) < FRESH and run.manager_runs()
+                and {job["id"] for job in made["jobs"]}.issuperset(ids)):
             return dict(made)
     except (OSError, ValueError):
         pass

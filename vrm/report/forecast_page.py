@@ -11,7 +11,7 @@ import math
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.report.forecast_table import UNKNOWN, chosen, head
-from vrm.report.moments import NEXT, span, when
+from vrm.report.moments import all_near, span, when
 from vrm.report.tables import geometry, shown
 from vrm.results.forecast import Record, moment
 from vrm.system.hosts import expand
@@ -195,17 +195,16 @@ def _list(jobs: Sequence[Record], now: float, scale: _Scale, end: float) -> str:
     """Each job with its range."""
     if not jobs:
         return "<p>No job runs or waits.</p>"
-    rows = []
+    rows, near = [], all_near(jobs, now)
     for job in jobs[:MOST]:
         running, start = job["running"], moment(job, "start")
         never = not math.isfinite(start)
         begins = "runs" if running else when(max(now, start), now)
         latest = moment(job, "latest")
         cells = [("id", f"#{job['id']} {shown(job['app'])}"), ("ranks", str(job["procs"])),
-                 ("state" if running else "start", begins), ("range", "" if running else span(job, now)),
-                 ("end", "" if never else when(moment(job, "end"), now)),
-                 ("latest", "" if running or never else when(max(latest, now), now)
-                  if math.isfinite(latest) else NEXT),
+                 ("state" if running else "start", begins), ("range", "" if running else span(job, now, near)),
+                 ("end", "" if never else when(max(now, moment(job, "end")), now, near)),
+                 ("latest", "" if running or never else when(max(latest, now), now, near)),
                  ("chance", "" if running or job["chance"] >= 0.995 else f"{job['chance']:.0%}"),
                  ("nodes", shown(job["nodes"])), ("why", shown(job["reason"]))]
         drawn = "".join(f"<td class=\"{key}\" data-name=\"{key}\">{_text(value)}</td>" if value else

@@ -7,7 +7,7 @@ import math
 import time
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
 
-from vrm.report.moments import FORECAST, NEXT, span, when
+from vrm.report.moments import FORECAST, all_near, span, when
 from vrm.report.tables import ago, drop_empty, narrow, shown, table_text
 from vrm.results.forecast import Record, moment
 
@@ -57,7 +57,8 @@ def table(made: Record, ids: Collection[int] = (), now: Optional[float] = None,
     now = time.time() if now is None else now
     jobs = chosen(made, ids)
     names = ["Id", "App", "Ranks", "State", "Start", "Range", "End", "Latest", "Nodes", "Chance", "Why"]
-    rows = [_row(job, now) for job in jobs]
+    near = all_near(jobs, now)
+    rows = [_row(job, now, near) for job in jobs]
     drop_empty(names, rows, ("Why", "Chance", "Nodes", "Latest", "Range"))
     if width is not None:
         narrow(names, rows, width, _SHRINK, _SPARED)
@@ -65,14 +66,13 @@ def table(made: Record, ids: Collection[int] = (), now: Optional[float] = None,
                      else [*head(made, now), "no job runs or waits"])
 
 
-def _row(job: Record, now: float) -> List[str]:
-    running, start = job["running"], moment(job, "start")
-    never = not math.isfinite(start)
-    latest = moment(job, "latest")
+def _row(job: Record, now: float, near: bool) -> List[str]:
+    running, start, latest = job["running"], moment(job, "start"), moment(job, "latest")
     return [str(job["id"]), shown(job["app"]), str(job["procs"]), "R" if running else "Q",
-            when(start if running else max(start, now), now),
-            "" if running else span(job, now), "-" if never else when(moment(job, "end"), now),
-            "" if running else NEXT if math.isinf(latest) else when(max(latest, now), now),
+            when(start if running else max(start, now), now, near),
+            "" if running else span(job, now, near),
+            when(max(now, moment(job, "end")), now, near) if math.isfinite(start) else "-",
+            "" if running else when(max(latest, now), now, near),
             shown(job["nodes"]), "" if running or job["chance"] >= 0.995 else f"{job['chance']:.0%}",
             shown(job["reason"])]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from types import MappingProxyType
-from typing import Mapping, Optional
+from typing import Iterable, Mapping, Optional
 
 from vrm.results.forecast import Record, moment
 
@@ -18,27 +18,36 @@ NONE: Mapping[int, Record] = MappingProxyType({})
 NEXT = "next allocation"
 
 _SOON = 600.0
-"""Seconds from now within which moments are shown with their seconds."""
+"""Seconds from now within which a moment is shown with its seconds."""
+
+_ALL_SOON = 3600.0
+"""The same for a whole table, where all moments are in one form."""
 
 
-def when(at: float, now: float, seconds: bool = False) -> str:
+def when(at: float, now: float, seconds: Optional[bool] = None) -> str:
     """A moment as the local time, in few characters: `14:20`, `Tue 14:20`, `24 Nov`; with its seconds
-    where it is near, or they are wanted."""
+    where they are wanted (default: where it is near)."""
     if not math.isfinite(at):
         return NEXT
     there, today = time.localtime(at), time.localtime(now)
     if there[:3] == today[:3]:
-        near = seconds or abs(at - now) < _SOON
+        near = abs(at - now) < _SOON if seconds is None else seconds
         return time.strftime("%H:%M:%S" if near else "%H:%M", there)
     return time.strftime("%a %H:%M" if 0 <= at - now < 6 * 86400 else "%d %b", there)
 
 
-def span(job: Record, now: float) -> str:
+def all_near(jobs: Iterable[Record], now: float) -> bool:
+    """Whether the forecasts of all these jobs are so near that moments have their seconds."""
+    return all(abs(at - now) < _ALL_SOON for job in jobs for at in (
+        moment(job, "end"), moment(job, "p90"), moment(job, "latest")) if math.isfinite(at))
+
+
+def span(job: Record, now: float, seconds: Optional[bool] = None) -> str:
     """The range of a start: four of five are in it. Empty where it is one moment."""
-    low, high = moment(job, "p10"), moment(job, "p90")
+    low, high = (max(now, moment(job, name)) for name in ("p10", "p90"))
     if low == high:
         return ""
-    return f"{when(low, now)}-{when(high, now) if math.isfinite(high) else 'later'}"
+    return f"{when(low, now, seconds)}-{when(high, now, seconds) if math.isfinite(high) else 'later'}"
 
 
 def brief(job: Optional[Record], now: float) -> str:
@@ -47,6 +56,8 @@ def brief(job: Optional[Record], now: float) -> str:
     if job is None:
         return ""
     if job["running"]:
-        return f"ends {when(moment(job, 'end'), now)}"
-    start, around = when(max(now, moment(job, "start")), now), span(job, now)
-    return f"{start} ({around})" if around and start != NEXT else start
+        return f"ends {when(max(now, moment(job, 'end')), now)}"
+    at = max(now, moment(job, "start"))
+    near = at - now < _SOON
+    around = span(job, now, near)
+    return f"{when(at, now, near)} ({around})" if around and math.isfinite(at) else when(at, now)
