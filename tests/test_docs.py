@@ -58,6 +58,7 @@ NOT_RUN: List[Tuple[str, str]] = [
     (r"vrm advise( --apply \S+)?$", "needs a run: tests/live/manager/test_advised.py"),
     (r"python studies/predict/run\.py", "needs published schedules that are not part of vrm: "
      "tests/simulation/test_estimates.py has made-up ones"),
+    (r"vrm forecast --score", "needs forecasts that have come true: tests/forecast/test_score.py"),
     (r"vrm heatmap measure ", "minutes, on cores that do nothing else: tests/measure/test_heatmap.py"),
     (r"vrm completion ", "changes the user's shell: tests/test_completion.py"),
 ]
@@ -70,6 +71,11 @@ INSTEAD = {r"vrm npb build$": "mkdir -p bin && cp \"$TREE\"/npb/bin/*.x bin/",
 """What stands in for a command that is not run, where later ones need what it makes."""
 
 BEFORE: Dict[str, str] = {
+    "docs/forecast.md": "mkdir -m 755 naps; printf '#!/bin/sh\\nexec sleep 100\\n' > naps/nap; chmod 755 naps/nap\n"
+                        "for i in $(seq 9); do echo 'nap 1 300'; done > queue\n"
+                        "printf '%s\\n' 'Applications: {Path: naps, Queue: queue}' 'Cores: 1' 'Nodes: 2' "
+                        "'Sockets: 1' 'Emulate: true' 'Launcher: {Kind: direct}' > vrm.yaml\n"
+                        "timeout -s INT 4 vrm run >/dev/null 2>&1; true",
     "README.md": DEMONSTRATION, "docs/results.md": DEMONSTRATION,
     "docs/heatmap.md": "cp docs/heatmap.csv .",
     "docs/simulation.md": "gzip -dc trace.swf.gz > trace.swf; cp docs/heatmap.csv .\n"

@@ -110,7 +110,7 @@ def score(settings: Any, arguments: argparse.Namespace) -> int:
 
     files = RunFiles(settings)
     files.read_new()
-    path = files.run_directory.directory / scores.NAME
+    path = files.run_directory.forecasts
     try:
         made, wrong = scores.read(path)
     except FileNotFoundError:
@@ -184,7 +184,7 @@ def current(settings: Any, ids: Sequence[int] = ()) -> Dict[str, Any]:
 
     run = RunDirectory(settings.directory, settings.log, settings.state)
     try:
-        made = forecasts.read(run.directory / forecasts.NAME)
+        made = forecasts.read(run.forecast)
         if (abs(time.time() - made["time"]) < FRESH and run.manager_runs()
                 and {job["id"] for job in made["jobs"]}.issuperset(ids)):
             return dict(made)

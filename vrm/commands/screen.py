@@ -144,7 +144,7 @@ class Reader(threading.Thread):
 
     def _look_at_forecast(self) -> bool:
         """Read the forecast if it has changed; whether that is so."""
-        path = self._run.directory / forecast.NAME
+        path = self._run.forecast
         try:
             data = self._changed("forecast", path)
             if data is None:

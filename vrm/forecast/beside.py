@@ -27,9 +27,9 @@ from vrm.forecast.calibration import Calibration
 from vrm.forecast.files import RunFiles
 from vrm.forecast.forecast import Forecast, forecast
 from vrm.forecast.frozen import Frozen
-from vrm.results.forecast import NAME, Told
+from vrm.results.forecast import Told
 from vrm.run.journal_check import Record
-from vrm.run.rundir import RunDirectory, write_json
+from vrm.run.rundir import write_json
 from vrm.system.errors import RunError
 
 PAUSE = 1.0
@@ -52,7 +52,7 @@ ENOUGH, FEWEST = 400, 10
 
 def log_of(files: RunFiles) -> score.Log:
     """The forecasts that were made of a run before. OSError when they cannot be read."""
-    return score.Log(files.run_directory.directory / score.NAME)
+    return score.Log(files.run_directory.forecasts)
 
 
 def calibration_of(files: RunFiles, log: score.Log) -> Calibration:
@@ -73,17 +73,12 @@ def made(frozen: Frozen, calibration: Optional[Calibration] = None) -> Forecast:
     return forecast(frozen, members, calibration=calibration, tries=members // 2)
 
 
-def path_of(run: RunDirectory) -> Path:
-    """Where the forecast of a run is."""
-    return run.directory / NAME
-
-
 class Beside:
     """Makes the forecasts of one run."""
 
     def __init__(self, settings: Settings) -> None:
         self.files = RunFiles(settings)
-        self.path = path_of(self.files.run_directory)
+        self.path = self.files.run_directory.forecast
         self._made = -math.inf
         self._of: Any = None
         self._log: Optional[score.Log] = None

@@ -50,6 +50,8 @@ class RunDirectory:
         self.lock = self.directory / "lock"
         self.journal = self.directory / "journal"
         self.jobs = self.directory / "jobs.csv"
+        self.forecast = self.directory / "forecast.json"
+        self.forecasts = self.directory / "forecasts.jsonl"
         self.pids = self.directory / "pids"
         self.ended = self.directory / "ended"
         self.rankfiles = self.directory / "rankfiles"
@@ -197,7 +199,8 @@ class RunDirectory:
             number += 1
             folder = self.directory / "earlier" / f"{stamp}-{number}"
         folder.mkdir(parents=True)
-        for path in [*old, *self.rankfiles.glob("*.rf"), *self.rankfiles.glob("*.bindings"),
+        self.forecast.unlink(missing_ok=True)
+        for path in [*old, self.forecasts, *self.rankfiles.glob("*.rf"), *self.rankfiles.glob("*.bindings"),
                      *self.scripts.iterdir(), *outputs]:
             with contextlib.suppress(FileNotFoundError):
                 os.replace(path, folder / path.name)

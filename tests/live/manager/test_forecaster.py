@@ -176,6 +176,17 @@ def test_it_forecasts_when_something_has_happened_or_time_has_passed(run: RunDir
     assert made.look(told._replace(time=30.0))
 
 
+def test_the_first_forecast_of_each_job_is_kept(run: RunDirectory, tmp_path: Path) -> None:
+    made = Beside(begin(run, tmp_path, 3))
+    for seconds in (5.0, 30.0):
+        assert made.look(Told("running", time=seconds))
+    kept = [json.loads(line) for line in run.forecasts.read_text().splitlines()]
+    assert [(each["id"], each["time"]) for each in kept] == [(0, 5.0), (1, 5.0), (2, 5.0)]
+    folder = run.archive([])
+    assert folder is not None and (folder / "forecasts.jsonl").exists()
+    assert not run.forecasts.exists() and not run.forecast.exists()  # they are of another run
+
+
 def test_of_a_long_queue_it_forecasts_the_first_jobs(run: RunDirectory, tmp_path: Path,
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vrm.forecast.beside.MOST", 7)

@@ -12,7 +12,7 @@ import sys
 from typing import Callable, Iterator, Optional
 
 from vrm.config.schema import Settings, to_line
-from vrm.results.forecast import NAME, Told
+from vrm.results.forecast import Told
 from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
 
@@ -36,7 +36,7 @@ class Forecaster:
     def __init__(self, settings: Settings, run: RunDirectory, begin: float,
                  warn: Callable[[str], None]) -> None:
         self._settings = settings
-        self._path = run.directory / NAME
+        self._path = run.forecast
         self._begin = begin
         self._warn = warn
         self._process: Optional[subprocess.Popen[bytes]] = None
