@@ -66,6 +66,16 @@ def test_where_users_are_named_theirs_count() -> None:
     assert set(past.ratios(job_of(2, user="ann"))[0]) == {0.9}
 
 
+def test_what_a_user_has_long_not_asked_for_counts_no_more() -> None:
+    this, other = job_of(1, user="eve"), job_of(2, user="eve", walltime=50.0)
+    before = [(this, 10.0)] * ENOUGH
+    assert set(history_of(*before, *[(other, 45.0)] * (LAST - 1)).ratios(this)[0]) == {0.1}
+    assert set(history_of(*before, *[(other, 45.0)] * LAST).ratios(this)[0]) == {0.9}
+    # The same program with the same arguments is the same, however long ago it ran.
+    own, wider = job_of(1, arguments="-n 1"), job_of(1, arguments="-n 2")
+    assert set(history_of(*[(own, 10.0)] * ENOUGH, *[(wider, 90.0)] * 99).ratios(own)[0]) == {0.1}
+
+
 def test_draws_are_the_ratios_of_the_group_and_now_and_then_of_wider_ones() -> None:
     this = job_of(0)
     past = history_of(*[(job_of(1, app="b.x"), 90.0)] * LAST,

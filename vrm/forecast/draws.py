@@ -4,7 +4,8 @@ What is drawn is the ratio of run time to request. The ratios are those of the l
 the first of these groups in which ENOUGH have ended: in a live run, whose jobs are all of one user,
 of the same program on as many ranks with the same arguments, of the same program on as many ranks,
 of the same program, all. Where the workload names users (as traces do, which seldom name programs):
-of the user with the same program and request, of the user, all.
+of the user with the same program and request, of the user, all. There the first group counts only
+while one of the user's last LAST jobs was of it: users ask for the same for different things.
 
 Jobs of one program err together, and in ways that their past does not show. So half of the draws
 share one percentile for all jobs of a program; and in a quarter of the draws the jobs of a program
@@ -59,6 +60,8 @@ class History:
         self._ratios: Dict[Hashable, Deque[float]] = {}
         self._sorted: Dict[Hashable, "numpy.ndarray"] = {}
         self._number = 0
+        self._of_user: Dict[str, int] = {}  # jobs that have ended
+        self._latest: Dict[Hashable, int] = {}  # the number of its user's jobs at the last one of a group
 
     def __len__(self) -> int:
         """How many jobs have ended."""
@@ -67,7 +70,10 @@ class History:
     def add(self, job: Job, run: float) -> None:
         """A job has ended after `run` seconds, by itself or at its walltime."""
         self._number += 1
-        for group in _groups(job):
+        groups = _groups(job)
+        if job.user:
+            self._latest[groups[0]] = self._of_user[job.user] = self._of_user.get(job.user, 0) + 1
+        for group in groups:
             self._ratios.setdefault(group, deque(maxlen=LAST)).append(run / job.walltime)
             self._sorted.pop(group, None)
 
@@ -75,9 +81,15 @@ class History:
         """Those of the groups that have enough, the narrowest first, each sorted; at least one. Until a
         job has ended, jobs are taken to run as long as they may."""
         groups = [group for group in _groups(job) if len(self._ratios.get(group, ())) >= ENOUGH]
+        if job.user and groups and self._is_old(groups[0], job.user):
+            del groups[0]
         if not groups and None in self._ratios:
             groups = [None]
         return [self._of(group) for group in groups] or [self._of(())]
+
+    def _is_old(self, group: Hashable, user: str) -> bool:
+        """Whether none of the user's last LAST jobs was of the group."""
+        return group in self._latest and self._of_user[user] - self._latest[group] >= LAST
 
     def _of(self, group: Hashable) -> "numpy.ndarray":
         found = self._sorted.get(group)
