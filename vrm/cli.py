@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
@@ -80,11 +81,14 @@ def parser() -> Parser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="vrm",
                                   parser_class=Parser)
     command(commands, "run", run, "run the queue", [shared, running],
-            "vrm run --once\nvrm run --failed\nvrm -c vrm.yaml",
+            "vrm run --once\nvrm run --failed\nvrm -c vrm.yaml\nvrm run -- ./give-jobs.sh",
             "`vrm -c FILE` is the same as `vrm run -c FILE`. The run continues where an earlier "
             "one was stopped. Ctrl-C ends it; the same command continues it.\n\n"
+            "What follows `--` is a program that is run meanwhile and gives jobs by `vrm submit`; the "
+            "run ends when it and its jobs have ended.\n\n"
             "Exit status: 0 all jobs succeeded; 1 some did not, or a line of the queue was not "
-            "understood; 2 could not run.")
+            "understood; 2 could not run; that of the program behind `--`, if it is not 0.",
+            usage="%(prog)s [options] [-- PROGRAM ARGUMENTS]", rest="client")
     for add in (add_init, add_check, add_job, add_reserve, add_status, add_forecast, add_explain,
                 add_log, add_top, add_advise, add_whatif, add_script, add_simulate,
                 add_compare, add_npb, add_generate, add_calibrate, add_heatmap, add_experiment,
@@ -165,8 +169,10 @@ def run(arguments: argparse.Namespace) -> int:
         f"{site.launcher.version_text}")
     say(f"jobs run in {settings.workplace}, unless they have a dir= of their own; "
         f"their output goes to {near(settings.log)}")
+    client = client_of(arguments, settings, directory)
     try:
-        succeeded = manager.run()
+        with client or nullcontext():
+            succeeded = manager.run()
     except PolicyError as error:  # the user's own policy, which failed on the way
         raise CannotRun(f"{error}; running jobs continue. Fix it and type the same command: it "
                         "continues the run") from error
@@ -180,7 +186,24 @@ def run(arguments: argparse.Namespace) -> int:
             say(line)
     say(closing_line(settings.rules.algorithm, settings.rules.backfill,
                      manager.records.rows))
+    if client is not None and client.status != 0:
+        say(f"!! {client.trouble or f'{client.name} has ended with status {client.status}'}"
+            if client.status is not None else f"{client.name} was ended with the run")
+        return SOME_FAILED if client.status is None else client.status
     return OK if succeeded else SOME_FAILED
+
+
+def client_of(arguments: argparse.Namespace, settings: Any, directory: Any) -> Any:
+    """The program that is to give the manager its jobs; None where there is none."""
+    if not getattr(arguments, "client", ()):
+        return None
+    from vrm.commands.client import Client
+    if arguments.once:
+        raise CannotRun("--once ends with the jobs that are in the queue now, and the program behind "
+                        "`--` has not given any yet; leave it out")
+    config = getattr(arguments, "config", default_config())
+    env = {} if config is None else {"VRM_CONFIG": os.path.abspath(config)}
+    return Client(arguments.client, directory, settings.applications.queue, env)
 
 
 def following(arguments: argparse.Namespace, settings: Any, manager: Any) -> str:
