@@ -213,7 +213,10 @@ class Easy(Dispatcher):
         # one of the class would too. Forgotten when the cluster changes.
         too_large: Dict[Hashable, int] = {}
         started = False
+        size_of, room = policy.size, policy.room(view)
         for job in ordered(jobs, self.order, now, policy):
+            if room is not None and size_of(job) > room:
+                continue
             if now + job.expected <= known.time:
                 placement = policy.place(job, view)
             else:
@@ -221,6 +224,7 @@ class Easy(Dispatcher):
             if placement is not None:
                 yield job, placement
                 started = True
+                room = policy.room(view)
                 too_large.clear()
         # Places depend on neighbours: once a job started the next step looks at all again.
         self._kept = (None, -1) if started else (view, view.generation)

@@ -253,8 +253,8 @@ class LanePolicy(Ordered):
                 self.eligibility, (Empty, Shared)) or job.request.nodes != (1, 0):
             return None
         # Where pairs are refused, on how many ranks they run decides it, too.
-        kind = (job.app, job.procs) if self._refusing else job.kind
-        return (kind, self.eligibility.alone(job), wish_of(job)), job.procs
+        kind: Hashable = None if self.heatmap is None else job.kind
+        return ((job.app, job.procs) if self._refusing else kind, self.eligibility.alone(job), wish_of(job)), job.procs
 
     def lacks(self, job: Job, view: Pool) -> str:
         """What a job that does not fit needs, and how much of it there is."""
