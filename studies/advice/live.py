@@ -3,9 +3,9 @@ that were advised and by FCFS + EASY with compact placement, in turns.
 
     python studies/advice/live.py --out DIR [--queues 10] [--limit SECONDS] [--show]
 
-As root, on a machine with what tests/testbed.py wants. A queue has 20 MPI jobs of 1 to 8 ranks on 4 nodes
-of 2 cores; they sleep 1 to 12 s, and their limits are 1.3 to 8 times as long. One more queue runs first, by FCFS +
-EASY: its jobs.csv is the history from which the draws come. Each queue runs by FCFS + EASY, by what is
+As root, on a machine with what tests/testbed.py wants. A queue has 20 MPI jobs of 1 to 8 ranks on 4
+nodes of 2 cores; they sleep 1 to 12 s, and their limits are 1.3 to 8 times as long. One more queue runs
+first, by FCFS + EASY: its jobs.csv is the history from which the draws come. Each queue runs by FCFS + EASY, by what is
 advised for the makespan, and by what is advised for the mean wait, in another order each time. What is
 there is not run again. The figures are of the records of the live runs; the intervals are Student's,
 of the logarithms of the ratios. About 3 minutes a queue.
@@ -120,7 +120,8 @@ def one(testbed: Testbed, out: Path, number: int, history: Path) -> Dict[str, An
 
 def tables(results: List[Dict[str, Any]]) -> List[str]:
     """The ratios with their intervals, and the predictions."""
-    lines = ["| advised for | against FCFS + EASY | ratio | 95 % interval | better in |", "|---|---|---|---|---|"]
+    lines = ["| advised for | against FCFS + EASY | ratio | 95 % interval | better in |",
+             "|" + "---|" * 5]
     for arm in ARMS[1:]:
         for value in ("makespan", "wait", "longest"):
             ratios = [each[arm][value] / each["today"][value] for each in results]
@@ -133,8 +134,8 @@ def tables(results: List[Dict[str, Any]]) -> List[str]:
         errors = sorted(abs(each["advice"][arm]["p50"] / each[arm][arm] - 1) for each in results)
         inside = sum(each["advice"][arm]["p10"] <= each[arm][arm] <= each["advice"][arm]["p90"]
                      for each in results)
-        lines.append(f"\nThe P50 of the {arm} was off by {100 * errors[len(errors) // 2]:.0f} % (median); P10 to "
-                     f"P90 held {inside} of {len(results)}.")
+        lines.append(f"\nThe P50 of the {arm} was off by {100 * errors[len(errors) // 2]:.0f} % (median); "
+                     f"P10 to P90 held {inside} of {len(results)}.")
     return lines
 
 

@@ -6,9 +6,9 @@
 FILE is a trace in the Standard Workload Format, or a drawn one: lublin:256:20000. Of each so many
 windows of 200 consecutive jobs are drawn (seeded), all submitted at once to the machine of the trace.
 Windows in which hardly anybody waits, less than a minute in the mean under FCFS + EASY, are passed over:
-there is nothing to advise. The advice has the requests of the users and the jobs before the window, nothing else. Then each of the
-rules that it compares is replayed with the real run times: the *regret* of a choice is by how much its
-real value is worse than that of the best in hindsight; *of all windows together* it is that of their sums.
+there is nothing to advise. The advice has the requests of the users and the jobs before the window,
+nothing else. Then each of the rules that it compares is replayed with the real run times: the *regret*
+of a choice is by how much its real value is worse than that of the best in hindsight; *of all windows together* it is that of their sums.
 
 Compared with the advice: users' limits in the place of draws, the rules that were best for all windows
 of the trace together (which nobody knows before), and FCFS + EASY. Each window leaves a file; those
@@ -152,8 +152,8 @@ def tables(results: Dict[str, List[Dict[str, Any]]]) -> List[str]:
                      else "-")
             lines.append(
                 f"| {trace} | {OBJECTIVES[objective].words} | {one['hit']} of {one['windows']} | "
-                f"**{share(one['advice'])}** | {share(one['together'])} | {share(one['limits'])} | {share(one['fixed'])} "
-                f"({one['fixed rules']}) | {share(one['today'])} | {one['clear']} | {right} |")
+                f"**{share(one['advice'])}** | {share(one['together'])} | {share(one['limits'])} | "
+                f"{share(one['fixed'])} ({one['fixed rules']}) | {share(one['today'])} | {one['clear']} | {right} |")
     lines += ["", "| trace | objective | median error: P50 of the advice | by limits | "
               "P10 to P90 hold |", "|" + "---|" * 5]
     for trace, found in results.items():
@@ -188,14 +188,16 @@ def picture(results: Dict[str, List[Dict[str, Any]]], path: Path) -> None:
             for spot, value in zip(spots, values):
                 axis.annotate(f"{value:.1f}" if value < 10 else f"{value:.0f}", (spot, value),
                               ha="center", va="bottom", fontsize=7)
-        axis.set_xticks(range(len(results)), list(results))
+        axis.set_xticks(range(len(results)), [name.partition("-")[0] for name in results])
         axis.set_yscale("symlog", linthresh=5)
         axis.set_title(OBJECTIVES[objective].words)
         axis.set_ylabel("mean regret [%]")
         axis.spines[["top", "right"]].set_visible(False)
         axis.axhline(100 * GOALS[objective][0], color="black", linewidth=0.6, linestyle=":")
-    axes[0].legend(frameon=False, fontsize=8, loc="upper left")
-    figure.tight_layout()
+        axis.annotate("aim", (1.0, 100 * GOALS[objective][0]), xycoords=("axes fraction", "data"), fontsize=7)
+    figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=8, ncols=4,
+                  loc="lower center")
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.savefig(path, dpi=110)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from vrm.commands.parsing import Parser, command
-from vrm.commands.shared import CannotRun, count, default_config, seconds, settings_of, words
+from vrm.commands.shared import CannotRun, count, default_config, seconds, settings_of, tell, words
 
 if TYPE_CHECKING:
     from vrm.forecast.advice import Advice, Choice
@@ -86,10 +86,12 @@ def advise(arguments: argparse.Namespace) -> int:
         raise CannotRun(f"--apply {wish}: give the number of a combination, or one of "
                         f"{', '.join(advice.OBJECTIVES)}")
     case = planned(arguments) if arguments.queue is not None else running(arguments)
-    frozen = case.frozen
+    frozen, today = advice.without_plans(case.frozen, case.rules, case.heatmap)
+    if today != case.rules:
+        tell("note: the plans of cp cannot be replayed so often; easy stands for today's rules")
     load_named(arguments)
     rules = advice.combinations(
-        case.rules, case.heatmap, frozen.speedups is not None, arguments.orders, arguments.dispatchers,
+        today, case.heatmap, frozen.speedups is not None, arguments.orders, arguments.dispatchers,
         arguments.placements, arguments.most or advice.MOST)
     members = arguments.members or advice.MEMBERS
     jobs = len(frozen.later) + len(frozen.waiting())

@@ -27,6 +27,7 @@ from vrm.results.metrics import THRESHOLD
 from vrm.results.names import policy_name
 from vrm.scheduling import PolicyError
 from vrm.scheduling.of_rules import maker
+from vrm.scheduling.planning import Planning
 
 MEMBERS = 50
 """Draws, unless another number is asked for."""
@@ -293,6 +294,16 @@ def under_rules(frozen: Frozen, rules: Iterable[Rules], heatmap: Optional[Heatma
         except (Infeasible, PolicyError) as error:
             wrong[rules_name(each, True)] = str(error)
     return found, wrong
+
+
+def without_plans(frozen: Frozen, rules: Rules, heatmap: Optional[Heatmap] = None
+                  ) -> Tuple[Frozen, Rules]:
+    """The run with EASY in the place of a dispatcher that plans: to replay its search for plans hundreds of
+    times would take hours. Another run is given as it is."""
+    if not isinstance(frozen.run.scheduler.dispatcher, Planning):
+        return frozen, rules
+    instead = replace(rules, backfill="easy")
+    return frozen.under(maker(instead, heatmap)), instead
 
 
 def advise(frozen: Frozen, rules: Sequence[Rules], heatmap: Optional[Heatmap] = None,

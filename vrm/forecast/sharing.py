@@ -18,7 +18,7 @@ MOST = 4
 """Processes that share work at most: the machine is not ours alone."""
 
 PAYS = 20_000
-"""Jobs that are replayed, each as often as it is, from which on several processes pay: about a second of one."""
+"""Jobs that are replayed, each as often as it is, from which on several processes pay: a second of one."""
 
 
 def processes_for(replayed: int) -> int:
