@@ -6,14 +6,13 @@ import argparse
 import json
 import math
 import textwrap
-from typing import TYPE_CHECKING, Any, List
+from typing import TYPE_CHECKING, Any
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, job_ids, settings_of
+from vrm.commands.shared import CannotRun, ids_of, job_ids, settings_of
 
 if TYPE_CHECKING:
     from vrm.forecast.explain import Explainer, Explanation, Reason
-    from vrm.forecast.files import RunFiles
 
 DRAWS = 20
 """In how many draws each reason is tried."""
@@ -40,23 +39,17 @@ def explain(arguments: argparse.Namespace) -> int:
     from vrm.forecast.draws import likely, members
     from vrm.forecast.explain import Explainer
     from vrm.forecast.files import RunFiles
-    from vrm.model.ranges import numbers
 
     files = RunFiles(settings_of(arguments))
     files.read_new()
     frozen = files.frozen(files.told())
-    ids: List[int] = []
-    for text in arguments.ids:
-        try:
-            ids += numbers(text)
-        except ValueError:
-            raise CannotRun(f"`{text}` is no id and no range as 3-7") from None
+    ids = ids_of(arguments.ids)
     explainer = Explainer(frozen, likely(frozen), tuple(members(frozen, DRAWS)) if ids else ())
     if not ids:
         _all(explainer, arguments.json)
         return 0
     waiting = {job.id for job in frozen.waiting()}
-    others = [_other(files, job_id) for job_id in ids if job_id not in waiting]
+    others = [files.about(job_id) for job_id in ids if job_id not in waiting]
     found = [explainer.of(job_id) for job_id in ids if job_id in waiting]
     if not found:
         raise CannotRun("\n".join(others))
@@ -65,19 +58,6 @@ def explain(arguments: argparse.Namespace) -> int:
     else:
         print("\n\n".join([*others, *(_text(each, frozen.now) for each in found)]))
     return 0
-
-
-def _other(files: RunFiles, job_id: int) -> str:
-    """What there is to say of a job that does not wait."""
-    past = files.past
-    job = past.jobs.get(job_id)
-    if job is None:
-        return f"there is no job {job_id}"
-    end = past.ended.get(job_id)
-    if end is None:
-        return f"#{job_id} {job.app} runs"
-    reason = f": {end['reason']}" if end.get("reason") else ""
-    return f"#{job_id} {job.app} has ended as {end['state']}{reason}"
 
 
 def _all(explainer: Explainer, as_json: bool) -> None:

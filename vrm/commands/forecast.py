@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from vrm.commands import site_forecast
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, job_ids, seconds, settings_of
+from vrm.commands.shared import CannotRun, ids_of, job_ids, seconds, settings_of
 
 if TYPE_CHECKING:
     from vrm.forecast.files import RunFiles
@@ -62,7 +62,6 @@ def estimate(text: str) -> Tuple[int, float]:
 
 def forecast(arguments: argparse.Namespace) -> int:
     """Print the forecast; 0."""
-    from vrm.model.ranges import numbers
     from vrm.report import forecast_table as report
 
     if site_forecast.wanted(arguments):
@@ -77,12 +76,7 @@ def forecast(arguments: argparse.Namespace) -> int:
                         "again")
     if arguments.page is not None:
         return page(arguments, settings)
-    ids: List[int] = []
-    for text in arguments.ids:
-        try:
-            ids += numbers(text)
-        except ValueError:
-            raise CannotRun(f"`{text}` is no id and no range as 3-7") from None
+    ids = ids_of(arguments.ids)
     if arguments.estimate:
         made, lines = _assumed(settings, arguments.estimate)
     else:
@@ -227,7 +221,7 @@ def _assumed(settings: Any, estimates: List[Tuple[int, float]]) -> Tuple[Dict[st
     wrong = [job_id for job_id, _ in estimates if job_id not in waiting]
     if wrong:
         raise CannotRun("an estimate can be assumed of a job that waits: "
-                        + "; ".join(_said(files, job_id) for job_id in wrong))
+                        + "; ".join(files.about(job_id) for job_id in wrong))
     before, after = _made(files, frozen), _made(files, frozen.with_walltimes(dict(estimates)))
     return after, report.changes(before, after, [job_id for job_id, _ in estimates], frozen.now)
 
@@ -238,20 +232,7 @@ def _others(settings: Any, ids: List[int]) -> List[str]:
 
     files = RunFiles(settings)
     files.read_new()
-    return [_said(files, job_id) for job_id in ids[:20]]
-
-
-def _said(files: RunFiles, job_id: int) -> str:
-    past = files.past
-    job, end = past.jobs.get(job_id), past.ended.get(job_id)
-    if job is None:
-        return f"there is no job {job_id}"
-    if end is not None:
-        reason = f": {end['reason']}" if end.get("reason") else ""
-        return f"#{job_id} {job.app} has ended as {end['state']}{reason}"
-    if job_id in past.started:
-        return f"#{job_id} {job.app} runs"
-    return f"#{job_id} {job.app} waits behind those that are forecast"
+    return [files.about(job_id) for job_id in ids[:20]]
 
 
 def test_only(arguments: argparse.Namespace, line: str) -> int:

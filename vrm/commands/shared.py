@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 
 BOUND = 10.0
@@ -62,6 +62,18 @@ def count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"`{text}` is no whole number from 1 up")
     return number
+
+
+def ids_of(words: Sequence[str]) -> List[int]:
+    """The ids that these words name: each an id, or a list or range as 3,5-7. CannotRun."""
+    from vrm.model.ranges import numbers
+    found: List[int] = []
+    for text in words:
+        try:
+            found += numbers(text)
+        except ValueError:
+            raise CannotRun(f"`{text}` is no id and no range as 3-7") from None
+    return found
 
 
 def seconds(text: str) -> float:

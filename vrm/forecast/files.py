@@ -136,6 +136,18 @@ class RunFiles:
                 past.state.promises.clear()  # they were made for other nodes
             self._nodes, self._cluster = record["nodes"], None
 
+    def about(self, job_id: int) -> str:
+        """What the journal says of a job, in a line."""
+        job, end = self.past.jobs.get(job_id), self.past.ended.get(job_id)
+        if job is None:
+            return f"there is no job {job_id}"
+        if end is not None:
+            reason = f": {end['reason']}" if end.get("reason") else ""
+            return f"#{job_id} {job.app} has ended as {end['state']}{reason}"
+        if job_id in self.past.started:
+            return f"#{job_id} {job.app} runs"
+        return f"#{job_id} {job.app} waits behind those that are forecast"
+
     # The state.
 
     def told(self) -> Told:
