@@ -100,8 +100,9 @@ def what_happened(records: Sequence[Event]) -> Dict[int, Tuple[float, float, Any
     {"Algorithm": "FCFS", "Backfilling": "none"}, {"Algorithm": "WFP3", "Backfilling": "easy"},
     {"Algorithm": "SJF", "Backfilling": "easy", "Policy": "strip"},
     {"Backfilling": "conservative"}, {"Backfilling": "3-kept", "Policy": "pack"},
-    {"Backfilling": "easy", "Estimates": "last-two", "Correction": "stepwise"}],
-    ids=lambda rules: "-".join(rules.values()))
+    {"Backfilling": "easy", "Estimates": "last-two", "Correction": "stepwise"},
+    {"Backfilling": "easy", "Interval": 7}],
+    ids=lambda rules: "-".join(map(str, rules.values())))
 def test_with_true_run_times_the_files_tell_what_then_happens(tmp_path: Path, rules: Dict[str, str]
                                                               ) -> None:
     from vrm.model.placement_forms import to_record

@@ -167,7 +167,7 @@ def test_a_gantt_fits_whatever_is_forecast(width: int, rows: int, times: Any, en
             for number, (a, b, c, d) in enumerate(times)]
     found = gantt(jobs, NOW, NOW + end, (width, rows), ASCII, lambda job_id: "job0")
     assert len(found) <= max(2, rows)
-    if width > 60:
+    if width > 80:
         assert all(sum(len(part) for part, _ in line) <= width for line in found)
 
 

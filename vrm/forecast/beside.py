@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any, Mapping, Optional
+from typing import IO, Any, Dict, Mapping, Optional
 
 from vrm.config.schema import Settings, of_line
 from vrm.forecast import score
@@ -73,6 +73,13 @@ def made(frozen: Frozen, calibration: Optional[Calibration] = None) -> Forecast:
     return forecast(frozen, members, calibration=calibration, tries=members // 2)
 
 
+def shown(record: Dict[str, Any]) -> Dict[str, Any]:
+    """What of a forecast is kept for queries, which read it each time: no draws, whole milliseconds."""
+    jobs = [{key: round(value, 3) if isinstance(value, float) else value for key, value in job.items()
+             if key not in ("drawn", "likely")} for job in record["jobs"]]
+    return {**record, "jobs": jobs}
+
+
 class Beside:
     """Makes the forecasts of one run."""
 
@@ -94,7 +101,7 @@ class Beside:
         if self._log is None:
             self._log = log_of(self.files)
         found = made(self.files.frozen(told, most=MOST), calibration_of(self.files, self._log))
-        write_json(self.path, found.record(), private=True)
+        write_json(self.path, shown(found.record()), private=True)
         self._log.note(found)
         return True
 

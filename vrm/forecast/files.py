@@ -59,6 +59,7 @@ class RunFiles:
         self.history = History()
         self._expectations = self._expected()
         self._time = 0.0  # of the latest record
+        self._ticked: Optional[float] = None  # the first start under this manager
         self._stuck = False
         self._nodes: Any = None
         self._cluster: Optional[Cluster] = None
@@ -123,6 +124,8 @@ class RunFiles:
         time = record.get("time", record.get("submit"))
         if time is not None:
             self._time = max(self._time, time)
+        if event == "run" or event == "start" and self._ticked is None:
+            self._ticked = record["time"] if event == "start" else None
         if event == "end":
             lesson = past.lesson(record["id"])
             if lesson is not None:
@@ -193,6 +196,8 @@ class RunFiles:
         for number, node in enumerate(cluster.nodes):
             if node.name in told.down:
                 state.node_down(number)
+        if scheduler.interval and self._ticked is not None:
+            scheduler.ticked(self._ticked)
         scheduler.dispatcher.restore(state.promises)
         scheduler.dispatcher.recall(past.waits)
         if expectations is not None:

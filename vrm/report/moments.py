@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Iterable, Mapping, Optional
+from typing import Iterable, Mapping, Optional, Tuple
 
 from vrm.results.forecast import Record, moment
 
@@ -29,11 +30,17 @@ def when(at: float, now: float, seconds: Optional[bool] = None) -> str:
     where they are wanted (default: where it is near)."""
     if not math.isfinite(at):
         return NEXT
-    there, today = time.localtime(at), time.localtime(now)
-    if there[:3] == today[:3]:
+    there = time.localtime(at)
+    if there[:3] == _day(int(now)):
         near = abs(at - now) < _SOON if seconds is None else seconds
-        return time.strftime("%H:%M:%S" if near else "%H:%M", there)
+        return f"{there[3]:02}:{there[4]:02}" + (f":{there[5]:02}" if near else "")
     return time.strftime("%a %H:%M" if 0 <= at - now < 6 * 86400 else "%d %b", there)
+
+
+@lru_cache(maxsize=1)
+def _day(now: int) -> Tuple[int, ...]:
+    """The day of a moment."""
+    return time.localtime(now)[:3]
 
 
 def all_near(jobs: Iterable[Record], now: float) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from operator import itemgetter
 from typing import Any, Dict, FrozenSet, Mapping, NamedTuple, Union
 
 from vrm.model import shapes
@@ -92,20 +93,24 @@ def by_job(state: Mapping[str, Any], path: Union[str, "os.PathLike[str]"]) -> Di
 
 # What a forecast must look like.
 
+_MOMENTS = itemgetter("start", "p10", "p90", "end", "end_p10", "end_p90", "latest")
+_REST = itemgetter("id", "procs", "app", "nodes", "reason", "running", "chance")
 
-def _times(*names: str) -> Dict[str, Check]:
-    return dict.fromkeys(names, maybe(number))
 
+def _job(value: Any) -> bool:
+    """Whether it is the forecast of a job; there may be thousands, in each question."""
+    try:
+        job_id, procs, app, nodes, reason, running, chance = _REST(value)
+        return (count(job_id) and count(procs) and line(app) and line(nodes) and line(reason)
+                and flag(running) and number(chance) and 0 <= chance <= 1
+                and all(each is None or number(each) for each in _MOMENTS(value)))
+    except (KeyError, TypeError):
+        return False
 
-_JOB: Mapping[str, Check] = {
-    "id": count, "app": line, "procs": count, "running": flag, "nodes": line, "reason": line,
-    "chance": lambda value: number(value) and 0 <= value <= 1,
-    **_times("start", "p10", "p90", "end", "end_p10", "end_p90", "latest")}
 
 _ALL: Mapping[str, Check] = {
     "format": count, "time": number, "position": count, "members": count, "calibrated": line,
-    "allocation_end": maybe(number),
-    "jobs": list_of(lambda value: not shapes.fault(value, _JOB, {}))}
+    "allocation_end": maybe(number), "jobs": list_of(_job)}
 
 
 # In few words.

@@ -164,6 +164,10 @@ class Scheduler:
         tick sees it."""
         return math.inf if self.interval or not cluster.calendar else cluster.calendar.next(now)
 
+    def ticked(self, at: float) -> None:
+        """Go on with the ticks of which one was at this time (seconds)."""
+        self._first, self._tick = at, 0
+
     def _is_tick(self, now: float) -> bool:
         """Whether it is the moment of a tick that has not been used."""
         if self._first is None:
