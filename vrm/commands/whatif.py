@@ -124,7 +124,7 @@ def text(found: WhatIf) -> str:
               if size.never]
     if found.recommended is not None:
         size = found.sizes[found.recommended]
-        lines.append(f"Ask for {size.nodes} nodes for {time_text(size.walltime)}: {found.why}.")
+        lines.append(f"Ask for {size.nodes} node{'s' * (size.nodes > 1)} for {time_text(size.walltime)}: {found.why}.")
     else:
         lines.append(f"{found.why[:1].upper()}{found.why[1:]}.")
     return "\n".join(lines)

@@ -38,5 +38,6 @@ def told(frozen: Frozen) -> str:
     number = len(frozen.past)
     if number >= ENOUGH:
         return f"from {number} jobs that have ended"
-    return (f"from an assumption, that jobs take {RATIOS[0]:.0%} to {RATIOS[-1]:.0%} of their limits: only "
-            f"{number} have ended (--history names earlier runs)")
+    low, high = (round(100 * ratio) for ratio in (RATIOS[0], RATIOS[-1]))
+    return (f"from an assumption, that jobs take {low} to {high} % of their limits: only {number} have ended "
+            "(--history names earlier runs)")

@@ -11,7 +11,7 @@ from vrm.forecast.assumed import draws as draws_of, told
 from vrm.forecast.frozen import Frozen
 from vrm.forecast.replay import Durations, replay
 from vrm.forecast.sharing import Part, shared_out
-from vrm.results.names import time_text
+from vrm.results.names import digits, time_text
 
 SURE = 0.9
 """The chance with which all jobs are to be done in what is recommended."""
@@ -134,7 +134,7 @@ def recommend(sizes: Sequence[Size], walltime: Optional[float]) -> Tuple[Optiona
         best = max((at for at in able if sizes[at].asked <= DEAR * least),
                    key=lambda at: sizes[at].nodes)
         return best, (f"the largest whose core hours are at most {DEAR:g} times the least "
-                      f"({least:.0f})")
+                      f"({digits(least)})")
     sure = [at for at in able if sizes[at].chance >= SURE]
     if not sure:
         best = max(able, key=lambda at: (sizes[at].chance, sizes[at].done, -sizes[at].nodes))
