@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from vrm.forecast.calibration import NEEDED, UNCALIBRATED, Calibration
 from vrm.forecast.draws import LAST, History
-from vrm.forecast.forecast import FEWEST, Forecast, JobForecast, forecast, quantiles
+from vrm.forecast.forecast import FEWEST, Ensemble, Forecast, JobForecast, forecast, quantiles
 from vrm.forecast.frozen import Frozen, of_jobs
 from vrm.forecast.replay import limits, replay
 from vrm.model import Cluster, Job
@@ -79,6 +79,21 @@ def test_without_a_history_jobs_take_as_long_as_they_may() -> None:
     assert found.members == FEWEST + 10  # nothing moves: no need for more draws
     for job in found.jobs:
         assert job.start == job.p10 == job.p90 == job.latest == job.likely
+
+
+def test_draws_end_when_ranges_have_settled() -> None:
+    frozen = run_of(queue(), SCATTERED)
+    few = Ensemble(frozen, frozen.waiting(), 50, settled=10.0)
+    many = Ensemble(frozen, frozen.waiting(), 50, settled=0.0)
+    assert len(few.starts) == FEWEST + 10 and len(many.starts) == 50
+    assert few.starts == many.starts[:FEWEST + 10]
+    now = frozen.now
+    for before, after, settled in [
+            (now + 1000, now + 1049, True), (now + 1000, now + 1060, False), (now + 10, now + 12.9, True),
+            (now + 10, now + 14, False), (math.inf, math.inf, True), (now + 10, math.inf, False),
+            (math.inf, now + 10, False)]:
+        one = Ensemble(frozen, [], 0)
+        assert one._settled(numpy.array([[before]]), numpy.array([[after]])) is settled, (before, after)
 
 
 def test_without_members_the_likely_run_is_told() -> None:

@@ -128,9 +128,9 @@ class Ensemble:
     def _settled(self, before: Any, now: Any) -> bool:
         """Whether no end of a range has moved too far."""
         import numpy
-        with numpy.errstate(invalid="ignore"):
+        with numpy.errstate(invalid="ignore"):  # infinity less infinity
             moved = numpy.abs(now - before)
-            far = numpy.maximum(now - self._frozen.now, SHORT)
+            far = numpy.maximum(numpy.minimum(now, before) - self._frozen.now, SHORT)
         return bool(((before == now) | (moved <= self._moves * far)).all())
 
 
