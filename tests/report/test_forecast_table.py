@@ -109,7 +109,9 @@ def test_the_queue_has_a_column(tmp_path: Path) -> None:
     assert "| Forecast            |" in text and "| ends 13:40:47       |" in text
     assert "| 13:55 (13:51-15:03) |" in text
     assert "Forecast" not in queue_table(state, NOW)
-    assert "Forecast" not in queue_table(state, NOW, width=60, forecasts=found)
+    narrow = queue_table(state, NOW, width=70, forecasts=found)
+    assert "| 13:55         |" in narrow and "13:51" not in narrow
+    assert "Forecast" not in queue_table(state, NOW, width=40, forecasts=found)
     first, second = queue_json(state, NOW, found)["jobs"]
     assert (first["forecast"]["end"], second["forecast"]["p90"]) == (NOW + 40, NOW + 5000)
 

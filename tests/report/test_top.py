@@ -63,7 +63,7 @@ def test_the_picture() -> None:
         "  Id Ended 6          Status     At           After Why",
         "   9 cg.A.x           completed  13:40:04    3.20 s",
         "   8 is.A.x           failed     13:39:37  00:55:34 exit 7",
-        "q quit  ? help  c cancel  h hold  r release  arrows select  / filter  g time",
+        "q quit  ? help  c cancel  h hold  r release  g time  arrows select  / filter",
     ]
 
 

@@ -203,6 +203,10 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
              "Expected", "Forecast", "Why"]
     drop_empty(names, rows, ("Why", "Forecast", "Expected", "Args", "Name"))
     if width is not None:
+        if "Forecast" in names and width < _NARROW:  # the start alone
+            column = names.index("Forecast")
+            for row in rows:
+                row[column] = row[column].partition(" (")[0]
         narrow(names, rows, width)
     after = []
     if len(waiting) < len(head.queued):
@@ -224,6 +228,8 @@ def drop_empty(names: List[str], rows: List[List[str]], columns: Sequence[str]) 
                 del cells[column]
 
 
+_NARROW = 100
+"""Columns of a terminal below which ranges of forecasts are left out."""
 _SHRINK = (("Args", 4), ("Why", 12), ("Name", 6), ("App", 8), ("Why", 4))
 """Columns that are cut where the table is too wide, in this order, and the least that is left."""
 _SPARED = ("Args", "Expected", "Why", "Started", "Name", "Forecast", "Procs")

@@ -462,9 +462,10 @@ def _foot(snapshot: Optional[Snapshot], view: View, status: Span, width: int) ->
         return [("any key goes back", "dim")]
     if status[0]:
         return [(shown(status[0]), status[1])]
-    keys = ["q quit", "? help", "c cancel", "h hold", "r release", "arrows select",
+    keys = ["q quit", "? help", "c cancel", "h hold", "r release",
+            "g lists" if view.gantt else "g time", "arrows select",
             f"/ filter{': ' + shown(view.wanted) if view.wanted else ''}", f"s sort: {view.order}",
-            f"n nodes: {view.nodes}", "g lists" if view.gantt else "g time"]
+            f"n nodes: {view.nodes}"]
     text = keys[0]
     for key in keys[1:]:
         if columns(text) + 2 + columns(key) <= width:

@@ -59,6 +59,10 @@ class Forecaster:
             os.set_blocking(pipe.fileno(), False)
         self._left = to_line(self._settings).encode() + b"\n"
 
+    def first(self, now: float) -> float:
+        """When it wants to be told something first; infinity when that is over."""
+        return self._begin if self._begin > now else math.inf
+
     def awake(self, state: State, now: float) -> bool:
         """Whether it is to be told what happens."""
         return self._process is not None or now >= self._begin and bool(state.waiting)

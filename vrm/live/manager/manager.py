@@ -331,7 +331,7 @@ class Manager:
             self.forecaster.tell(desk.state, desk.phase, self.end.end, now)
         done = desk.clock()
         self._snapshot_earliest = done + max(SNAPSHOT_PAUSE, 20 * (done - now))
-        self._snapshot_latest = done + HEARTBEAT
+        self._snapshot_latest = min(done + HEARTBEAT, self.forecaster.first(done))
 
     def _finish(self) -> None:
         """Leave nothing behind: the last state, the journal's closing word, no process."""
