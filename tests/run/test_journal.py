@@ -16,6 +16,8 @@ from hypothesis import given, settings, strategies as st
 from vrm.model import Cluster, Dependency, Job, Node
 from vrm.model.job import Details, PLAIN, Program
 from vrm.model.placement_forms import to_record
+from vrm.model.queues import NO_QUEUES
+from vrm.model.rules import Rules
 from vrm.run import codec, journal as journals
 from vrm.scheduling import make_policy
 
@@ -349,3 +351,22 @@ def test_what_is_pending_can_be_shown_before_it_is_on_disk(tmp_path: Path) -> No
     again.append("end", id=9)
     again.close()
     assert [record["id"] for record in journals.read(path)[-2:]] == [8, 9] and follower.trouble == ""
+
+
+def test_changed_rules_are_in_force_while_the_configuration_says_what_it_said_then() -> None:
+    was, then = Rules(backfill="easy"), Rules(algorithm="SAF", backfill="easy", queues=NO_QUEUES)
+    record = {"event": "rules", "time": 1.0, "reason": "", "was": was.record(), "rules": then.record()}
+    past = journals.replay([RUN, record])
+    assert past.in_force(was) == then and past.in_force(Rules()) == Rules()
+    assert journals.replay([RUN]).in_force(was) == was
+    again = journals.replay([RUN, record, {**record, "rules": was.record()}])
+    assert again.in_force(was) == was
+
+
+@pytest.mark.parametrize("change", [{"rules": {}}, {"was": 7}, {"reason": None}, {"time": "now"},
+                                    {"rules": {**Rules().record(), "algorithm": 5}}])
+def test_damaged_rules_are_damage(change: Dict[str, Any]) -> None:
+    record = {"event": "rules", "time": 1.0, "reason": "", "was": Rules().record(),
+              "rules": Rules().record(), **change}
+    with pytest.raises(journals.JournalError, match="journal:2: rules: "):
+        journals.replay([RUN, record])
