@@ -116,8 +116,10 @@ def test_lines_that_are_right(text, wanted):
     ("a 1 1 0 dir=", ["dir", "found nothing"]),
     ("'' 8 60 0", ["names no file"]),
     (".. 8 60 0", ["`..`", "inside Applications.Path"]),
-    ("../ft.B.x 8 60 0", ["is a path", "inside Applications.Path"]),
-    ("/bin/true 8 60 0", ["is a path", "inside Applications.Path"]),
+    ("../.. 8 60 0", ["`..`", "inside Applications.Path"]),
+    ("/opt/bin/ 8 60 0", ["names no file"]),
+    ("../--oversubscribe 8 60 0", ["begins with `-`"]),
+    ("bin/a 8 60 0 0 file=/b/a", ["`file` is given twice"]),
     ("--oversubscribe 8 60 0", ["begins with `-`", "inside Applications.Path"]),
     ("a\u2028b 8 60 0", ["cannot be printed"]),
     (f"{'a' * 201} 8 60 0", ["longer than 200"]),
@@ -816,11 +818,18 @@ def test_more_jobs_than_a_line_may_name_are_refused_with_their_number():
 
 @pytest.mark.parametrize("line, app, jobs", [
     ("nap 1 1x 0", "nap", 1), ("nap 1 1x 0 array=0-9:2", "nap", 5), ("nap", "nap", 1),
-    ("../nap 1 1 0 array=0-2", "", 3), ("nap 1 1 0 array=2-0", "nap", 1), ("nap 'x", "", 1)])
+    ("../.. 1 1 0 array=0-2", "", 3), ("nap 1 1 0 array=2-0", "nap", 1), ("nap 'x", "", 1)])
 def test_a_wrong_line_takes_as_many_ids_as_it_would(line, app, jobs):
     with pytest.raises(LineError) as caught:
         parse_line(line)
     assert (caught.value.app, caught.value.jobs) == (app, jobs)
+
+
+def test_a_path_in_the_place_of_a_program_is_its_file():
+    line = parse_line("../bin/nap 1 1 0 array=0-2")
+    assert (line.app, line.fields["file"]) == ("nap", "../bin/nap")
+    assert line.values_at("/home/user/study")["file"] == "/home/user/bin/nap"
+    assert parse_line(str(line)) == line and parse_line("/bin/true 1").fields["file"] == "/bin/true"
 
 
 def test_names_stand_for_the_jobs_that_have_them_so_far():

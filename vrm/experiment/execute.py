@@ -33,7 +33,7 @@ import yaml
 from vrm.config.own import copy_own, load_own
 from vrm.config.schema import dump, load
 from vrm.experiment import record
-from vrm.experiment.plan import LIVE, Plan, Run, apps_of, mix_of
+from vrm.experiment.plan import LIVE, Plan, Run, mix_of, programs_of
 from vrm.model.job import Job, JobState
 from vrm.results.jobs import read_jobs
 from vrm.results.metrics import makespan, ran
@@ -386,7 +386,8 @@ def begin(task: Task, plan: Plan, mpi: Optional[str]) -> Dict[str, Any]:
         "command": _command(task, plan), "versions": record.versions(mpi),
         "machine": record.machine()}
     if plan.mode == LIVE:
-        known["programs"] = record.programs(settings.applications.program, apps_of(run.queue))
+        known["programs"] = record.programs(
+            settings.applications.program, [(each.app, each.file) for each in programs_of(run.queue)])
     record.write_record(task.directory, known)
     return known
 

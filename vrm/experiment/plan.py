@@ -11,26 +11,25 @@ import random
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import (Annotated, Any, Dict, Iterator, List, Literal, Mapping, Optional, Sequence,
-                    Tuple, Union)
+from typing import Annotated, Any, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Tuple, Union
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_pascal
 
 from vrm.config.kinds import kind
 from vrm.config.machine import read_machine
+from vrm.config.policies import make_scheduler
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Amount, Factor, FilePath, Seconds, Settings, Text, dump, load
 from vrm.config.yaml_reader import Document, Location
-from vrm.config.policies import make_scheduler
-from vrm.live.site.setup import application_fault
+from vrm.live.site.programs import Wanted, program_fault
 from vrm.model import Cluster
 from vrm.simulation.inputs import SYNTHETIC
 from vrm.workload.estimates import EstimateError, read_estimates
-from vrm.workload.generator import GenerateError, Mix, choices, constant, parse_arrival
-from vrm.workload.npb import CLASS_B
 from vrm.workload.following import QueueFollower
+from vrm.workload.generator import GenerateError, Mix, choices, constant, parse_arrival
 from vrm.workload.grammar import LineError
+from vrm.workload.npb import CLASS_B
 
 LIVE, SIMULATED = "live", "simulated"
 _DEPTH = 6  # Scenarios, its number, Launcher, Environment, NAME
@@ -385,14 +384,16 @@ def mix_of(generate: Generate, seed: int) -> Mix:
                parse_arrival(generate.arrival), generate.exclusive, generate.margin)
 
 
-def apps_of(queue: Queue) -> List[str]:
+def programs_of(queue: Queue) -> List[Wanted]:
     """The programs that a queue names, sorted; those that a mix may draw."""
     if queue.generate is not None:
-        return sorted(mix_of(queue.generate, 0).choices)
-    follower = QueueFollower(Path(queue.source))
+        return [Wanted(app) for app in sorted(mix_of(queue.generate, 0).choices)]
+    source = Path(queue.source)
+    follower = QueueFollower(source)
     follower.finish()
-    return sorted({line.parsed.app for line in follower.read_new()
-                   if not isinstance(line.parsed, LineError)})
+    values = [line.parsed.values_at(source.parent) for line in follower.read_new()
+              if not isinstance(line.parsed, LineError)]
+    return sorted({Wanted(each["app"], each.get("file", ""), each.get("script", False)) for each in values})
 
 
 def _unfit(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequence[Queue],
@@ -403,9 +404,8 @@ def _unfit(file: ExperimentFile, scenarios: Sequence[Scenario], queues: Sequence
         if file.mode == LIVE:
             yield from settings.check_files()
             for queue in queues:
-                for app in apps_of(queue):
-                    fault = application_fault(settings.applications.path, app,
-                                              settings.applications.programs)
+                for wanted in programs_of(queue):
+                    fault = program_fault(settings.applications, wanted, "any")
                     if fault:
                         yield document.problem(queue.place, fault)
         elif file.machine is None and settings.nodes == "auto" and (

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Callable, Any, Dict, Iterable, Optional
+from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 import vrm
 from vrm.live.nodes.topology import TopologyError, read_topology
@@ -103,6 +103,7 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def programs(file_of: Callable[[str], Path], apps: Iterable[str]) -> Dict[str, str]:
-    """The fingerprints of the programs, by name; `file_of` gives the file of one."""
-    return {app: digest([file_of(app)]) for app in apps}
+def programs(file_of: Callable[[str, str], Path], wanted: Iterable[Tuple[str, str]]) -> Dict[str, str]:
+    """The fingerprints of programs, by their paths where jobs name these, else by name; `file_of`
+    gives the file of name and path ("": none)."""
+    return {file or app: digest([file_of(app, file)]) for app, file in wanted}

@@ -18,15 +18,16 @@ and the lines after it count.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Dict, List, Mapping, NoReturn, Optional
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Union
 
 from vrm.model import shapes
-from vrm.model.fields import (EXAMPLE, LONGEST_TIME, REQUEST, TABLE, Field, FieldError, Kind,
-                              check_app)
+from vrm.model.fields import EXAMPLE, LONGEST_TIME, REQUEST, TABLE, Field, FieldError, Kind, check_app
 from vrm.model.job import Request
 from vrm.model.ranges import numbers
 from vrm.system.text import printable
@@ -71,6 +72,14 @@ class QueueLine:
         return {"app": self.app, "procs": self.procs, "walltime": self.seconds,
                 "exclusive": self.exclusive,
                 **{FIELDS[key].at: value for key, value in self.fields.items()}}
+
+    def values_at(self, directory: Union[str, Path]) -> Dict[str, Any]:
+        """The same, with the paths that it names seen from this directory."""
+        found = self.values
+        for name in ("directory", "file"):
+            if found.get(name):
+                found[name] = os.path.normpath(os.path.join(directory, found[name]))
+        return found
 
     def __str__(self) -> str:
         """The line of a queue file that says this."""

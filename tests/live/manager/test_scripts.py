@@ -171,3 +171,15 @@ def test_an_mpirun_in_a_script_stays_on_the_cores_of_the_job(site: Site, mpirun:
         assert ranks == own * 2, mpirun
         seen += own
     assert len(set(seen)) == 2
+
+
+def test_what_is_checked_before_the_run(anywhere: Site) -> None:
+    site = anywhere
+    script(site.root / "own.sh", "echo\n")
+    script(site.bin / "in.sh", "echo\n")
+    (site.bin / "plain").write_text("echo\n")
+    site.lines("./own.sh 1 60 script=1", "in.sh 1 60 script=1", "./own.sh 1 60", "plain 1 60 script=1",
+               "./gone 1 60", end=True)
+    said = command(site, "check").stdout
+    assert f"{site.root}/own.sh is not executable" in said and "is no script" in said
+    assert "gone does not exist; is the path right?" in said and "3 of 5 lines can never run" in said

@@ -16,6 +16,7 @@ from vrm.live.manager.launches import Launches
 from vrm.live.manager.records import Outcome
 from vrm.live.manager.running import Running
 from vrm.live.manager.verdict import verdict
+from vrm.live.site.programs import Wanted
 from vrm.model import Booking, Job, JobState
 from vrm.model.ranges import fold
 from vrm.run import codec
@@ -94,15 +95,15 @@ class Continuing:
         """Let the jobs wait that wait, but those that must not run (any more)."""
         desk, state = self.desk, past.state
         waiting = [entry for _, entry in sorted(state.book.parked.items())]
-        foreign = {name: self.intake.foreign(*name) for name in {
-            (entry.job.app, entry.job.payload.file) for entry in waiting}}
+        foreign = {wanted: self.intake.foreign(wanted)
+                   for wanted in {Wanted.of(entry.job) for entry in waiting}}
         for entry in waiting:
             job = entry.job
             if job.id in past.again:
                 self.ends.clear(job.id)
             if entry.state is not JobState.QUEUED:
                 continue  # one before it, on which it depends, was refused just now
-            never = foreign[job.app, job.payload.file] or desk.room.never(job)
+            never = foreign[Wanted.of(job)] or desk.room.never(job)
             if never:  # the machine died between the job's record and that of its refusal
                 self.ends.close_job(Outcome(job, JobState.REFUSED, never, end=desk.now))
         for job_id, reason in list(state.losing.items()):

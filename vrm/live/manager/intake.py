@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Callable, Dict, List, Sequence, Set, Tuple
 
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.records import Outcome
-from vrm.live.site.setup import application_fault, file_fault, leads_outside
+from vrm.live.site.programs import Wanted, foreign, program_fault, read_script
 from vrm.model import Job, JobState
 from vrm.model.fields import made
 from vrm.model.job import Details
@@ -20,15 +19,11 @@ from vrm.run import reserving
 from vrm.run.book import Dropped
 from vrm.run.journal import Past
 from vrm.system.errors import RunError
-from vrm.system.files import read_regular
 from vrm.system.trust import distrust, leads_astray
 from vrm.workload.following import Line, Position, QueueFollower
 from vrm.workload.grammar import UNKNOWN_TIME, LineError, QueueLine
 from vrm.workload.replay import Replay
 from vrm.workload.writer_marker import writer_of
-
-LONGEST_SCRIPT = 4 << 20
-"""Bytes of a script."""
 
 
 class Intake:
@@ -41,7 +36,7 @@ class Intake:
         self._close = close
         self._bad_lines_have_ids = True
         self._known_kinds: Set[str] = set()  # applications looked up in the heatmap
-        self._faults: Dict[Tuple[str, bool], str] = {}  # of programs and scripts, as found in this turn
+        self._faults: Dict[Wanted, str] = {}  # of programs and scripts, as found in this turn
         self._said_waiting = ""
 
     def check_file(self) -> None:
@@ -132,10 +127,7 @@ class Intake:
             after = state.resolved(after)
         except ValueError as unknown:
             after, fault = (), fault or str(unknown)
-        values = {"retries": settings.retries, **wanted.values, "after": after}
-        for name in ("directory", "file"):
-            if name in values:
-                values[name] = os.path.normpath(os.path.join(base, values[name]))
+        values = {"retries": settings.retries, **wanted.values_at(base), "after": after}
         first, details = made(values, ids[0], now)
         if desk.expectations is not None:
             first = desk.expectations.of(first)
@@ -173,19 +165,10 @@ class Intake:
     def _fault(self, job: Job, details: Details) -> str:
         """Why a new job can't be taken, or "" when it can."""
         settings = self.desk.settings
-        known = settings.applications
-        file, script = job.payload.file, job.payload.script
-        key = file or job.app, script
-        if key not in self._faults:
-            if not file:
-                fault = application_fault(known.path, job.app, known.programs, script)
-            elif known.any:
-                fault = file_fault(Path(file), "is the path right?", script)
-            else:
-                fault = (f"{file} is a path, and jobs may name programs of Applications.Path "
-                         f"({known.path}) only; write Applications: {{Any: true}} to allow any")
-            self._faults[key] = fault or distrust(known.program(job.app, file), settings.trust)
-        reason = self._faults[key]
+        wanted = Wanted.of(job)
+        if wanted not in self._faults:
+            self._faults[wanted] = program_fault(settings.applications, wanted, settings.trust)
+        reason = self._faults[wanted]
         for dependency in details.after:
             if dependency.ids[-1] >= job.id:
                 reason = reason or (f"it depends on job {dependency.ids[-1]}, and a job can "
@@ -203,33 +186,19 @@ class Intake:
     def _kept(self, job: Job) -> Tuple[Job, str]:
         """The job with a copy of its script as it is now, or why there is none."""
         path = self.desk.settings.applications.program(job.app, job.payload.file)
-        try:
-            text = read_regular(path, LONGEST_SCRIPT)
-        except OSError as error:
-            return job, f"{path} cannot be read: {error.strerror}"
-        first = text.partition(b"\n")[0]
-        if not first.startswith(b"#!"):
-            return job, (f"{path} is no script: its first line must say who reads it, as #!/bin/bash "
-                         "(a program needs no script=1)")
-        if first.endswith(b"\r"):
-            return job, f"{path} has DOS line ends, with which no script runs; remove them (dos2unix)"
+        text, fault = read_script(path)
+        if fault:
+            return job, fault
         try:
             copy = self.desk.run_directory.keep_script(text)
         except OSError as error:
             return job, f"{path} cannot be kept: {error.filename}: {error.strerror}"
         return job.but(payload=replace(job.payload, copy=copy)), ""
 
-    def foreign(self, app: str, file: str) -> str:
-        """Why the program of a job that a journal tells of is not to be run; "" when it may be, or
-        is not there at the moment."""
+    def foreign(self, wanted: Wanted) -> str:
+        """Why what a job of a journal runs is not to be run; see `vrm.live.site.programs`."""
         settings = self.desk.settings
-        known = settings.applications
-        if file:
-            return ("" if known.any else f"{file} is a path, and Applications.Any is not set") or (
-                distrust(file, settings.trust) if os.path.lexists(file) else "")
-        return (leads_outside(known.path, app, known.programs)
-                or distrust(known.program(app), settings.trust)
-                if os.path.lexists(known.program(app)) else "")
+        return foreign(settings.applications, wanted, settings.trust)
 
     def _drop(self, dropped: List[Dropped]) -> None:
         for job, reason in dropped:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from vrm.config.machine import read_machine
+from vrm.config.policies import make_scheduler
 from vrm.config.problems import ConfigError
 from vrm.config.schema import Settings, load
 from vrm.live.batch.allocation import find_allocation
@@ -22,17 +23,17 @@ from vrm.live.nodes.topology import TopologyError
 from vrm.live.site.classes import declared
 from vrm.live.site.doctor import Finding, ask_nodes
 from vrm.live.site.granted import stand_ins
-from vrm.config.policies import make_scheduler
-from vrm.live.site.setup import application_fault, describe, distrusted
+from vrm.live.site.programs import Wanted, program_fault
+from vrm.live.site.setup import describe, distrusted
 from vrm.model import Cluster, Infeasible
 from vrm.model.fields import made
 from vrm.model.job import resolved
 from vrm.scheduling import Scheduler
 from vrm.system.trust import distrust
 from vrm.workload.estimates import EstimateError, read_estimates
-from vrm.workload.npb import allows, rule
 from vrm.workload.following import Line, QueueFollower
 from vrm.workload.grammar import LineError, QueueLine
+from vrm.workload.npb import allows, rule
 
 MOST_SHOWN = 20
 """Lines of the queue that are shown with the same sort of trouble; the others are counted."""
@@ -195,7 +196,7 @@ class Lines:
         self._named: Dict[str, List[int]] = {}
         self._shown: Dict[str, int] = {}
         self._warned: Set[Tuple[str, ...]] = set()
-        self._program: Callable[[str], str] = lru_cache(maxsize=None)(self._program_fault)
+        self._program: Callable[[Wanted], str] = lru_cache(maxsize=None)(self._program_fault)
 
     def judge(self, lines: List[Line]) -> None:
         """Report of all of them what is wrong."""
@@ -231,11 +232,12 @@ class Lines:
     def _fault(self, wanted: QueueLine) -> str:
         """Why a job can never run, or nothing."""
         fields = wanted.fields
-        reason = self._program(wanted.app)
+        values = wanted.values_at(self.settings.applications.queue.parent)
+        reason = self._program(Wanted(wanted.app, values.get("file", ""), values.get("script", False)))
         if reason:
             return reason
         try:
-            job, _ = made({**wanted.values, "after": ()}, self._next_id, 0.0)
+            job, _ = made({**values, "after": ()}, self._next_id, 0.0)
             for dependency in resolved(fields.get("after", ()), self._named):
                 if dependency.ids[-1] >= self._next_id:
                     return (f"after={dependency} is not a job before this one, which is job "
@@ -256,10 +258,8 @@ class Lines:
                     f"{end.at:g} s less a Margin of {end.margin:g} s")
         return ""
 
-    def _program_fault(self, app: str) -> str:
-        known = self.settings.applications
-        return (application_fault(known.path, app, known.programs)
-                or distrust(known.program(app), self.settings.trust))
+    def _program_fault(self, wanted: Wanted) -> str:
+        return program_fault(self.settings.applications, wanted, self.settings.trust)
 
     def _notes(self, place: str, wanted: QueueLine) -> None:
         """What may go wrong with a job that can run; of each program once."""

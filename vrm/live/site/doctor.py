@@ -18,6 +18,7 @@ from typing import Dict, List, Optional, Tuple
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
+from vrm.config.policies import make_scheduler
 from vrm.config.problems import ConfigError
 from vrm.config.schema import Settings, load
 from vrm.live.batch.allocation import Allocation, find_allocation
@@ -26,12 +27,11 @@ from vrm.live.launch.base import LaunchError, make_launcher
 from vrm.live.nodes import agent
 from vrm.live.nodes.agents import probe
 from vrm.live.nodes.geometry import cluster_geometry
-from vrm.live.nodes.topology import (Gpu, NodeFacts, Topology, TopologyError, cpu_quota, node_facts,
-                                     read_topology)
+from vrm.live.nodes.topology import Gpu, NodeFacts, Topology, TopologyError, cpu_quota, node_facts, read_topology
 from vrm.live.site.classes import declared
 from vrm.live.site.granted import said_of_devices, stand_ins
-from vrm.config.policies import make_scheduler
-from vrm.live.site.setup import application_fault, describe, run_directory
+from vrm.live.site.programs import application_fault
+from vrm.live.site.setup import describe, run_directory
 from vrm.model import Cluster, Node
 from vrm.scheduling import make_policy
 from vrm.system.files import write_new

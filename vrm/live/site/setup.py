@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import MappingProxyType
 from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.config.policies import make_scheduler
@@ -180,44 +178,3 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
                 (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
                 relay, (*wished.warnings, *told), Adoption(attach, env), visible,
                 Scripts.detect(settings.launcher, wished.emulated, wished.topologies, env))
-
-
-def leads_outside(directory: Path, app: str, programs: Mapping[str, Path] = MappingProxyType({})
-                  ) -> str:
-    """Why an application is none inside `directory`, also after symbolic links; "" when it is, or
-    is one of `programs`."""
-    if app in programs:
-        return ""
-    inside = Path(os.path.realpath(directory))
-    real = Path(os.path.realpath(Path(directory) / app))
-    if os.sep in app or app in ("", ".", "..") or inside not in real.parents:
-        named = f"; to run it, name it in the configuration, under Applications: Programs: {{{app}: " \
-                f"{real}}}" if os.sep not in app and real.is_file() else ""
-        return f"{app} points outside {directory} (Applications.Path){named}"
-    return ""
-
-
-def application_fault(directory: Path, app: str,
-                      programs: Mapping[str, Path] = MappingProxyType({}), script: bool = False) -> str:
-    """Why an application can't be run, or "" when it can.
-
-    It must be an executable file inside `directory`, also after symbolic links, or one of
-    `programs`, which have files elsewhere. A `script` need not be executable: a copy of it runs.
-    """
-    outside = leads_outside(directory, app, programs)
-    if outside:
-        return outside
-    key = "Applications.Programs" if app in programs else "Applications.Path"
-    return file_fault(programs.get(app, Path(directory) / app), f"build it, or correct {key}", script)
-
-
-def file_fault(path: Path, mend: str, script: bool = False) -> str:
-    """Why a file can't be run, or "" when it can; `mend`: what helps where it is not there."""
-    real = Path(os.path.realpath(path))
-    if not real.exists():
-        return f"{path} does not exist; {mend}"
-    if not real.is_file():
-        return f"{path} is not a file"
-    if not script and not os.access(real, os.X_OK):
-        return f"{path} is not executable (chmod +x it)"
-    return ""
