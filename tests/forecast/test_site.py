@@ -251,7 +251,7 @@ def test_running_jobs_that_overlap_are_named() -> None:
         said(lml([node(1, 4), runs("a", "(1-1(1-2))", 5), runs("b", "(1-1(2-3))", 5)]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 10 ** 9))
 def test_a_damaged_file_is_one_message_or_a_forecast(seed: int) -> None:
     draw = random.Random(seed)
@@ -294,7 +294,7 @@ def loads(draw: Callable[[Any], Any]) -> List[SiteJob]:
 @pytest.mark.parametrize("algorithm, depth, backfill", [
     ("FCFS", 1, "none"), ("List", 1, "list"), ("Backfilling", 1, "easy"), ("Backfilling", 2, "2"),
     ("Backfilling", math.inf, "conservative-recomputed")])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(jobs=loads())
 def test_both_managers_agree_with_the_simulator(algorithm: str, depth: float, backfill: str,
                                                 manager: str, jobs: List[SiteJob]) -> None:

@@ -222,7 +222,7 @@ def overlapping(case: Case, found: Dict[int, Tuple[float, float, FrozenSet[int]]
 
 @pytest.mark.parametrize("backfilling", ["conservative", "easy-kept", "3", "3-kept", "easy", "list",
                                          "none", "conservative-recomputed"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(case=cases(), policy=st.sampled_from(["compact", "spare", "strip", "pack"]))
 def test_nothing_overlaps_a_reservation(backfilling: str, case: Case, policy: str) -> None:
     found = simulated(case, backfilling, policy, sockets=2, cores=2)

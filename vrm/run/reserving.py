@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Tuple
 
 from vrm.model import Cluster, Job, JobState, bits
 from vrm.model.fields import name_sound
-from vrm.model.reservation import Calendar, Reservation, ReservationError, Span, Wanted
+from vrm.model.reservation import LATEST, Calendar, Reservation, ReservationError, Span, Wanted
 
 if TYPE_CHECKING:
     from vrm.run.state import State
@@ -47,7 +47,9 @@ def made(wanted: Wanted, number: int, state: State, now: float, foreseen: bool =
     """The reservation `number` as it is wanted, and the jobs that it is for; ReservationError says
     what stands against it. `foreseen`: jobs may be named that come later."""
     cluster = state.cluster
-    begin = now if wanted.begin == -math.inf else wanted.begin
+    begin = wanted.begin
+    if begin == -math.inf or now - LATEST <= begin < now:  # the command took its time
+        begin = now
     if not math.isfinite(begin) or not math.isfinite(wanted.end) or not begin < wanted.end:
         raise ReservationError(f"a reservation ends after it begins, and this one would begin at "
                                f"{when(begin)} and end at {when(wanted.end)}")
