@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vrm.forecast.site import SiteForecast, forecast_lml, forecast_site
+from vrm.forecast.site import SiteForecast, _ByNode, forecast_lml, forecast_site
 from vrm.model import Job
 from vrm.simulation import Submission, simulate
 from vrm.workload.lml import Lml
@@ -321,20 +321,36 @@ def test_both_managers_agree_with_the_simulator(algorithm: str, depth: float, ba
         f"j{at}": start for at, start in outcome.items()}
 
 
-def test_thousands_of_jobs_of_a_large_site() -> None:
-    """The size of JUROPA's snapshots of 2012, which took their predictor 16 to 65 s."""
+def test_a_large_site() -> None:
+    """The nodes of JUROPA, and its two partitions with a reservation for each."""
     draw = random.Random(7)
-    nodes = [SiteNode(f"n{at}", 8) for at in range(3290)]
+    nodes = [SiteNode(f"n{at}", 8, {"big": 8} if at < 2500 else {"small": 8}) for at in range(3290)]
     jobs, at = [], 0
     for number in range(300):
         size = draw.choice([1, 2, 4, 8, 16, 24])
-        if at + size > 3290:
+        if at + size > 2500:
             break
         jobs.append(SiteJob(f"r{number}", draw.randint(3600, 86400), nodes=size, per_node=8,
                             start=-float(draw.randint(1, 3600)), queue="big",
                             places=tuple((node, None) for node in range(at, at + size))))
         at += size
     jobs += [SiteJob(f"w{number}", draw.randint(600, 86400), nodes=draw.choice([1, 4, 16, 64, 512]),
-                     per_node=8, queue="big", rank=-number) for number in range(1300)]
-    found = forecast_site(Snapshot(0.0, nodes, jobs, shared=False))
-    assert len(found) == 1300 and all(each.start < math.inf for each in found.values())
+                     per_node=8, queue=draw.choice(["big", "big", "small"]), rank=-number)
+             for number in range(300)]
+    found = forecast_site(Snapshot(0.0, nodes, jobs, shared=False, per_queue=True))
+    assert len(found) == 300 and all(each.start < math.inf for each in found.values())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.integers(1, 9)), min_size=1,
+                max_size=12), st.booleans(), st.sampled_from(["List", "Backfilling"]))
+def test_queues_with_nodes_of_their_own_are_machines_of_their_own(
+        wanted: List[Tuple[str, int, int]], shared: bool, algorithm: str) -> None:
+    nodes = [SiteNode(f"n{at}", 2, {"a" if at < 3 else "b": 2}) for at in range(6)]
+    jobs = [SiteJob(f"j{at}", float(wall), nodes=size, per_node=2, queue=queue, rank=-at)
+            for at, (queue, size, wall) in enumerate(wanted)]
+    site = Snapshot(0.0, nodes, jobs, algorithm=algorithm, per_queue=True, shared=shared)
+    whole = {key: (each.start, {node for node, _ in each.places})
+             for key, each in _ByNode(site).run(math.inf, math.inf).items()}
+    assert whole == {key: (each.start, {node for node, _ in each.places})
+                     for key, each in forecast_site(site).items()}

@@ -67,9 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
     if len(sources) != 1:
         raise CannotRun("which site? Give one of --site, --slurm, --pbs, --squeue with --sinfo, --qstat "
                         "with --pbsnodes, or --lml")
-    if arguments.ids or arguments.estimate or arguments.score or arguments.plot:
-        raise CannotRun("a forecast of a site takes no IDs, --estimate, --score or --plot; --user chooses "
-                        "jobs")
+    if (arguments.ids or arguments.estimate or arguments.score or arguments.plot or arguments.page
+            or arguments.watch):
+        raise CannotRun("a forecast of a site takes no IDs, --estimate, --score, --plot, --page or --watch; "
+                        "--user chooses jobs")
     if arguments.out and not arguments.lml or arguments.reservations and not arguments.squeue:
         raise CannotRun("--out goes with --lml, and --reservations with --squeue")
     dates: Optional[Callable[[float], str]] = None  # else of this host's clock

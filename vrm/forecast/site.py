@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from vrm.forecast import amounts
 from vrm.model import AnyPlacement, Booking, Cluster, Dependency, Infeasible, Job, JobState, Node, bits
@@ -50,7 +50,12 @@ def forecast_site(site: Snapshot, most_jobs: float = math.inf, most_seconds: flo
     site = _ranked(site)
     if site.manager == "AttributeState":
         return _capped(site, _counted(site), most_jobs, most_seconds)
-    return _capped(site, _ByNode(site).run(most_jobs, most_seconds), most_jobs, most_seconds)
+    found: Dict[str, SiteForecast] = {}
+    for part, numbers in _parts(site):
+        for key, each in _ByNode(part).run(most_jobs, most_seconds).items():
+            found[key] = each._replace(places=tuple((numbers[node], cores)
+                                                    for node, cores in each.places))
+    return _capped(site, found, most_jobs, most_seconds)
 
 
 def _ranked(site: Snapshot) -> Snapshot:
@@ -65,6 +70,49 @@ def _ranked(site: Snapshot) -> Snapshot:
     ranks = (formula(job.values) if job.start is None else 0.0 for job in site.jobs)
     return replace(site, jobs=[replace(job, rank=rank if rank == rank else -math.inf)
                                for job, rank in zip(site.jobs, ranks)])
+
+
+def _parts(site: Snapshot) -> Iterator[Tuple[Snapshot, Sequence[int]]]:
+    """The site as machines that have nothing to do with each other, each with the numbers of its nodes:
+    queues with nodes of their own, where no order or reservation spans them."""
+    apart = site.algorithm == "List" or site.algorithm == "Backfilling" and (
+        site.per_queue or site.depth == math.inf)
+    every = range(len(site.nodes))
+    of_queue: Dict[str, int] = {}
+    of_node = [-1] * len(site.nodes)
+    groups: List[Set[str]] = []
+    for node in site.nodes if apart else ():
+        if node.classes is None:
+            apart = False
+            break
+        together = {of_queue[name] for name in node.classes if name in of_queue}
+        first = min(together, default=len(groups))
+        if first == len(groups):
+            groups.append(set())
+        groups[first].update(node.classes, *(groups[each] for each in together))
+        for name in groups[first]:
+            of_queue[name] = first
+    if apart:
+        of_node = [min((of_queue[name] for name in node.classes or ()), default=0)
+                   for node in site.nodes]
+        where = {job.key: of_queue.get(job.queue, 0) for job in site.jobs}
+        apart = all(of_node[node] == where[job.key] for job in site.jobs for node, _ in job.places
+                    ) and all(where.get(key, where[job.key]) == where[job.key]
+                              for job in site.jobs for key in job.after)
+    used = sorted(set(of_queue.values()) | {0}) if apart else []
+    if len(used) < 2:
+        yield site, every
+        return
+    for group in used:
+        numbers = [number for number in every if of_node[number] == group]
+        place = {number: at for at, number in enumerate(numbers)}
+        yield replace(
+            site, nodes=[site.nodes[number] for number in numbers],
+            jobs=[replace(job, places=tuple((place[node], cores) for node, cores in job.places))
+                  for job in site.jobs if where[job.key] == group],
+            reservations=[replace(each, nodes=tuple(place[node] for node in each.nodes
+                                                    if node in place))
+                          for each in site.reservations]), numbers
 
 
 def _capped(site: Snapshot, found: Dict[str, SiteForecast], most_jobs: float, most_seconds: float
