@@ -58,6 +58,10 @@ NOT_RUN: List[Tuple[str, str]] = [
     (r"vrm advise( --apply \S+)?$", "needs a run: tests/live/manager/test_advised.py"),
     (r"python studies/predict/run\.py", "needs published schedules that are not part of vrm: "
      "tests/simulation/test_estimates.py has made-up ones"),
+    (r"python studies/forecast/run\.py", "minutes to half an hour, with traces that are not part of vrm: "
+     "tests/forecast/test_accuracy.py has a short one"),
+    (r"python studies/forecast/snapshots\.py", "needs snapshots of a site, or such a trace: "
+     "tests/forecast/test_accuracy.py has made-up ones"),
     (r"vrm forecast --score", "needs forecasts that have come true: tests/forecast/test_score.py"),
     (r"vrm heatmap measure ", "minutes, on cores that do nothing else: tests/measure/test_heatmap.py"),
     (r"vrm completion ", "changes the user's shell: tests/test_completion.py"),

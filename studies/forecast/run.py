@@ -260,7 +260,7 @@ def tables(results: Mapping[str, Sequence[Found]]) -> Iterator[str]:
                    f"{score.mean / limits:.2f} | {score.factor:.1%} | {score.close:.1%} | "
                    f"{score.bias:+,.0f} |")
     yield ""
-    yield ("| trace | calibrated ranges | starts in P10-P90 | earlier | later | in P10-P90 as drawn | wider by | "
+    yield ("| trace | calibrated ranges | starts in P10-P90 | earlier | later | in P10-P90 as drawn | median width, s (as drawn) | "
            "no later than latest |")
     yield "|---|---:|---:|---:|---:|---:|---:|---:|"
     for name, found in results.items():
@@ -270,10 +270,10 @@ def tables(results: Mapping[str, Sequence[Found]]) -> Iterator[str]:
             yield f"| {name} | 0 | | | | | | {score.bound:.1%} |"
             continue
         drawn = fmean(each.made.drawn[0] <= each.truth <= each.made.drawn[1] for each in ranged)
-        wider = (sum(each.made.p90 - each.made.p10 for each in ranged)
-                 / sum(each.made.drawn[1] - each.made.drawn[0] for each in ranged))
+        width = median(each.made.p90 - each.made.p10 for each in ranged)
+        before = median(each.made.drawn[1] - each.made.drawn[0] for each in ranged)
         yield (f"| {name} | {score.ranged} | {score.coverage:.1%} | {score.early:.1%} | {score.late:.1%} | "
-               f"{drawn:.1%} | {wider:.2f} | {score.bound:.1%} |")
+               f"{drawn:.1%} | {width:,.0f} ({before:,.0f}) | {score.bound:.1%} |")
 
 
 def compared(known: Known) -> Compared:

@@ -104,6 +104,7 @@ def test_a_score_of_one_job() -> None:
     found = Score.of([Known(made(1, 300.0)._replace(calibrated=False), 300.0)])
     assert (found.number, found.mean, found.ranged) == (1, 0, 0) and math.isnan(found.coverage)
     assert math.isnan(Score.of([Known(made(1, 0.0), 0.0)]).relative)
+    assert found.lines()[-1].endswith(f"none was calibrated: {NEEDED} forecasts must have come true before")
 
 
 def test_forecasts_come_true_when_their_jobs_start() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from vrm.forecast.calibration import UNCALIBRATED, Calibration
+from vrm.forecast.calibration import NEEDED, Calibration
 from vrm.forecast.forecast import Forecast, JobForecast
 from vrm.model import shapes
 from vrm.model.times import said
@@ -224,7 +224,8 @@ class Score(NamedTuple):
                  ("start within 10 minutes", f"{self.close:.0%}"),
                  ("no later than Latest", f"{self.bound:.0%}"),
                  ("ranges", f"{self.coverage:.0%} of {self.ranged} starts (80% promised); {self.early:.0%} "
-                  f"earlier, {self.late:.0%} later" if self.ranged else UNCALIBRATED)]
+                  f"earlier, {self.late:.0%} later" if self.ranged else
+                  f"none was calibrated: {NEEDED} forecasts must have come true before")]
         return [f"{name:26} {text}" for name, text in found]
 
     def record(self) -> Dict[str, Any]:
