@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, List, Mapping, Protocol, Sequence, Tuple
 
-from vrm.report.moments import when
+from vrm.report.moments import LATER, when
 from vrm.results.forecast import Record, moment
 from vrm.system.text import printable
 
@@ -83,7 +83,7 @@ def _bar(each: Record, now: float, end: float, area: int, scale: float, glyphs: 
         return area if at == math.inf else max(0, min(area, round((at - now) * scale)))
 
     if not math.isfinite(moment(each, "start")):
-        return [("next allocation"[:area], "dim")]
+        return [(LATER[:area], "dim")]
     running = each["running"]
     early = 0 if running else column(moment(each, "p10"))
     start = 0 if running else column(moment(each, "start"))

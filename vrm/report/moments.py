@@ -16,7 +16,8 @@ FORECAST = ("start", "p10", "p90", "end", "end_p10", "end_p90", "latest", "nodes
 NONE: Mapping[int, Record] = MappingProxyType({})
 """No forecasts."""
 
-NEXT = "next allocation"
+LATER = "later"
+"""Not in this allocation, or not as things are: a job that is held."""
 
 _SOON = 600.0
 """Seconds from now within which a moment is shown with its seconds."""
@@ -29,7 +30,7 @@ def when(at: float, now: float, seconds: Optional[bool] = None) -> str:
     """A moment as the local time, in few characters: `14:20`, `Tue 14:20`, `24 Nov`; with its seconds
     where they are wanted (default: where it is near)."""
     if not math.isfinite(at):
-        return NEXT
+        return LATER
     there = time.localtime(at)
     if there[:3] == _day(int(now)):
         near = abs(at - now) < _SOON if seconds is None else seconds
@@ -54,7 +55,7 @@ def span(job: Record, now: float, seconds: Optional[bool] = None) -> str:
     low, high = (max(now, moment(job, name)) for name in ("p10", "p90"))
     if low == high:
         return ""
-    return f"{when(low, now, seconds)}-{when(high, now, seconds) if math.isfinite(high) else 'later'}"
+    return f"{when(low, now, seconds)}-{when(high, now, seconds) if math.isfinite(high) else LATER}"
 
 
 def brief(job: Optional[Record], now: float) -> str:

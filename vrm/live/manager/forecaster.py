@@ -120,7 +120,8 @@ class Forecaster:
         """End the process; its last forecast is over with the manager."""
         self._remove()
         with contextlib.suppress(OSError):
-            self._path.unlink()
+            for path in (self._path, *self._path.parent.glob(f".{self._path.name}.*")):  # written halfway
+                path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
