@@ -182,7 +182,7 @@ def starts_without(frozen: Frozen, gone: set) -> Dict[int, float]:
         if booking.job.id not in gone:
             cluster.book(booking.job, booking.placement, booking.start)
             anew.state.book.know(booking.job, PLAIN, JobState.RUNNING)
-    return {job_id: one.start for job_id, one in replay(anew, limits).items()}
+    return {job_id: one.start for job_id, one in replay(replace(anew, due=True), limits).items()}
 
 
 @pytest.mark.parametrize("seconds, text", [(0, "0s"), (45, "45s"), (90, "1m30s"), (1320, "22m"),

@@ -107,7 +107,10 @@ def moments(records: List[Dict[str, Any]]) -> List[int]:
     when = [record.get("submit", record.get("time")) if record["event"] in ("job", "start", "end")
             else None for record in records]
     known = [number for number, time in enumerate(when) if time is not None]
-    return [at + 1 for at, following in zip(known, known[1:]) if when[at] != when[following]]
+    # On a busy machine the end of a job is recorded after what it let start: no moment is between.
+    return [at + 1 for number, at in enumerate(known[:-1], 1)
+            if max(when[each] for each in known[:number])
+            < min(when[each] for each in known[number:])]
 
 
 def from_here(records: List[Dict[str, Any]], jobs: List[Ran], rules: Dict[str, Any]

@@ -208,7 +208,7 @@ class RunFiles:
         elif alive and settings.end.fit:
             end = told.end - settings.end.margin
         return Frozen(run, now, end, kill=settings.walltime == "kill", past=self.history,
-                      position=self.position)
+                      position=self.position, due=not alive)
 
     def submitted(self, line: str, now: float) -> Tuple[List[Job], List[Details]]:
         """The jobs of a line of a queue as they would be entered now, with what else they are submitted

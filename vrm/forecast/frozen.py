@@ -26,7 +26,8 @@ class Frozen:
     start. With `kill` jobs are ended at their walltimes. `past` are the jobs that ended before,
     `position` counts the events that led here: draws for equal positions are equal. `speedups` make
     jobs faster or slower beside others. `later` are jobs that are known to come, in order of time;
-    their run times are not looked at.
+    their run times are not looked at. `due`: something has changed since the last decision, and what
+    may start now does.
     """
 
     run: Run
@@ -37,6 +38,7 @@ class Frozen:
     position: int = 0
     speedups: Optional[Speedups] = None
     later: Tuple[Submission, ...] = ()
+    due: bool = False
 
     @property
     def state(self) -> State:
@@ -60,7 +62,7 @@ class Frozen:
         run = self.run.copy()
         run.scheduler.check(job)
         run.state.submit([job if run.expectations is None else run.expectations.of(job)], details)
-        return replace(self, run=run)
+        return replace(self, run=run, due=True)
 
     def with_walltimes(self, seconds: Mapping[int, float]) -> Frozen:
         """If waiting jobs had these limits. LifeError for ids that there are not."""
@@ -70,7 +72,7 @@ class Frozen:
             job = run.state.entry(job_id).job.but(walltime=walltime, expected=walltime)
             changed.append(job if run.expectations is None else run.expectations.of(job))
         run.state.expect(changed)
-        return replace(self, run=run)
+        return replace(self, run=run, due=True)
 
     def without(self, ids: Iterable[int]) -> Frozen:
         """If these jobs, which wait or run, had completed already. LifeError for ids that there are
@@ -84,32 +86,32 @@ class Frozen:
             elif state.sparse and job_id in state.queue:
                 state.queue.remove(job_id)
             state.end(job_id, JobState.COMPLETED, self.now)
-        return replace(self, run=run)
+        return replace(self, run=run, due=True)
 
     def released(self, job_id: int) -> Frozen:
         """If nobody held this job. LifeError when nobody does."""
         run = self.run.copy()
         run.state.release(job_id)
-        return replace(self, run=run)
+        return replace(self, run=run, due=True)
 
     def unbound(self, job_id: int) -> Frozen:
         """If this job, which waits, were bound to no advance reservation."""
         run = self.run.copy()
         run.state.queue.bind(job_id, None)
-        return replace(self, run=run)
+        return replace(self, run=run, due=True)
 
     def without_reservation(self, reservation_id: int) -> Frozen:
         """If this advance reservation had been cancelled."""
         run = self.run.copy()
         run.state.unreserve(reservation_id, self.now, "")
-        return replace(self, run=run)
+        return replace(self, run=run, due=True)
 
     def until(self, end: float) -> Frozen:
         """If the allocation ended at another time (seconds)."""
         run = self.run.copy()
         if not run.state.sparse:
             run.state.book.fit(self.now, end)
-        return replace(self, run=run, end=end)
+        return replace(self, run=run, end=end, due=True)
 
     def under(self, make: Callable[[Cluster], Scheduler]) -> Frozen:
         """If another scheduler decided from now on, made for the cluster that it is given; what runs
@@ -119,7 +121,7 @@ class Frozen:
         state.promises.clear()
         expectations = self.run.expectations
         return replace(self, run=Run(state.ordered(scheduler.new_queue()), scheduler,
-                                     expectations and expectations.copy()))
+                                     expectations and expectations.copy()), due=True)
 
 
 def of_simulator(simulator: Simulator, past: Optional[History] = None, position: int = 0) -> Frozen:

@@ -67,7 +67,8 @@ def replay(frozen: Frozen, durations: Durations) -> Dict[int, Planned]:
         runs[job.id] = durations(job, 0.0)
     plan = _Plan()
     rate = CoRunning(state.cluster, frozen.speedups) if frozen.speedups is not None else None
-    simulator = Simulator.of(run, plan, runs, now, frozen.kill, rate, frozen.end)
+    simulator = Simulator.of(run, plan, runs, now, frozen.kill, rate, frozen.end,
+                             frozen.due)
     simulator.run(one._replace(run=durations(one.job, 0.0)) for one in frozen.later)
     for booking in state.cluster.running():  # the allocation ends before they do
         job = booking.job

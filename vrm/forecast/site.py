@@ -290,7 +290,7 @@ class _ByNode:
         cluster.watchers.append(notes)
         for booking in cluster.running():
             runs[booking.job.id] = booking.expected_end - booking.start
-        simulator = Simulator.of(Run(state, self.scheduler), notes, runs, 0.0)
+        simulator = Simulator.of(Run(state, self.scheduler), notes, runs, 0.0, due=True)
         try:
             for now in simulator.moments(later):
                 if now > most_seconds or len(notes.found) >= most_jobs:

@@ -104,10 +104,11 @@ class Simulator:
 
     @classmethod
     def of(cls, run: Run, recorder: Recorder, runs: Dict[int, float], now: float,
-           kill: bool = False, rate: Optional[Rate] = None, end: float = math.inf) -> Simulator:
-        """Go on with a (copied) run at `now`, with a step at once. `runs` are the run times of its
-        jobs, of those that run from their start on, in seconds. With a `rate` what is left of them
-        is work that is done at their speed."""
+           kill: bool = False, rate: Optional[Rate] = None, end: float = math.inf,
+           due: bool = False) -> Simulator:
+        """Go on with a (copied) run at `now`. `runs` are the run times of its jobs, of those that run
+        from their start on, in seconds. With a `rate` what is left of them is work that is done at
+        their speed. `due`: there is something to decide at once; where nothing runs, there is."""
         self = cls.__new__(cls)
         tracked = end < math.inf or not run.state.sparse
         executor = VirtualExecutor(kill, rate, tracked, revises=run.expectations is not None)
@@ -117,8 +118,9 @@ class Simulator:
             executor.go_on(Start(booking, False), now)
         self.now = now
         self.end = end
-        due = run.wake(now)
-        self.wake = due if run.scheduler.interval and due < math.inf else now
+        wake = run.wake(now)
+        at_once = due or not run.state.cluster.bookings
+        self.wake = now if at_once and not (run.scheduler.interval and wake < math.inf) else wake
         return self
 
     def run(self, submissions: Iterable[Submission]) -> None:
