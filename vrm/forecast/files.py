@@ -207,8 +207,10 @@ class RunFiles:
             end = now
         elif alive and settings.end.fit:
             end = told.end - settings.end.margin
+        # A manager that runs has decided already, and what it plans has to be planned again.
+        due = not (alive and scheduler.dispatcher.heads_first)
         return Frozen(run, now, end, kill=settings.walltime == "kill", past=self.history,
-                      position=self.position, due=not alive)
+                      position=self.position, due=due)
 
     def submitted(self, line: str, now: float) -> Tuple[List[Job], List[Details]]:
         """The jobs of a line of a queue as they would be entered now, with what else they are submitted
