@@ -40,8 +40,8 @@ def test_a_reservation_from_its_making_to_its_end(site: Site) -> None:
     wait_until(lambda: 3 in site.rows(), "job 3 was backfilled")
     wait_until(lambda: set(why(site)) == {1, 2}, "the others wait")
     assert why(site)[2].startswith("reservation demo, which begins ")
-    for what in ("queue", "state"):
-        assert "reservation demo: n[1-2] from" in site.run("-i", what).stdout
+    for words in (["-i", "queue"], ["-i", "state"], ["top"]):
+        assert "reservation demo: n[1-2] from" in site.run(*words).stdout
     assert json.loads(site.run("-i", "state", "--json").stdout)["reservations"][0]["jobs"] == "2"
 
     manager.kill()
