@@ -19,6 +19,7 @@ from vrm.forecast.files import RunFiles, of_directory
 from vrm.forecast.forecast import forecast
 from vrm.forecast.replay import limits, replay
 from vrm.model import Cluster, Dependency, Job
+from vrm.model.reservation import Wanted
 from vrm.results.forecast import Told
 from vrm.run import codec
 from vrm.run.expectations import make_expectations
@@ -61,7 +62,8 @@ def submissions_of(number: int, rng: random.Random) -> List[Submission]:
     return found
 
 
-def recorded(settings: Settings, submissions: Sequence[Submission]) -> List[List[Event]]:
+def recorded(settings: Settings, submissions: Sequence[Submission], reserved: Sequence[Wanted] = ()
+             ) -> List[List[Event]]:
     """The records of a run of these jobs in virtual time, moment by moment."""
     cluster = Cluster.regular(6, 2, 2)
     rules = settings.rules
@@ -71,6 +73,8 @@ def recorded(settings: Settings, submissions: Sequence[Submission]) -> List[List
     simulator.state.log = lambda event, **values: records.append({"event": event, **values})
     found = [[{"event": "run", "format": FORMAT, "run": "abc", "time": 0.0,
                "nodes": codec.nodes_record(cluster.nodes)}]]
+    for wanted in reserved:
+        simulator.state.reserve(wanted, 0.0, foreseen=True)
     for _ in simulator.moments(submissions):
         for record in records:
             if record["event"] == "end":
@@ -101,15 +105,18 @@ def what_happened(records: Sequence[Event]) -> Dict[int, Tuple[float, float, Any
     {"Algorithm": "SJF", "Backfilling": "easy", "Policy": "strip"},
     {"Backfilling": "conservative"}, {"Backfilling": "3-kept", "Policy": "pack"},
     {"Backfilling": "easy", "Estimates": "last-two", "Correction": "stepwise"},
-    {"Backfilling": "easy", "Interval": 7}],
+    {"Backfilling": "easy", "Interval": 7}, {"Backfilling": "easy", "Reserved": "2"}],
     ids=lambda rules: "-".join(map(str, rules.values())))
 def test_with_true_run_times_the_files_tell_what_then_happens(tmp_path: Path, rules: Dict[str, str]
                                                               ) -> None:
     from vrm.model.placement_forms import to_record
 
-    settings, rng = settings_in(tmp_path, **rules), random.Random(3)
+    reserved = [Wanted(20.0, 90.0, 2, name="a", jobs=(4, 20, 21)), Wanted(100.0, 300.0, 3, name="b")
+                ] if "Reserved" in rules else []
+    settings, rng = settings_in(tmp_path, **{
+        key: value for key, value in rules.items() if key != "Reserved"}), random.Random(3)
     submissions = submissions_of(60, rng)
-    moments = recorded(settings, submissions)
+    moments = recorded(settings, submissions, reserved)
     runs = {each.job.id: each.run for each in submissions}
     happened = what_happened([record for records in moments for record in records])
     write(settings, [])
