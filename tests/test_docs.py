@@ -58,7 +58,6 @@ NOT_RUN: List[Tuple[str, str]] = [
     (r"python studies/advice/run\.py", "half an hour, with traces that are not part of vrm: "
      "tests/forecast/test_advice_study.py has two windows"),
     (r"python studies/advice/live\.py", "half an hour on the test cluster"),
-    (r"vrm advise( --apply \S+)?$", "needs a run: tests/live/manager/test_advised.py"),
     (r"python studies/predict/run\.py", "needs published schedules that are not part of vrm: "
      "tests/simulation/test_estimates.py has made-up ones"),
     (r"python studies/forecast/run\.py", "minutes to half an hour, with traces that are not part of vrm: "

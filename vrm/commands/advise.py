@@ -88,7 +88,7 @@ def advise(arguments: argparse.Namespace) -> int:
     case = planned(arguments) if arguments.queue is not None else running(arguments)
     frozen, today = advice.without_plans(case.frozen, case.rules, case.heatmap)
     if today != case.rules:
-        tell("note: the plans of cp cannot be replayed so often; easy stands for today's rules")
+        tell("note: the plans of cp cannot be replayed so often; easy takes their place")
     load_named(arguments)
     rules = advice.combinations(
         today, case.heatmap, frozen.speedups is not None, arguments.orders, arguments.dispatchers,

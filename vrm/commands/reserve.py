@@ -49,7 +49,7 @@ def reserve(arguments: argparse.Namespace) -> int:
         ("--to", arguments.end), ("--name", arguments.name), ("--jobs", arguments.jobs))
         if given is not None]
     if (arguments.list or arguments.cancel) and making or arguments.list and arguments.cancel:
-        raise CannotRun("--list and --cancel stand alone: they make no reservation")
+        raise CannotRun("--list and --cancel make no reservation: give them without other options")
     if arguments.json and not arguments.list:
         raise CannotRun("--json goes with --list")
     if arguments.list:

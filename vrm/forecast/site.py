@@ -356,7 +356,7 @@ class _ByNode:
                 placement = self.scheduler.policy.place(job, cluster)
                 if placement is None:
                     raise SnapshotError(f"job {site_job.key} runs, no nodes are named, and there is no "
-                                        "room for it beside the others: name them (nodelist)")
+                                        "room for it next to the others: name them (nodelist)")
             else:
                 number = bits.count(taken)
                 if number != job.procs:  # what it has counts, not what it wanted

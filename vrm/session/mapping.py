@@ -39,7 +39,7 @@ def pickled(function: Callable[..., Any]) -> bytes:
     except ImportError:
         if getattr(function, "__module__", "") == "__main__" or "<" in getattr(function, "__qualname__", ""):
             raise ValueError(f"{function!r} can be sent to workers only with cloudpickle (`pip install "
-                             "cloudpickle`), or if it stands in a module of its own") from None
+                             "cloudpickle`), or if it is in a module of its own") from None
         return pickle.dumps(function)
     data: bytes = cloudpickle.dumps(function)
     return data
