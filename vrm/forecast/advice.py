@@ -154,10 +154,11 @@ ORDERS: Sequence[Tuple[str, str]] = (
     ("FCFS", "queue"), ("SAF", "queue"), ("LJF", "queue"), ("SJF", "queue"), ("LAF", "queue"),
     ("WFP3", "queue"), ("LJF", "LAF"), ("FCFS", "SAF"), ("LJF", "SAF"), ("LAF", "LJF"),
     ("SJF", "SAF"), ("FCFS", "LJF"))
-"""Orders with those in which EASY backfills, the most useful first: on static queues of four traces
-the smallest area first is nearly always best for the mean wait, and the longest first for the
-makespan. Without backfilling nothing is better, and conservative backfilling takes ten times as
-long to replay and is seldom best: both are tried where they are named, or today's."""
+"""Orders with those in which EASY backfills, the most useful first. They were chosen by static queues of
+KTH, CTC and HPC2N (20, 24 and 10 windows, real run times): there the smallest area first was mostly the best
+for the mean wait, and the longest first for the makespan. Without backfilling some were as good in single
+windows and far worse in the mean; conservative backfilling was seldom the best and takes ten times as
+long to replay. Both are tried where they are named, or today's."""
 
 
 def combinations(today: Rules, heatmap: Optional[Heatmap] = None, measured: bool = False,
