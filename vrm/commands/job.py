@@ -81,6 +81,10 @@ def submit(arguments: argparse.Namespace) -> int:
     if arguments.arguments:
         arguments.args = shlex.join(arguments.arguments)
     app = os.path.abspath(arguments.app) if "/" in arguments.app else arguments.app
+    known = settings_of(arguments).applications
+    if (app != arguments.app or arguments.file) and not known.any:
+        raise CannotRun(f"{arguments.file or arguments.app} is a path, and jobs may name programs of "
+                        f"Applications.Path ({known.path}) only; write Applications: {{Any: true}} to allow any")
     columns = [app, arguments.procs]
     if arguments.seconds is not None or arguments.exclusive:
         columns += [arguments.seconds or "1h", str(int(arguments.exclusive))]
