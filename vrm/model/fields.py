@@ -493,15 +493,6 @@ TABLE: List[Field] = [
     Field("dir", PATH, "the directory to run in", PAYLOAD, "directory", "", record="directory",
           shown="dir", column="dir", form=2,
           option=Option("DIR", "the directory to run in (default: the queue file's)")),
-    Field("script", FLAG, "1 (the program is a script, which runs once, on the job's first node) or 0",
-          PAYLOAD, "script", False, record="script", shown="script", column="script", form=4,
-          option=Option("", "APP is a script: it is copied now, and runs once, on all cores that the job has "
-                        "on its first node")),
-    Field("file", PATH, "the path of a program or script", PAYLOAD, "file", "", record="file",
-          shown="file", column="file", form=4,
-          option=Option("PATH", "the program, where it is none of Applications (with Applications: {Any: "
-                        "true}); a path in the place of APP says the same")),
-    Field("", NAME, "", PAYLOAD, "copy", "", record="copy"),
     Field("array", INDICES, f"the indices of at most {MOST_JOBS} jobs, as 0-9:2,20", LINE,
           "array", (), record="array",
           option=Option("0-9:2", "one job for each index, which it finds in VRM_ARRAY_INDEX; %%i "
@@ -544,6 +535,15 @@ TABLE: List[Field] = [
           "reservation", "", record="reservation", shown="reservation", column="reservation", form=4,
           option=Option("NAME", "run on the nodes of this reservation, within its time "
                         "(`vrm reserve`)")),
+    Field("script", FLAG, "1 (the program is a script, which runs once, on the job's first node) or 0",
+          PAYLOAD, "script", False, record="script", shown="script", column="script", form=4,
+          option=Option("", "APP is a script: it is copied now, and runs once, on all cores that the job has "
+                        "on its first node")),
+    Field("file", PATH, "the path of a program or script", PAYLOAD, "file", "", record="file",
+          shown="file", column="file", form=4,
+          option=Option("PATH", "the program, where it is none of Applications (with Applications: {Any: "
+                        "true}); a path in the place of APP says the same")),
+    Field("", NAME, "", PAYLOAD, "copy", "", record="copy"),
 ]
 
 
