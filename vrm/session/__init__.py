@@ -98,11 +98,10 @@ class Job(Future):
     """A job that was submitted: a future whose `result()` is a `Result`. It raises JobFailed when the job
     did not complete, CancelledError when it was cancelled, SessionError when the manager is gone."""
 
-    def __init__(self, session: Session, app: str, command: str) -> None:
+    def __init__(self, session: Session, app: str) -> None:
         super().__init__()
         self.app = app
         self._session = session
-        self._command = command
         self._known = threading.Event()
         self._id: Optional[int] = None
         self._started: Optional[float] = None
@@ -237,7 +236,7 @@ class Session:
         parse_line(" ".join(line))
         with self._lock:
             command = control.send(self._run, {"do": "submit", "line": " ".join(line), "unasked": True})
-            job = self._sent[command] = Job(self, Path(app).name, command)
+            job = self._sent[command] = Job(self, Path(app).name)
         return job
 
     def map(self, function: Callable[..., Any], *items: Iterable[Any], workers: int = 0, cores: int = 1,
