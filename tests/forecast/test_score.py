@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Dict, List
 
 import pytest
-from test_files import recorded, settings_in, submissions_of, write
+from test_run_files import recorded, settings_in, submissions_of, write
 
 from vrm.forecast.calibration import NEEDED
 from vrm import cli

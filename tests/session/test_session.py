@@ -163,6 +163,11 @@ def ends_its_worker_once(number: int) -> int:
     return number
 
 
+def ends_its_worker(number: int) -> None:
+    """Always."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_functions_are_called_by_few_workers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     with Session(**{**KEYS, "Allocation": {"Policy": "pack"}}) as session:
@@ -174,8 +179,10 @@ def test_functions_are_called_by_few_workers(place: Path, monkeypatch: pytest.Mo
         with pytest.raises(ZeroDivisionError) as failed:
             next(results)
         assert "in fails_at" in str(failed.value.__cause__)
-        assert list(session.map(ends_its_worker_once, range(12), workers=2, chunksize=1)) == list(range(12))
+        assert list(session.map(ends_its_worker_once, range(12), workers=1, chunksize=4)) == list(range(12))
         assert (place / "ended").exists()
+        with pytest.raises(JobFailed, match="SIGKILL"):
+            list(session.map(ends_its_worker, [0]))
         with pytest.raises(TypeError, match="cannot be sent back"):
             list(session.map(open, ["tells"], workers=1))
         assert list(session.map(where, [])) == []

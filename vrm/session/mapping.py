@@ -72,12 +72,15 @@ def mapped(session: Session, function: Callable[..., Any], calls: Sequence[Tuple
             write(directory / "todo" / name, pickle.dumps(part))
         (directory / "end").touch()
         there = os.pathsep.join(path for path in sys.path if path)
-        jobs += [session.submit(sys.executable, 1, walltime, args=["-m", "vrm.session.worker", directory],
-                                cores=cores, dir=os.getcwd(), env={"PYTHONPATH": there})
-                 for _ in range(min(workers, len(parts)))]
+
+        def worker() -> Job:
+            return session.submit(sys.executable, 1, walltime, args=["-m", "vrm.session.worker", directory],
+                                  cores=cores, dir=os.getcwd(), env={"PYTHONPATH": there})
+
+        jobs += [worker() for _ in range(min(workers, len(parts)))]
         lost: List[str] = []
         for name in names:
-            yield from _results(_wait(directory, name, jobs, lost))
+            yield from _results(_wait(directory, name, jobs, lost, worker))
     finally:
         for job in jobs:
             with contextlib.suppress(RuntimeError):  # the manager has ended, and they with it
@@ -93,8 +96,10 @@ def _results(outcomes: List[Outcome]) -> Iterator[Any]:
         yield value
 
 
-def _wait(directory: Path, name: str, jobs: List[Job], lost: List[str]) -> List[Outcome]:
-    """The outcomes of a part, when they are there. What a lost worker had taken is done again."""
+def _wait(directory: Path, name: str, jobs: List[Job], lost: List[str], worker: Callable[[], Job]
+          ) -> List[Outcome]:
+    """The outcomes of a part, when they are there. What a lost worker had taken is done again, by
+    another one in its place."""
     while True:
         ended = [job for job in jobs if job.done()]  # asked first: what they have done is there then
         try:
@@ -111,6 +116,7 @@ def _wait(directory: Path, name: str, jobs: List[Job], lost: List[str]) -> List[
                         job.result()
                         raise RuntimeError(f"part {part} has lost {TRIES} workers")
                     os.rename(taken, directory / "todo" / part)
+                    jobs.append(worker())
         if len(ended) == len(jobs):
             for job in ended:
                 job.result()  # raises, where there is something to raise
