@@ -191,6 +191,20 @@ def test_times_are_said_as_they_are_read(seconds: float, text: str) -> None:
     assert said(seconds) == text and abs(seconds_of(text) - seconds) < 60
 
 
+def test_decisions_that_wait_for_a_tick() -> None:
+    cluster = Cluster.regular(2, 1, 2)
+    scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("none"),
+                          make_policy("compact", cluster, None), 10.0, 1)
+    run = of_jobs([job(0, 1, 500)], scheduler, cluster).run.copy()
+    run.step(0.0)
+    run.state.submit([job(1, 1, 60, submit=4.0)])
+    frozen = Frozen(run, 4.0)
+    reason, = why(frozen, 1)
+    assert reason.kind == "interval" and (reason.start, reason.earlier) == (4, 6)
+    assert reason.text == ("it is decided every 10 s what starts, and no more than 1 head of the queue then")
+    assert Explainer(frozen).brief() == {1: "decided every 10 s"}
+
+
 def test_a_forecast_says_why_each_job_waits() -> None:
     frozen = frozen_of([job(0, 2, 60), job(1, 2, 100), job(2, 4, 30), job(3, 4, 30)])
     said_of = {each.id: each.reason for each in forecast(frozen, tries=5).jobs}

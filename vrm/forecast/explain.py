@@ -37,8 +37,9 @@ class Reason(NamedTuple):
 
     `kind` is cores (who holds what it needs), order (who is ahead), reservation (it would delay
     one), kept (nodes are kept for an advance reservation), bound (it waits for its own), dependency,
-    held, queue (a limit of its queue), nodes (it cannot run on those there are
-    now), end (of the allocation) or next (nothing: it starts next). `jobs` are those in the way.
+    held, queue (a limit of its queue), nodes (it cannot run on those there are now), end (of the
+    allocation), interval (decisions wait for a tick) or next (nothing: it starts next). `jobs` are
+    those in the way.
     `what_if` is what was tried; the job then starts at `start` (seconds), `earlier` by so many:
     infinity where it would not start at all. `agree`: in which share of the draws it starts earlier;
     None where nothing was drawn.
@@ -123,6 +124,8 @@ class Explainer:
         found += self._kept_free(job, start)
         named = {each.jobs for each in found if each.jobs}
         found += [each for each in self._in_the_way(job, start) if each.jobs not in named]
+        if not found:
+            found.append(self._decided_later(job))
         if self._members:
             start = median(self._start(plan, job.id) for plan in self._drawn_plans(()))
         return Explanation(job, start, tuple(found[:MOST_TOLD]), self._range(job))
@@ -161,7 +164,13 @@ class Explainer:
                 tried = self._try(job, start, (other,))
                 if tried is not None:
                     return tried.short
-        return self._said(job, (suspects[0],))[2] if suspects else "its turn comes"
+        untried = [other for other in suspects if (other,) not in self._without]
+        interval = self.frozen.run.scheduler.interval
+        if untried:
+            return self._said(job, (untried[0],))[2]
+        if interval:
+            return f"decided every {interval:g} s"
+        return f"behind {len(suspects)} jobs" if len(suspects) > 1 else "its turn comes"
 
     # What a job lacks besides room.
 
@@ -209,6 +218,18 @@ class Explainer:
                                     f"at {clock(frozen.end, frozen.now)}")
 
     # Room: who has it, who gets it.
+
+    def _decided_later(self, job: Job) -> Reason:
+        """Nothing is in its way but that decisions are made at intervals."""
+        scheduler = self.frozen.run.scheduler
+        if not scheduler.interval:
+            return Reason("next", "its turn comes", "its turn comes")
+        text = f"it is decided every {scheduler.interval:g} s what starts"
+        if scheduler.starts:
+            text += f", and no more than {scheduler.starts} head{'s' * (scheduler.starts > 1)} of the queue then"
+        return self._tried(Reason("interval", text, f"decided every {scheduler.interval:g} s",
+                                  what_if="that were decided at every moment"), job,
+                           self.frozen.at_every_moment())
 
     def _reserved(self, job: Job, start: float) -> Optional[Reason]:
         """It would fit, and must not delay another."""

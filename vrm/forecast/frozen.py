@@ -106,6 +106,12 @@ class Frozen:
         run.state.unreserve(reservation_id, self.now, "")
         return replace(self, run=run, due=True)
 
+    def at_every_moment(self) -> Frozen:
+        """If decisions were not made at intervals, but whenever something happens."""
+        run = self.run.copy()
+        run.scheduler.interval = run.scheduler.starts = 0
+        return replace(self, run=run, due=True)
+
     def until(self, end: float) -> Frozen:
         """If the allocation ended at another time (seconds)."""
         run = self.run.copy()

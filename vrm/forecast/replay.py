@@ -15,7 +15,7 @@ from vrm.model import Job
 from vrm.model.cluster import AnyPlacement, Booking
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.corun import CoRunning
-from vrm.simulation.engine import Moment, Simulator
+from vrm.simulation.engine import Simulator, Unrecorded
 
 Durations = Callable[[Job, float], float]
 """How long a job takes from its start to its end, in seconds, of which it has run some already (0:
@@ -31,23 +31,14 @@ class Planned(NamedTuple):
     backfilled: bool
 
 
-class _Plan:
-    """Notes what happens; see `vrm.simulation.engine.Recorder`."""
+class _Plan(Unrecorded):
+    """Notes when jobs end."""
 
     def __init__(self) -> None:
         self.jobs: Dict[int, Planned] = {}
 
     def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
         self.jobs[booking.job.id] = Planned(booking.start, end, booking.placement, start.backfilled)
-
-    def refused(self, job: Job, reason: str) -> None:
-        pass
-
-    def cancelled(self, job: Job, reason: str, now: float) -> None:
-        pass
-
-    def moment(self, state: Moment) -> None:
-        pass
 
 
 def limits(job: Job, ran: float) -> float:

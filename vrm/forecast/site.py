@@ -25,7 +25,7 @@ from vrm.scheduling.expression import ExpressionError, compile_expression
 from vrm.scheduling.ordering import Ordering
 from vrm.scheduling.reservations import Reserving
 from vrm.scheduling.scheduler import Start
-from vrm.simulation.engine import Moment, Simulator
+from vrm.simulation.engine import Simulator, Unrecorded
 from vrm.workload.lml import Lml
 from vrm.workload.snapshot import Place, SiteJob, Snapshot, SnapshotError
 from vrm.workload.submission import Submission
@@ -148,8 +148,8 @@ def _counted(site: Snapshot) -> Dict[str, SiteForecast]:
     return found
 
 
-class _Starts:
-    """Notes who starts where; watches the cluster, and is told of ends (`Recorder`)."""
+class _Starts(Unrecorded):
+    """Notes who starts where: watches the cluster."""
 
     def __init__(self) -> None:
         self.found: Dict[int, Booking] = {}
@@ -164,18 +164,6 @@ class _Starts:
         pass
 
     def nodes_changed(self) -> None:
-        pass
-
-    def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
-        pass
-
-    def refused(self, job: Job, reason: str) -> None:
-        pass
-
-    def cancelled(self, job: Job, reason: str, now: float) -> None:
-        pass
-
-    def moment(self, state: Moment) -> None:
         pass
 
 

@@ -48,6 +48,22 @@ class Recorder(Protocol):
         """The state after everything that happened at one time."""
 
 
+class Unrecorded:
+    """A `Recorder` that notes nothing, for those that note a part of what happens."""
+
+    def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
+        """A job ended."""
+
+    def refused(self, job: Job, reason: str) -> None:
+        """A job can never run."""
+
+    def cancelled(self, job: Job, reason: str, now: float) -> None:
+        """A job will never run."""
+
+    def moment(self, state: Moment) -> None:
+        """All of one time has happened."""
+
+
 class Outage(NamedTuple):
     """A node (its number) that is lost at one time and back at another, in seconds."""
 
