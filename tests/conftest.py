@@ -66,6 +66,35 @@ def mpirun_environment() -> Dict[str, str]:
     return env
 
 
+class _CapabilityHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+@contextlib.contextmanager
+def permissions_obeyed() -> Iterator[None]:
+    """For a while this thread gives up the rights of root to pass over the permissions of files.
+
+    It stays root: another account might not reach the Python that runs the tests, whose modules
+    are partly imported when they are first needed.
+    """
+    if os.geteuid() != 0:
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = _CapabilityHeader(0x20080522, 0)  # version 3: two words for each of the three sets
+    before = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; then their second words
+    if libc.capget(ctypes.byref(header), before):
+        raise OSError(ctypes.get_errno(), "capget")
+    fewer = (ctypes.c_uint32 * 6)(*before)
+    fewer[0] &= ~(1 << 1 | 1 << 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    if libc.capset(ctypes.byref(header), fewer):
+        raise OSError(ctypes.get_errno(), "capset")
+    try:
+        yield
+    finally:
+        libc.capset(ctypes.byref(header), before)
+
+
 def obey_permissions() -> None:
     """In a child that root starts: give up the rights to pass over the permissions of files."""
     libc = ctypes.CDLL(None)

@@ -1,7 +1,6 @@
 """Configuration files: what is accepted, what each mistake is answered with, and that nothing
 but ConfigError ever comes out."""
 
-import contextlib
 import os
 import pickle
 import subprocess
@@ -11,6 +10,7 @@ from string import ascii_letters
 
 import pytest
 import yaml
+from conftest import permissions_obeyed
 from hypothesis import example, given, settings as hypothesis_settings, strategies as st
 
 from vrm.config.problems import ConfigError, Problem
@@ -744,22 +744,9 @@ def test_what_is_not_a_file(write, name, expected):
     assert complaints(name) == [expected]
 
 
-@contextlib.contextmanager
-def without_root():
-    """Root may read everything: give that up for a while, if we are root."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 def test_a_file_that_may_not_be_read(write):
     os.chmod(write("Nodes: 8"), 0)
-    with without_root():
+    with permissions_obeyed():
         found = complaints("x.yaml")
     assert found == ["x.yaml: permission denied; make it readable, for example with chmod u+r"]
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from conftest import permissions_obeyed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -453,13 +454,7 @@ def test_deleted_and_created_anew(queue):
 def unreadable(path):
     """Takes the right to read the file from this process, also when it is root's."""
     path.chmod(0)
-    if os.geteuid() == 0:
-        os.seteuid(65534)
-        try:
-            yield
-        finally:
-            os.seteuid(0)
-    else:
+    with permissions_obeyed():
         yield
     path.chmod(0o600)
 
