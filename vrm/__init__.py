@@ -5,7 +5,11 @@ A batch job that runs your queue on its nodes with your scheduling and your plac
     from vrm import Session      # jobs as futures: see vrm.session
 """
 
-from typing import Any
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # steps of scripts load this page, and have milliseconds
+    from typing import Any
 
 __version__ = "0.2.0.dev0"
 

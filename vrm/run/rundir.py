@@ -50,6 +50,7 @@ class RunDirectory:
         self.lock = self.directory / "lock"
         self.journal = self.directory / "journal"
         self.jobs = self.directory / "jobs.csv"
+        self.steps = self.directory / "steps.csv"
         self.forecast = self.directory / "forecast.json"
         self.forecasts = self.directory / "forecasts.jsonl"
         self.pids = self.directory / "pids"
@@ -127,7 +128,7 @@ class RunDirectory:
                             self.replies):
                 private.mkdir(PRIVATE, exist_ok=True)
                 _make_private(private)
-            for file in (self.journal, self.jobs, self.lock, self.state):
+            for file in (self.journal, self.jobs, self.steps, self.lock, self.state):
                 with contextlib.suppress(FileNotFoundError):
                     reason = fault(file.lstat(), written=file != self.state)
                     if reason:
@@ -200,7 +201,7 @@ class RunDirectory:
             folder = self.directory / "earlier" / f"{stamp}-{number}"
         folder.mkdir(parents=True)
         self.forecast.unlink(missing_ok=True)
-        for path in [*old, self.forecasts, *self.rankfiles.glob("*.rf"), *self.rankfiles.glob("*.bindings"),
+        for path in [*old, self.steps, self.forecasts, *self.rankfiles.glob("*.rf"), *self.rankfiles.glob("*.bindings"),
                      *self.scripts.iterdir(), *outputs]:
             with contextlib.suppress(FileNotFoundError):
                 os.replace(path, folder / path.name)

@@ -16,6 +16,7 @@ import pytest
 from conftest import Site, mpirun_environment, mpiruns, wait_until
 from vrm.live.launch.script import Scripts
 from vrm.model import Cluster, RankSlot
+from vrm.results.steps import read_steps
 
 
 def command(site: Site, *words: str, cwd: Any = None) -> "subprocess.CompletedProcess[str]":
@@ -66,6 +67,13 @@ def test_a_script_runs_once_and_says_how_it_ended(anywhere: Site) -> None:
     assert "a program by its path" in output(site, 5)
     assert rows[0].script and rows[3].file == str(site.root / "three.sh")
     assert rows[5].app == "own" and not rows[5].script
+    steps = read_steps(site.log / "steps.csv")
+    assert sorted(steps) == [0, 1, 2, 3] and all(len(found) == 1 for found in steps.values())
+    batch, = steps[0]
+    assert (batch.step, batch.state, batch.exit_code, batch.cores, batch.nodes) == (
+        "batch", "completed", 0, 6, "n0 n1")
+    assert (steps[3][0].state, steps[3][0].exit_code) == ("failed", 3)
+    assert batch.start == pytest.approx(rows[0].start, abs=0.01)
 
 
 def test_what_runs_is_the_script_as_it_was(anywhere: Site) -> None:

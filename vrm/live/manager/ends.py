@@ -169,6 +169,7 @@ class Ends:
 
     def _conclude(self, outcome: Outcome, intent: str) -> None:
         """Record the end of a job that ran, or let it wait again."""
+        self.records.batch_step(outcome)
         why, retry = waits_again(self.desk.state.entry(outcome.job.id), outcome.state,
                                  outcome.reason, intent,
                                  self.desk.settings.interrupted == "requeue")

@@ -20,6 +20,7 @@ from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.job import PLAIN, Details
 from vrm.results.jobs import HEADER, JobFileError, JobRow, JobWriter, fields_of, read_jobs
 from vrm.results.places import PlacementText
+from vrm.results.steps import BATCH, Step, append
 from vrm.run import codec, journal as journals
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
@@ -169,6 +170,21 @@ class Records:
             **{**fields_of(job, outcome.details),
                "devices": text.devices(placed) if placed else "",
                "memory_peak": f"{math.ceil(outcome.memory / 2**20)}M" if outcome.memory else ""})
+
+    def batch_step(self, outcome: Outcome) -> None:
+        """Write the line of a script that has ended behind those of its steps."""
+        job, booking = outcome.job, outcome.booking
+        if booking is None or not job.payload.script:
+            return
+        nodes = (outcome.cluster or self.cluster).nodes
+        slots = list(booking.placement.slots(nodes))
+        step = Step(job.id, BATCH, BATCH, booking.start, outcome.end, outcome.state.value,
+                    outcome.exit_code, 1, sum(len(slot.cores) for slot in slots),
+                    " ".join({nodes[slot.node].name: None for slot in slots}))
+        try:
+            append(self.run.steps, step)
+        except OSError as error:
+            self.tell("warning", f"#{job.id} {job.app}: {self.run.steps} lacks its line: {error.strerror}")
 
     def tell_start(self, start: Start) -> None:
         """Report that a job was started: where its cores are, or its nodes when these are more than

@@ -1,0 +1,94 @@
+"""`steps.csv`: one line for each step of a script job, written when the step ends, and one line `batch` when
+the script itself has ended.
+
+Steps write it themselves, each with one append, so this module is quick to load: it imports nothing of what
+takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Union
+    PathLike = Union[str, os.PathLike[str]]
+
+COLUMNS = ("job", "step", "name", "start", "end", "state", "exit_code", "tasks", "cores", "nodes")
+HEADER = ",".join(COLUMNS) + "\n"
+
+BATCH = "batch"
+"""The step that is the script itself."""
+
+
+class Step:
+    """A step that ended.
+
+    `job` is vrm's id of the job, `step` 0, 1 and so on, or `batch`; `name` the program's. `start` and
+    `end` are seconds since the epoch. `state` is completed, failed, cancelled or timeout; `exit_code` what
+    a shell would show (128 and the number of a signal), None where it is not known. `tasks` and `cores`
+    count over all `nodes`, whose names have a blank between them.
+    """
+
+    __slots__ = COLUMNS
+
+    def __init__(self, job: int, step: str, name: str, start: float, end: float, state: str,
+                 exit_code: "int | None", tasks: int, cores: int, nodes: str) -> None:
+        self.job, self.step, self.name = job, step, name
+        self.start, self.end, self.state, self.exit_code = start, end, state, exit_code
+        self.tasks, self.cores, self.nodes = tasks, cores, nodes
+
+    def __repr__(self) -> str:
+        return f"Step({self.line.rstrip()})"
+
+    @property
+    def line(self) -> str:
+        """The step's line, with its line end."""
+        name = "".join(each if each.isprintable() else "?" for each in self.name)
+        if "," in name or '"' in name:
+            name = '"' + name.replace('"', '""') + '"'
+        code = "" if self.exit_code is None else self.exit_code
+        return (f"{self.job},{self.step},{name},{self.start:.3f},{self.end:.3f},{self.state},{code},"
+                f"{self.tasks},{self.cores},{self.nodes}\n")
+
+
+def append(path: "PathLike", step: Step) -> None:
+    """Write a step's line. OSError when it cannot be written, or the file is not one's own."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        about = os.fstat(handle)
+        if about.st_uid != os.geteuid():
+            raise PermissionError(1, "belongs to another account; remove it", os.fspath(path))
+        text = step.line if about.st_size else HEADER + step.line
+        os.write(handle, text.encode(errors="replace"))
+    finally:
+        os.close(handle)
+
+
+def read_steps(path: "PathLike") -> "Dict[int, List[Step]]":
+    """The steps of each job, in the order of their ends, those of its last try only: a `batch` line ends
+    a try. Lines that a crash has torn are left out; no file means no steps."""
+    import csv
+
+    tries: "Dict[int, List[Step]]" = {}
+    try:
+        file = open(path, encoding="utf-8", errors="replace", newline="")
+    except FileNotFoundError:
+        return tries
+    with file:
+        for words in csv.reader(line.replace("\0", "?") for line in file):
+            try:
+                job, step, name, start, end, state, code, tasks, cores, nodes = words
+                found = Step(int(job), step, name, float(start), float(end), state,
+                             int(code) if code else None, int(tasks), int(cores), nodes)
+            except ValueError:  # the header, or a torn line
+                continue
+            before = tries.setdefault(found.job, [])
+            if before and before[-1].step == BATCH:
+                # Written twice where a manager was killed in between; else the job runs again.
+                if step == BATCH and found.start == before[-1].start:
+                    before.pop()
+                else:
+                    before.clear()
+            before.append(found)
+    return tries
