@@ -14,6 +14,7 @@ without either side being told). Jobs are never touched by its end.
 | `{"number": 2, "ask": "affinity", "run": R, "job": J, "ranks": 4, "variables": [...], "patience": 30}` | `{"vrm": 1, "number": 2, "ranks": {"0": "0-3", ...}}`: the CPUs that each rank of the job may use, as soon as there are so many ranks here, at the latest after `patience` seconds |
 | `{"number": 3, "ask": "sweep", "run": R, "job": J}` | `{"vrm": 1, "number": 3, "processes": 5, "left": 0}`: all processes of the job (of the run, if `job` is null) have been killed, so many, and these did not die |
 | `{"number": 4, "ask": "memory", "run": R, "job": J, "limit": 4096}` | `{"vrm": 1, "number": 4, "memory": 5000, "over": true}`, again and again: the most bytes that the job's processes here had together so far; as soon as that is over the limit, and when it has grown by a tenth |
+| `{"number": 5, "ask": "masks", "run": R, "job": J, "epoch": 3, "tasks": {"0": [0, 1]}, "variables": [...], "patience": 10}` | `{"vrm": 1, "number": 5, "job": J, "epoch": 3, "clear": true, "tasks": {"0": {"threads": 2, "acknowledged": false}}, "error": ""}`: each rank of the job may use these CPUs only, see `masks.py` |
 | `{"number": 0, "ask": "forget", "run": R, "job": J}` | the job has ended: nothing more is said of its memory |
 
 Processes are found by `VRM_RUN` and `VRM_JOB_ID` in the environment they were started with. A
@@ -33,9 +34,10 @@ if __name__ == "__main__":
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import claims
     import devices
+    import masks
     import proc
 else:
-    from vrm.live.nodes import claims, devices, proc
+    from vrm.live.nodes import claims, devices, masks, proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing would be another tenth
@@ -365,6 +367,8 @@ def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float) -> None:
         say({"number": request["number"]})
     elif kind == "affinity":
         tasks.append(Affinity(request, now))
+    elif kind == "masks":
+        tasks.append(masks.Masks(request, now))
     elif kind == "memory":
         tasks.append(Memory(request, now))
     elif kind == "forget":
@@ -374,9 +378,10 @@ def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float) -> None:
     elif kind == "sweep":
         sweep = Sweep(request, now)
         for task in list(tasks):  # a job that is swept gets no more ranks
-            if isinstance(task, Affinity) and set(sweep.marks) <= set(task.marks):
+            if isinstance(task, (Affinity, masks.Masks)) and set(sweep.marks) <= set(task.marks):
                 tasks.remove(task)
                 say(task.answer())
+        masks.forget(sweep.marks)
         tasks.append(sweep)
 
 

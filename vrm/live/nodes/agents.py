@@ -58,6 +58,9 @@ FAN_OUT = 64
 PATIENCE = 30.0
 """Seconds in which the ranks of a job should have started, for `ask_affinity`."""
 
+MASKS_PATIENCE = 10.0
+"""Seconds in which the ranks of a running job should be where `set_masks` wants them."""
+
 CLOSE_SECONDS = 2.0
 """Seconds that agents have to end by themselves."""
 
@@ -138,7 +141,22 @@ class MemoryUse:
     over: bool
 
 
-AgentEvent = Union[NodeUp, NodeLost, NodeDown, Affinity, Swept, MemoryUse]
+@dataclass(frozen=True)
+class Masks:
+    """The cores of a job's ranks on a node were set as the order of this epoch says, the last one that the
+    node knows. `clear`: no thread of the job may use another core there; else `error` says why not.
+    `threads` by rank; `acknowledged` are the ranks whose processes have said that they follow it."""
+
+    host: str
+    job_id: int
+    epoch: int
+    clear: bool
+    threads: Mapping[int, int]
+    acknowledged: FrozenSet[int]
+    error: str = ""
+
+
+AgentEvent = Union[NodeUp, NodeLost, NodeDown, Affinity, Swept, MemoryUse, Masks]
 
 
 # --------------------------------------------------------------------------- the way to a node
@@ -352,6 +370,26 @@ class Agents:
                 self._ask(node, {"ask": "affinity", "run": self.run, "job": job_id,
                                  "ranks": ranks, "variables": list(variables),
                                  "patience": patience})
+
+    def set_masks(self, job_id: int, epoch: int, hosts: Mapping[str, Mapping[int, Collection[int]]],
+                  variables: Sequence[str], patience: float = MASKS_PATIENCE) -> None:
+        """Let the ranks of a job use these CPUs only: by host and rank, all ranks of each host.
+        `variables` show the rank, as for `ask_affinity`; none: the job is one process.
+
+        Each of these nodes that is up gives a `Masks`; one that goes down first, nothing else. Of an
+        epoch that is older than another of the job the node gives the latter. Raises ValueError for a
+        rank without a core.
+        """
+        for host, tasks in hosts.items():
+            empty = [rank for rank, cpus in tasks.items() if not cpus]
+            if empty or not tasks:
+                raise ValueError(f"job {job_id} would have no core on {host} for rank(s) {empty}")
+        for host, tasks in hosts.items():
+            node = self._nodes.get(host)
+            if node is not None and node.up is not False:
+                self._ask(node, {"ask": "masks", "run": self.run, "job": job_id, "epoch": epoch,
+                                 "tasks": {rank: sorted(cpus) for rank, cpus in tasks.items()},
+                                 "variables": list(variables), "patience": patience})
 
     def follow_memory(self, job_id: int, limits: Mapping[str, int]) -> None:
         """Follow the memory of a job until it is to be forgotten: `limits` are its nodes with the bytes
@@ -659,6 +697,13 @@ class Agents:
                 ranks = {int(rank): parse_cpu_list(cpus)
                          for rank, cpus in answer["ranks"].items()}
                 self._ready.append(Affinity(node.host, request["job"], ranks))
+            elif request["ask"] == "masks":
+                tasks = {int(rank): task for rank, task in answer["tasks"].items()}
+                self._ready.append(Masks(
+                    node.host, request["job"], int(answer["epoch"]), bool(answer["clear"]),
+                    {rank: int(task["threads"]) for rank, task in tasks.items()},
+                    frozenset(rank for rank, task in tasks.items() if task["acknowledged"]),
+                    str(answer["error"])))
             else:
                 self._ready.append(Swept(node.host, request["job"], int(answer["processes"]),
                                          int(answer["left"])))

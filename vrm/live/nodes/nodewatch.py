@@ -11,9 +11,10 @@ import math
 import select
 import time
 from dataclasses import dataclass, field
-from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Collection, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from vrm.live.nodes.agents import Affinity, Agents, MemoryUse, NodeDown, NodeLost, NodeUp, Swept
+from vrm.live.nodes.agents import (Affinity, Agents, Masks, MemoryUse, NodeDown, NodeLost, NodeUp,
+                                   Swept)
 from vrm.live.nodes.bindings import BindingCheck, compare_affinity
 from vrm.live.nodes.topology import Gpu, Topology
 from vrm.model import AnyPlacement, Cluster, RankSlot
@@ -63,7 +64,7 @@ class Left:
     immortal: int
 
 
-NodeEvent = Union[Down, Unsure, Up, Bound, Left, MemoryUse]
+NodeEvent = Union[Down, Unsure, Up, Bound, Left, MemoryUse, Masks]
 
 
 @dataclass
@@ -122,7 +123,7 @@ class NodeWatch:
         for event in self._agents.events():
             if isinstance(event, Affinity):
                 events += self._answered(event.job_id, event.host, event.ranks)
-            elif isinstance(event, MemoryUse):
+            elif isinstance(event, (MemoryUse, Masks)):
                 events.append(event)
             elif isinstance(event, Swept):
                 if event.job_id is not None and event.processes:
@@ -198,6 +199,16 @@ class NodeWatch:
         del self._questions[job_id]
         return [Bound(job_id, compare_affinity(question.slots, self._cluster.nodes,
                                                self._topologies, question.found))]
+
+    def set_masks(self, job_id: int, epoch: int, tasks: Mapping[str, Mapping[int, Collection[int]]]) -> bool:
+        """Let the ranks of a job use these CPUs only, by host and rank, for a `Masks` of each of these
+        hosts (or its `Down`); False when nobody can do it. See `Agents.set_masks`."""
+        if self._agents is None:
+            return False
+        self._awake = True
+        self.deadline = 0.0
+        self._agents.set_masks(job_id, epoch, tasks, self._variables)
+        return True
 
     # How much memory jobs use.
 

@@ -143,6 +143,14 @@ def allowed_cpus(pid: int) -> "Optional[str]":
     return None
 
 
+def threads(pid: int) -> "List[int]":
+    """The threads of a process; none when it is gone."""
+    try:
+        return [int(name) for name in os.listdir("/proc/{}/task".format(pid))]
+    except OSError:
+        return []
+
+
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 

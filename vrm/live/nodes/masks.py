@@ -1,0 +1,137 @@
+"""The order `masks` of an agent (`agent.py`): the cores that each rank of a job may use on this node from
+now on. One file, the standard library only, Python 3.6 or newer.
+
+The kernel's mask of every thread of every process of the job is set, and looked at again until a look at
+all of them finds nothing to set: a thread takes the mask of the one that makes it, so none can escape
+then. A process that belongs to no rank (mpirun, its daemons) gets the cores of all ranks of the node. No
+process need cooperate.
+"""
+
+import os
+
+if __name__.startswith("vrm."):
+    from vrm.live.nodes import proc
+else:
+    import proc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing would be a tenth of the agent's start
+    from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+
+    from vrm.live.nodes.proc import Process
+
+    Tasks = Dict[int, FrozenSet[int]]
+
+PAUSE = 0.002
+"""Seconds between two looks, while the last one has found threads to set."""
+
+LONGEST_PAUSE = 0.1
+"""The pause doubles up to so many seconds."""
+
+
+class Masks:
+    """Sets the masks of a job until they are right, or `patience` seconds have passed. `due`: when to look
+    next.
+
+    An order with an older epoch than the last one of its job is not carried out; it is answered with the
+    last one. `clear` in the answer: every rank was found, and no thread of the job here may use a core
+    outside its mask.
+    """
+
+    last = {}  # type: Dict[Tuple[bytes, ...], Tuple[int, Tasks]]
+    """Epoch and cores of each job's last order, by its marks."""
+
+    def __init__(self, request: "Dict[str, Any]", now: float) -> None:
+        self.number = request["number"]
+        self.job = int(request["job"])
+        self.marks = proc.marks(str(request["run"]), self.job)
+        self.variables = [os.fsencode(name + "=") for name in request["variables"]]
+        self.until = now + float(request["patience"])
+        self.due = now
+        self.pause = PAUSE
+        self.found = []  # type: List[Tuple[Process, List[bytes]]]
+        self.threads = {}  # type: Dict[int, int]
+        self.clear = False
+        self.error = ""
+        tasks = {int(rank): frozenset(map(int, cpus)) for rank, cpus in request["tasks"].items()}
+        epoch = int(request["epoch"])
+        if epoch > self.last.get(tuple(self.marks), (-1,))[0]:
+            self.last[tuple(self.marks)] = (epoch, tasks)
+        self.epoch, self.tasks = self.last[tuple(self.marks)]
+
+    def see(self, process: "Process", environment: "List[bytes]") -> None:
+        """One process of the job."""
+        self.found.append((process, environment))
+
+    def looked(self, now: float) -> bool:
+        """All processes have been seen: True when nothing is left to do, or there is no time left."""
+        self.epoch, self.tasks = self.last[tuple(self.marks)]  # a newer order may have come
+        found, self.found = self.found, []
+        ranks = self._ranks(found)
+        self.threads, self.error = dict.fromkeys(self.tasks, 0), ""
+        everything = frozenset().union(*self.tasks.values())
+        quiet = True
+        for (pid, _), rank in zip((process for process, _ in found), ranks):
+            if rank is not None and rank not in self.tasks:
+                self.error = "rank {} runs here, and the order names no cores for it".format(rank)
+                quiet = False
+                continue
+            changed, threads = self._confine(pid, everything if rank is None else self.tasks[rank])
+            quiet = quiet and not changed
+            if rank is not None:
+                self.threads[rank] += threads
+        missing = [rank for rank in sorted(self.tasks) if not self.threads[rank]]
+        if missing and not self.error:
+            self.error = "no process of rank {} was found".format(", ".join(map(str, missing)))
+        self.clear = quiet and not self.error
+        self.due = now + self.pause
+        self.pause = min(2 * self.pause, LONGEST_PAUSE)
+        return self.clear or now >= self.until
+
+    def _ranks(self, found: "List[Tuple[Process, List[bytes]]]") -> "List[Optional[int]]":
+        """The rank of each process, None for those that belong to no rank. The first of the variables that
+        some process has is what shows it; without variables the job is one process, and what it started."""
+        if not self.variables:
+            return [min(self.tasks)] * len(found)
+        for variable in self.variables:
+            ranks = [proc.rank_of(environment, variable) for _, environment in found]
+            if any(rank is not None for rank in ranks):
+                return ranks
+        return [None] * len(found)
+
+    def _confine(self, pid: int, cpus: "FrozenSet[int]") -> "Tuple[bool, int]":
+        """Set the mask of each thread of a process until no new one appears: whether a thread could use
+        another core, and how many threads there are. A mask that the kernel cuts, to a cpuset, is right."""
+        changed = False
+        known = {}  # type: Dict[int, bool]
+        while True:
+            new = [thread for thread in proc.threads(pid) if thread not in known]
+            if not new:
+                return changed, sum(known.values())
+            for thread in new:
+                known[thread] = False
+                try:
+                    allowed = os.sched_getaffinity(thread)
+                    if allowed != cpus:
+                        os.sched_setaffinity(thread, cpus)
+                    known[thread] = True
+                except ProcessLookupError:
+                    continue  # it has ended
+                except OSError as error:
+                    self.error = "process {} cannot be moved to CPU {}: {}".format(
+                        pid, ",".join(map(str, sorted(cpus))), error.strerror)
+                    known[thread] = True
+                    continue
+                changed = changed or not allowed <= cpus
+
+    def answer(self) -> "Dict[str, Any]":
+        """How it is at the last look."""
+        return {"number": self.number, "job": self.job, "epoch": self.epoch, "clear": self.clear,
+                "tasks": {str(rank): {"threads": threads, "acknowledged": False}
+                          for rank, threads in self.threads.items()}, "error": self.error}
+
+
+def forget(marks: "List[bytes]") -> None:
+    """A job has ended, or a run: its orders do not matter any more."""
+    for key in [key for key in Masks.last if set(marks) <= set(key)]:
+        del Masks.last[key]
