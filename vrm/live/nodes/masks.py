@@ -9,10 +9,10 @@ process need cooperate.
 
 import os
 
-if __name__.startswith("vrm."):
-    from vrm.live.nodes import proc
-else:
+if __name__ == "masks":  # as `agent.py` imports it on a node
     import proc
+else:
+    from vrm.live.nodes import proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing would be a tenth of the agent's start
