@@ -344,12 +344,21 @@ def look(tasks: "List[Any]", now: float) -> None:
     now = time.monotonic()
     for task in due:
         if task.looked(now):
-            tasks.remove(task)
-            say(task.answer())
+            finish(task, tasks)
+            if isinstance(task, masks.Masks) and task.clear:
+                tasks.append(masks.Guard(task, now))
     end = time.monotonic()
     for task in due:
         if isinstance(task, Memory):
             task.due = max(task.due, end + MEMORY_SHARE * (end - began))
+
+
+def finish(task: "Any", tasks: "List[Any]") -> None:
+    """A task is done: what it has found is said."""
+    tasks.remove(task)
+    answer = task.answer()
+    if answer is not None:
+        say(answer)
 
 
 def say(answer: "Dict[str, Any]") -> None:
@@ -378,9 +387,8 @@ def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float) -> None:
     elif kind == "sweep":
         sweep = Sweep(request, now)
         for task in list(tasks):  # a job that is swept gets no more ranks
-            if isinstance(task, (Affinity, masks.Masks)) and set(sweep.marks) <= set(task.marks):
-                tasks.remove(task)
-                say(task.answer())
+            if isinstance(task, (Affinity, masks.Masks, masks.Guard)) and set(sweep.marks) <= set(task.marks):
+                finish(task, tasks)
         masks.forget(sweep.marks)
         tasks.append(sweep)
 

@@ -2,8 +2,9 @@
 now on. One file, the standard library only, Python 3.6 or newer.
 
 The kernel's mask of every thread of every process of the job is set, and looked at again until a look at
-all of them finds nothing to set: a thread takes the mask of the one that makes it, so none can escape
-then. A process that belongs to no rank (mpirun, its daemons) gets the cores of all ranks of the node. No
+all of them finds nothing to set: a thread takes the mask of the one that makes it. One that the kernel is
+making at that very moment may still come out with the old mask: so it is looked at again for some seconds
+after the answer. A process that belongs to no rank (mpirun, its daemons) gets the cores of all ranks of the node. No
 process need cooperate.
 """
 
@@ -27,6 +28,9 @@ PAUSE = 0.002
 
 LONGEST_PAUSE = 0.1
 """The pause doubles up to so many seconds."""
+
+GUARD_PAUSE, LAST_GUARD = 0.01, 2.0
+"""Seconds between the answer and the first look after it, and the pause, which doubles, before the last."""
 
 
 class Masks:
@@ -129,6 +133,27 @@ class Masks:
         return {"number": self.number, "job": self.job, "epoch": self.epoch, "clear": self.clear,
                 "tasks": {str(rank): {"threads": threads, "acknowledged": False}
                           for rank, threads in self.threads.items()}, "error": self.error}
+
+
+class Guard:
+    """Looks again after an order was answered, for what was in the making then. `due`: when to look next."""
+
+    def __init__(self, order: Masks, now: float) -> None:
+        self.order = order
+        self.marks = order.marks
+        self.see = order.see
+        self.pause = GUARD_PAUSE
+        self.due = now + self.pause
+
+    def looked(self, now: float) -> bool:
+        """All processes have been seen: True after the last look."""
+        self.order.looked(now)
+        self.pause *= 2
+        self.due = now + self.pause
+        return self.pause > LAST_GUARD
+
+    def answer(self) -> None:
+        """Nobody has asked."""
 
 
 def forget(marks: "List[bytes]") -> None:
