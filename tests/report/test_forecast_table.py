@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from test_tables import JOBS, NODES, NOW, UNTIMED, queued, running, snapshot, utc
-from vrm.report import top
+from vrm.report import cells
 from vrm.report.forecast_table import changes, chosen, facts, table
 from vrm.report.gantt import gantt
 from vrm.report.moments import brief, when
 from vrm.report.tables import queue_json, queue_table
-from vrm.report.top import ASCII, UNICODE, View, plain_text, press, render
+from vrm.report.cells import ASCII, UNICODE, plain_text
+from vrm.report.top import render
+from vrm.report.top_view import View, press
 from vrm.results import forecast
 
 assert utc  # the local time is that of UTC in these tests, too
@@ -178,12 +180,12 @@ def test_a_key_shows_it_and_the_list_has_the_range() -> None:
     assert view.gantt and command is None and not press(view, "g", [])[0].gantt
     state = with_forecasts(job(2, 900, 1500, 700, 5000))
     assert "13:55 (13:51-15:03)" in plain_text(render(state, (), (100, 30), NOW))
-    assert top.plain_text(render(state, (), (100, 30), NOW, View(mode="help"))).count("forecast") == 1
+    assert cells.plain_text(render(state, (), (100, 30), NOW, View(mode="help"))).count("forecast") == 1
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_the_screen_is_never_wider(width: int) -> None:
     state = with_forecasts(job(1, -9, 40, running=True), job(2, 60, 90, 40, 80))
     for view in (View(), View(gantt=True)):
-        assert all(sum(top.columns(text) for text, _ in line) <= width
+        assert all(sum(cells.columns(text) for text, _ in line) <= width
                    for line in render(state, (), (width, 24), NOW, view))

@@ -10,7 +10,8 @@ import pytest
 
 from vrm.report import holdings
 from vrm.report.tables import state_json, state_table
-from vrm.report.top import ASCII, plain_text, render
+from vrm.report.cells import ASCII, plain_text
+from vrm.report.top import render
 from vrm.results.jobs import HEADER, JobRow
 from vrm.results.state import parsed
 

@@ -21,8 +21,10 @@ from hypothesis import given, strategies as st
 from conftest import LIMIT, Site, wait_until
 from test_tables import JOBS, NODES, NOW, UNTIMED, many, queued, running, snapshot, utc
 from vrm.commands import screen
-from vrm.report import top
-from vrm.report.top import ASCII, UNICODE, End, View, plain_text, press, render
+from vrm.report import cells, top_nodes, top_view
+from vrm.report.cells import ASCII, UNICODE, plain_text
+from vrm.report.top import render
+from vrm.report.top_view import PLAIN, End, View, press
 from vrm.run.rundir import RunDirectory
 
 ENDS = [End(9, "cg.A.x", "completed", NOW - 3, 3.2, ""),
@@ -30,7 +32,7 @@ ENDS = [End(9, "cg.A.x", "completed", NOW - 3, 3.2, ""),
 assert utc  # the local time is that of UTC in these tests, too
 
 
-def text(state: Any, size: Any = (80, 24), view: View = View(), **more: Any) -> List[str]:
+def text(state: Any, size: Any = (80, 24), view: View = PLAIN, **more: Any) -> List[str]:
     """The picture's lines, without the empty ones at its end and without the keys."""
     lines = plain_text(render(state, ENDS, size, NOW, view, **more)).split("\n")
     while lines[:-1] and not lines[-2]:
@@ -103,7 +105,7 @@ def test_ascii_pictures_are_ascii() -> None:
 def test_wide_names_keep_the_columns() -> None:
     state = snapshot(NODES, [running(0, "名前.x", 2, NOW - 3, 9.0), JOBS[0]])
     rows = [line for line in text(state) if "%" in line and "cores" not in line]
-    ends = [top.columns(line[:line.index("%")]) for line in rows]
+    ends = [cells.columns(line[:line.index("%")]) for line in rows]
     assert len(ends) == 2 and ends[0] == ends[1]
 
 
@@ -194,7 +196,7 @@ def test_the_cores_of_the_selected_job_stand_out() -> None:
 
 
 def test_jobs_with_the_same_letter_have_different_colours() -> None:
-    looks = [(top.mark(job), top._colour(job)) for job in range(52 * 6)]
+    looks = [(top_nodes.mark(job), top_nodes.colour(job)) for job in range(52 * 6)]
     assert len(set(looks)) == len(looks)
 
 
@@ -222,21 +224,21 @@ def test_a_cut_list_tells_which_part_is_shown() -> None:
 def test_sorting(order: str, ids: List[int]) -> None:
     jobs = [running(0, "z", 1, NOW - 5, 9.0), running(1, "y", 1, NOW - 9, 99.0),
             queued(4, "k", 1, 9.0), queued(3, "l", 1, 8.0), queued(2, "a", 1, 1.0)]
-    listed = top.jobs_in_view(snapshot(jobs=jobs), View(order=order), NOW)
+    listed = top_view.jobs_in_view(snapshot(jobs=jobs), View(order=order), NOW)
     assert [job["id"] for part in listed for job in part] == ids
 
 
 @pytest.mark.parametrize("wanted, ids", [("", [0, 1, 2, 3]), ("LU", [1, 3]), ("n0", [0, 1]),
                                          ("2", [2]), ("held", []), ("zz", [])])
 def test_filter(wanted: str, ids: List[int]) -> None:
-    listed = top.jobs_in_view(snapshot(jobs=JOBS), View(wanted=wanted), NOW)
+    listed = top_view.jobs_in_view(snapshot(jobs=JOBS), View(wanted=wanted), NOW)
     assert sorted(job["id"] for part in listed for job in part) == ids
 
 
 # ------------------------------------------------------------------------------------------- keys
 
 
-def after(keys: List[str], jobs: Any = tuple(JOBS), view: View = View()) -> Any:
+def after(keys: List[str], jobs: Any = tuple(JOBS), view: View = PLAIN) -> Any:
     """The view and the commands that keys lead to."""
     sent = []
     for key in keys:
@@ -304,7 +306,7 @@ STATES = st.builds(
     st.fixed_dictionaries({"emulated": st.booleans(), "allocation": st.one_of(
         st.none(), st.fixed_dictionaries({"end": st.one_of(st.none(), SECONDS)}))}))
 VIEWS = st.builds(View, st.one_of(st.none(), st.integers(0, 300)), st.integers(-5, 400),
-                  st.sampled_from(["", "ft", "n1", "漢"]), st.sampled_from(top.ORDERS),
+                  st.sampled_from(["", "ft", "n1", "漢"]), st.sampled_from(top_view.ORDERS),
                   st.sampled_from(["some", "all", "none"]),
                   st.sampled_from(["list", "help", "filter", "cancel"]))
 LASTS = st.lists(st.builds(
@@ -321,7 +323,7 @@ def test_no_picture_is_larger_than_the_screen(state: Any, ends: Any, size: Any, 
     picture = render(state, ends, size, NOW, view, ("done: " + "x" * 90, "good"), alive, glyphs,
                      interactive)
     assert len(picture) == size[1] if interactive else len(picture) <= size[1]
-    widths = [sum(top.columns(span) for span, _ in line) for line in picture]
+    widths = [sum(cells.columns(span) for span, _ in line) for line in picture]
     assert max(widths) <= size[0]
     assert not interactive or widths[-1] < size[0]
     drawn = plain_text(picture)
@@ -336,7 +338,7 @@ def test_no_picture_is_larger_than_the_screen(state: Any, ends: Any, size: Any, 
 @pytest.mark.slow
 def test_keys_command_jobs_in_view_only(state: Any, view: View, keys: List[str]) -> None:
     for key in keys:
-        running_, waiting = top.jobs_in_view(state, view, NOW)
+        running_, waiting = top_view.jobs_in_view(state, view, NOW)
         asked = view.mode == "cancel"
         view, sent = press(view, key, [*running_, *waiting])
         if sent and not asked:
@@ -349,14 +351,14 @@ def test_keys_command_jobs_in_view_only(state: Any, view: View, keys: List[str])
 
 def test_the_last_ends_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
-    assert top.read_ends(path) == []
+    assert top_view.read_ends(path) == []
     path.write_text("id,app,procs,submit,start,end,walltime,status,exit_code,app_time,exclusive,"
                     "backfilled,nodes,cores,binding,reason\n")
-    assert top.read_ends(path) == []
+    assert top_view.read_ends(path) == []
     with open(path, "a") as file:
         file.writelines(f'{i},ft.B.x,8,100,110,120.5,60,completed,0,9.5,0,0,"n[0-1,3]",,ok,\n' for i in range(3000))
         file.write("3000,is.B.x,8,100,,,60,refused,,,0,0,,,,\"no, never\"\nnonsense\n3001,torn")
-    ends = top.read_ends(path, 50)
+    ends = top_view.read_ends(path, 50)
     assert ends[0] == End(3000, "is.B.x", "refused", None, None, "no, never")
     assert ends[1] == End(2999, "ft.B.x", "completed", 120.5, 10.5, "") and len(ends) == 49
 

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from vrm.report import top
+from vrm.report import cells, top, top_nodes, top_view
 from vrm.results import forecast
 from vrm.results.state import Snapshot, current, parsed
 from vrm.run import control
@@ -39,7 +39,7 @@ class Seen:
     """What was read last; `alive` is None where it is not known."""
 
     snapshot: Optional[Snapshot] = None
-    ends: Tuple[top.End, ...] = ()
+    ends: Tuple[top_view.End, ...] = ()
     alive: Optional[bool] = None
     trouble: str = ""
 
@@ -53,16 +53,16 @@ class Reader(threading.Thread):
     def __init__(self, run: RunDirectory) -> None:
         super().__init__(daemon=True, name="reader")
         self.seen = Seen()
-        self.replies: "queue.Queue[top.Span]" = queue.Queue()
+        self.replies: "queue.Queue[cells.Span]" = queue.Queue()
         self._run = run
-        self._commands: "queue.Queue[Optional[top.Command]]" = queue.Queue()
+        self._commands: "queue.Queue[Optional[top_view.Command]]" = queue.Queue()
         self._sent: Dict[str, float] = {}
         self._versions: Dict[str, Any] = {}
         self._forecasts: Tuple[float, Dict[int, forecast.Record]] = (0.0, {})
         self._asked = 0.0
         self._failure: Optional[BaseException] = None
 
-    def send(self, wanted: top.Command) -> None:
+    def send(self, wanted: top_view.Command) -> None:
         """Send a command; what comes of it goes to `replies`."""
         self._commands.put(wanted)
 
@@ -93,7 +93,7 @@ class Reader(threading.Thread):
                 else:
                     self._drop(wanted)
 
-    def _drop(self, wanted: top.Command) -> None:
+    def _drop(self, wanted: top_view.Command) -> None:
         phase = self.seen.snapshot["manager"]["phase"] if self.seen.snapshot else ""
         if phase == "ended" or self.seen.alive is False:
             self.replies.put(("no manager runs that could do it", "bad"))
@@ -137,7 +137,7 @@ class Reader(threading.Thread):
             self._trouble(f"cannot read {self._run.state}: {error}")
         try:
             if self._changed("jobs", self._run.jobs, content=False) is not None:
-                self.seen = replace(self.seen, ends=tuple(top.read_ends(self._run.jobs)))
+                self.seen = replace(self.seen, ends=tuple(top_view.read_ends(self._run.jobs)))
         except OSError:
             self._versions.pop("jobs", None)  # there is none before the first job has ended
         self._ask()
@@ -208,9 +208,9 @@ class Screen:
 
     def __init__(self, reader: Reader, utf8: bool) -> None:
         self.reader = reader
-        self.glyphs = top.UNICODE if utf8 else top.ASCII
-        self.view = top.View()
-        self.status: top.Span = ("", "plain")
+        self.glyphs = cells.UNICODE if utf8 else cells.ASCII
+        self.view = top_view.View()
+        self.status: cells.Span = ("", "plain")
         self._status_until = 0.0
         self._quit = False
 
@@ -238,7 +238,7 @@ class Screen:
         with contextlib.suppress(curses.error):  # a terminal that cannot hide its cursor
             curses.curs_set(0)
         if not hasattr(window, "get_wch"):
-            self.glyphs = top.ASCII  # this curses knows bytes only
+            self.glyphs = cells.ASCII  # this curses knows bytes only
         window.timeout(100)
         drawn: Any = None
         while not self._quit and self.reader.is_alive():
@@ -260,7 +260,7 @@ class Screen:
             self.status = ("", "plain")
 
     def _keys(self, window: Any) -> Iterator[str]:
-        """The next key, in the words of `top.press`, if one comes within the turn."""
+        """The next key, in the words of `top_view.press`, if one comes within the turn."""
         try:
             code = window.get_wch() if hasattr(window, "get_wch") else window.getch()
         except curses.error:
@@ -283,16 +283,16 @@ class Screen:
             self._quit = True
             return
         snapshot = self.reader.seen.snapshot
-        jobs: List[top.Job] = []
+        jobs: List[top_view.Job] = []
         if snapshot is not None:
-            running, waiting = top.jobs_in_view(snapshot, self.view, time.time())
+            running, waiting = top_view.jobs_in_view(snapshot, self.view, time.time())
             jobs = [*running, *waiting]
         self.status = ("", "plain")
         if key in ("c", "h", "r") and self.view.mode == "list" and (
-                top.chosen(jobs, self.view) is None):
+                top_view.chosen(jobs, self.view) is None):
             self.status = ("select a job first, with the arrow keys", "warn")
             self._status_until = time.monotonic() + MESSAGE_SECONDS
-        self.view, wanted = top.press(self.view, key, jobs, max(1, height // 3))
+        self.view, wanted = top_view.press(self.view, key, jobs, max(1, height // 3))
         if wanted is not None:
             self.reader.send(wanted)
 
@@ -306,7 +306,7 @@ class Screen:
             column = 0
             for text, style in line:
                 window.addstr(row, column, text, self._attribute(style))
-                column += top.columns(text)
+                column += cells.columns(text)
         window.refresh()
 
     def _attribute(self, style: str) -> int:
@@ -329,7 +329,7 @@ class Screen:
             jobs = (curses.COLOR_CYAN, curses.COLOR_YELLOW, curses.COLOR_GREEN,
                     curses.COLOR_MAGENTA, curses.COLOR_BLUE, curses.COLOR_WHITE)
         colours = {"good": curses.COLOR_GREEN, "warn": curses.COLOR_YELLOW,
-                   "bad": curses.COLOR_RED, **{f"job{i}": jobs[i] for i in range(top.COLOURS)}}
+                   "bad": curses.COLOR_RED, **{f"job{i}": jobs[i] for i in range(top_nodes.COLOURS)}}
         for pair, (style, colour) in enumerate(colours.items(), 1):
             curses.init_pair(pair, colour, -1)
             plain[style] = plain.get(style, 0) | curses.color_pair(pair)

@@ -70,16 +70,16 @@ def addressable() -> bool:
 
 def print_pictures(reader: Any, once: bool) -> int:
     """Print the picture as text: once, or every two seconds until the manager has ended."""
-    from vrm.report import top
+    from vrm.report import cells, top
 
-    glyphs = top.UNICODE if speaks_utf8() else top.ASCII
+    glyphs = cells.UNICODE if speaks_utf8() else cells.ASCII
     while True:
         reader.look()
         seen = reader.seen
         if seen.snapshot is None:
             raise CannotRun(seen.trouble)
         size = (shutil.get_terminal_size((80, 24)).columns, 1000)
-        print(top.plain_text(top.render(seen.snapshot, seen.ends, size, time.time(),
+        print(cells.plain_text(top.render(seen.snapshot, seen.ends, size, time.time(),
                                         alive=seen.alive, glyphs=glyphs, interactive=False)),
               flush=True)
         if once or seen.snapshot["manager"]["phase"] == "ended":
