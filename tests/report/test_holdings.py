@@ -107,8 +107,8 @@ def test_a_state_file_with_nonsense_is_none(key: str, value: Any) -> None:
 
 
 def test_timelines_have_a_line_for_each_gpu(tmp_path: Path) -> None:
-    from vrm.report.study import read_study
-    from vrm.report.study_pictures import _places
+    from vrm.report.study_files import read_study
+    from vrm.report.study_timelines import _places
     pytest.importorskip("matplotlib")
     (tmp_path / "jobs.csv").write_text(HEADER + "".join(
         JobRow(number, "a", 1, 0, start, end, 60, "completed", nodes="n0", cores=cores,

@@ -24,7 +24,9 @@ from hypothesis import given, settings, strategies as st
 from vrm.cli import main
 from vrm.report.formats import Column, Table, latex
 from vrm.report.job_table import JobTable
-from vrm.report.study import Run, StudyError, findings, read_study
+from vrm.report.study import Run, StudyError
+from vrm.report.study_files import read_study
+from vrm.report.study_findings import findings
 from vrm.report.study_tables import tables
 from vrm.results.jobs import JobRow, JobWriter
 from vrm.results.places import fold_nodes, unfold_nodes
@@ -373,7 +375,7 @@ def test_curves_of_many_scenarios_are_told_apart(tmp_path: Path) -> None:
 def test_jobs_too_short_for_an_edge_are_seen(tmp_path: Path) -> None:
     """They would be drawn white in white."""
     pytest.importorskip("matplotlib")
-    from vrm.report.study_pictures import timelines
+    from vrm.report.study_timelines import timelines
     run = make_run(tmp_path / "r", [("a", 0, at, at + 1, "n0:0/0") for at in range(1000)])
     picture = next(timelines(read_study([str(run)])))
     canvas = picture.figure.canvas

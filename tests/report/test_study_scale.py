@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from vrm.cli import main
 from vrm.report.density import COLUMNS, ROWS, Places, density
 from vrm.report.formats import Column, Table, comma_separated, text as as_text
-from vrm.report.study import Study, findings, read_study
+from vrm.report.study import Study
+from vrm.report.study_files import read_study
+from vrm.report.study_findings import findings
 from vrm.report.study_tables import tables
 from vrm.results.jobs import JobRow, JobWriter
 from vrm.results.names import policy_name, time_text
@@ -193,12 +195,12 @@ def long_run(tmp_path_factory: Any) -> Path:
 @pytest.mark.slow
 def test_many_jobs_are_a_density_and_a_window_shows_them(long_run: Path) -> None:
     pytest.importorskip("matplotlib")
-    from vrm.report import study_pictures as pictures
+    from vrm.report.study_timelines import timelines
     found = read_study([str(long_run)])
-    whole, = pictures.timelines(found)
+    whole, = timelines(found)
     assert whole.heavy and len(whole.png()) < 400_000
     assert whole.figure.axes[0].images and "share of the cores" in whole.figure.axes[0].get_title("left")
-    part, = pictures.timelines(found, (86400.0, 2 * 86400.0))
+    part, = timelines(found, (86400.0, 2 * 86400.0))
     assert not part.heavy and not part.figure.axes[0].images
     assert "of the jobs ran in the time that is shown" in part.text
     labels = [label.get_text() for label in part.figure.axes[-1].get_xticklabels()]

@@ -17,7 +17,7 @@ from vrm.model import Cluster, Job
 from vrm.model.job import application_kind
 from vrm.model.speedups import Speedups
 from vrm.report.compare import read_runs
-from vrm.report.study import read_study
+from vrm.report.study_files import read_study
 from vrm.results.jobs import JobRow, read_jobs
 from vrm.scheduling import make_policy
 from vrm.simulation import Submission, simulate

@@ -57,8 +57,10 @@ def report(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from vrm.report.formats import comma_separated, joined
     from vrm.results.jobs import JobFileError
-    from vrm.report.study import StudyError, findings, read_study
-    from vrm.report.study_pictures import PictureError
+    from vrm.report.pictures import PictureError
+    from vrm.report.study import StudyError
+    from vrm.report.study_files import read_study
+    from vrm.report.study_findings import findings
     from vrm.report.study_tables import tables
     from vrm.system.text import printable_lines
 
@@ -102,7 +104,7 @@ def _write(study: Any, out: Path, formats: List[str],
            window: Optional[Tuple[float, float]]) -> int:
     from vrm.report import formats as texts
     from vrm.report.page import page
-    from vrm.report.study import findings
+    from vrm.report.study_findings import findings
     from vrm.report.study_tables import tables
 
     written: List[Path] = []
@@ -141,12 +143,13 @@ def _draw(study: Any, out: Path, ending: str,
           window: Optional[Tuple[float, float]]) -> List[Path]:
     """Every picture as a file."""
     from vrm.report import study_pictures as pictures
+    from vrm.report.study_timelines import timelines
 
     over = list(study.averaged)
     if len(study.queues) > 1 and over == [None]:
         over += study.queues
     drawn = [lambda: (pictures.averages(study, queue) for queue in over),
-             lambda: pictures.distributions(study), lambda: pictures.timelines(study, window)]
+             lambda: pictures.distributions(study), lambda: timelines(study, window)]
     written = []
     for make in drawn:
         for picture in make():

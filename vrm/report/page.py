@@ -14,9 +14,12 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 from vrm import __version__
 from vrm.report.formats import Table
 from vrm.report.plotting import INSTALL
-from vrm.report.study import MAIN, Study, findings
-from vrm.report.study_pictures import Picture, PictureError, Window, average, distributions, timelines
+from vrm.report.pictures import Picture, PictureError
+from vrm.report.study import MAIN, Study
+from vrm.report.study_findings import findings
+from vrm.report.study_pictures import average, distributions
 from vrm.report.study_tables import tables
+from vrm.report.study_timelines import Window, timelines
 from vrm.results.statistics import CONFIDENCE, Interval
 
 OPEN = 2  # timelines that are not folded

@@ -11,13 +11,13 @@ import textwrap
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.report import holdings
-from vrm.report.gantt import gantt
-from vrm.report.tables import (STALE_AFTER, ago, clock, duration, geometry, reservation_line, shown)
-from vrm.results.state import Snapshot, current
 from vrm.report.cells import Glyphs, Line, Span, UNICODE, draw_bar, fit, pad, columns
+from vrm.report.gantt import gantt
+from vrm.report.tables import STALE_AFTER, ago, clock, duration, geometry, reservation_line, shown
 from vrm.report.top_nodes import colour, draw_nodes
 from vrm.report.top_tables import Column, ended_columns, running_columns, table, text_of, waiting_columns
 from vrm.report.top_view import PLAIN, End, Job, View, chosen, jobs_in_view, name_of
+from vrm.results.state import Snapshot, current
 
 _LOW = 20
 """Lines below which a screen has no room for long notices and ended jobs."""
@@ -33,8 +33,6 @@ def _partners(nodes: Sequence[Mapping[str, Any]]) -> Dict[int, List[int]]:
         for job in here:
             found.setdefault(job, set()).update(here - {job})
     return {job: sorted(others) for job, others in found.items()}
-
-
 
 
 _HELP = (
@@ -204,7 +202,6 @@ def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: f
         heading = f"{title} {seen}{len(part) if total is None else total}"
         lines += table(heading, here, shape, width, ids, app, selected, glyphs)
     return lines
-
 
 
 def _shares(room: int, wants: Sequence[int], first: int) -> List[int]:

@@ -9,9 +9,9 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
+from vrm.report.cells import Glyphs, Line, pad, columns
 from vrm.report.tables import follows, shown
 from vrm.results.places import fold_nodes
-from vrm.report.cells import Glyphs, Line, pad, columns
 
 COLOURS = 6
 """Number of the styles job0, job1 ... by which jobs are told apart."""

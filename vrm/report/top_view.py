@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from vrm.report.tables import remaining
+from vrm.report.top_nodes import fold
 from vrm.results.jobs import seconds_of
 from vrm.results.state import Snapshot, current, label
-from vrm.report.top_nodes import fold
 
 Job = Mapping[str, Any]
 Command = Dict[str, Any]
