@@ -34,6 +34,7 @@ from vrm.commands.reserve import add_parsers as add_reserve
 from vrm.commands.script import add_parsers as add_script
 from vrm.commands.shared import CannotRun, default_config, seconds, settings_of
 from vrm.commands.simulate import add_parsers as add_simulate
+from vrm.commands.slurm import add_parsers as add_slurm
 from vrm.commands.status import add_parsers as add_status, info
 from vrm.commands.top import add_parsers as add_top
 from vrm.commands.validate import add_parsers as add_validate
@@ -89,7 +90,7 @@ def parser() -> Parser:
             "Exit status: 0 all jobs succeeded; 1 some did not, or a line of the queue was not "
             "understood; 2 could not run; that of the program behind `--`, if it is not 0.",
             usage="%(prog)s [options] [-- PROGRAM ARGUMENTS]", rest="client")
-    for add in (add_init, add_check, add_job, add_reserve, add_status, add_forecast, add_explain,
+    for add in (add_init, add_check, add_job, add_reserve, add_slurm, add_status, add_forecast, add_explain,
                 add_log, add_top, add_advise, add_whatif, add_script, add_simulate,
                 add_compare, add_npb, add_generate, add_calibrate, add_heatmap, add_experiment,
                 add_report, add_validate, add_completion, add_help):

@@ -66,6 +66,7 @@ DEFAULTS = {
         "Environment": {},
     },
     "Trust": "own",
+    "Slurm": {"DefaultTime": 3600.0},
     "Replay": {"Speed": 1.0},
 }
 PATHS = ["Applications.Path", "Applications.Queue", "Log", "State", "Directory"]

@@ -326,6 +326,13 @@ class Memory(BaseModel):
     over: Over = "warn"  # off = nobody looks
 
 
+class Slurm(BaseModel):
+    """Jobs that come by the commands of other batch systems."""
+
+    model_config = _STRICT
+    default_time: Duration = 3600.0  # of a job that says no limit
+
+
 class Replay(BaseModel):
     """How a recorded queue is played."""
 
@@ -366,6 +373,7 @@ class Settings(BaseModel):
     directory: FilePath = Field(default_factory=lambda given: given.get("state", Path()).parent)
     launcher: Annotated[Launcher, _group("{AllowRoot: true}")] = Field(default_factory=_defaults)
     trust: Trust = "own"  # whose files are obeyed
+    slurm: Annotated[Slurm, _group("{DefaultTime: 30m}")] = Field(default_factory=_defaults)
     replay: Annotated[Replay, _group("{Speed: 10}")] = Field(default_factory=_defaults)
 
     _source: Source = PrivateAttr(default_factory=Source)

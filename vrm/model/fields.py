@@ -544,6 +544,15 @@ TABLE: List[Field] = [
           option=Option("PATH", "the program, where it is none of Applications (with Applications: {Any: "
                         "true}); a path in the place of APP says the same")),
     Field("", NAME, "", PAYLOAD, "copy", "", record="copy"),
+    Field("", NAME, "", PAYLOAD, "front", "", record="front"),
+    Field("", NAME, "", PAYLOAD, "environment", "", record="environment"),
+    Field("", PATH, "", PAYLOAD, "output", "", record="output"),
+    Field("", PATH, "", PAYLOAD, "errors", "", record="errors"),
+    Field("", PATH, "", PAYLOAD, "input", "", record="input"),
+    Field("", FLAG, "", PAYLOAD, "append", False, record="append"),
+    Field("", WHOLE, "", DETAILS, "array_id", 0, record="array_id"),
+    Field("", NAME, "", DETAILS, "limit", "", record="limit"),
+    Field("", TEXT, "", DETAILS, "comment", "", record="comment"),
 ]
 
 

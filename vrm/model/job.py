@@ -204,6 +204,11 @@ class Program:
     `directory` is where it runs: absolute, or empty for the manager's own. `file` is the program, where
     it is none of Applications: an absolute path. A `script` runs once, on the first node, on all cores
     that the job has there; `copy` names what was kept of it when the job came.
+
+    `front` is the batch system by whose commands it came ("": by vrm's own): its user has sent the script.
+    `environment` names what was kept of the variables that it gets in the place of the manager's. `output`,
+    `errors` and `input` are files that its user has chosen, in which %j is the id (see
+    `vrm.live.manager.surroundings`), `append`: they are not emptied first.
     """
 
     arguments: Tuple[str, ...] = ()
@@ -212,6 +217,12 @@ class Program:
     file: str = ""
     script: bool = False
     copy: str = ""
+    front: str = ""
+    environment: str = ""
+    output: str = ""
+    errors: str = ""
+    input: str = ""
+    append: bool = False
 
     def own(self, index: Optional[int]) -> Program:
         """That of the job of this index in an array: `%i` in the arguments is its index, which it

@@ -16,7 +16,7 @@ from vrm.live.launch.environment import environment
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
 
-_OF_OTHERS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|PBS|SGE|PE|LSB|COBALT)_.*|NSLOTS|NHOSTS|JOB_ID")
+OF_OTHERS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|PBS|SGE|PE|LSB|COBALT)_.*|NSLOTS|NHOSTS|JOB_ID")
 
 
 UNBOUND = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none",
@@ -62,5 +62,5 @@ class Scripts(Direct):
                "VRM_TASKS_PER_NODE": ",".join(str(len(here)) for here in on.values())}
         chosen = {**self.user, **(variables or {})}
         env = {name: value for name, value in launch.env.items()
-               if name in chosen or not _OF_OTHERS.fullmatch(name)}
+               if name in chosen or not OF_OTHERS.fullmatch(name)}
         return Launch(launch.argv, {**UNBOUND, **env, **own}, {}, launch.affinity, launch.host)

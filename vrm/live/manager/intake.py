@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Callable, Dict, List, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Set, Tuple
 
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.records import Outcome
@@ -117,29 +117,37 @@ class Intake:
               ) -> Tuple[List[int], str]:
         """Enter what a line asks for, a job or an array of them; the ids and, when all of it is
         refused, the reason: `fault` if there is one. `origin` goes into the journal."""
-        desk, state = self.desk, self.desk.state
+        base = self.desk.settings.applications.queue.parent
+        ids, reason = self.take(wanted.values_at(base), wanted.fields.get("array", ()), fault, **origin)
+        if wanted.assumed and not reason:
+            self.desk.tell("note", f"#{fold(ids)} {wanted.app}: without an estimate "
+                                   f"{UNKNOWN_TIME / 3600:g} h is assumed")
+        return ids, reason
+
+    def take(self, values: Mapping[str, Any], indices: Sequence[int] = (), fault: str = "",
+             **origin: object) -> Tuple[List[int], str]:
+        """Enter the job of these values, which are named as in `vrm.model.fields.made`, or an array of it;
+        the rest as of `enter`."""
+        desk, state, app = self.desk, self.desk.state, values["app"]
         now, settings = desk.now, desk.settings
-        fields, base = wanted.fields, settings.applications.queue.parent
-        indices: Sequence[int] = fields.get("array", ())
         ids = range(state.next_id, state.next_id + (len(indices) or 1))
-        after = fields.get("after", ())
+        after = values.get("after", ())
         try:
             after = state.resolved(after)
         except ValueError as unknown:
             after, fault = (), fault or str(unknown)
-        values = {"retries": settings.retries, **wanted.values_at(base), "after": after}
-        first, details = made(values, ids[0], now)
+        first, details = made({"retries": settings.retries, **values, "after": after}, ids[0], now)
         if desk.expectations is not None:
             first = desk.expectations.of(first)
         jobs = [first.but(id=job_id) for job_id in ids]
         reason = fault or self._fault(jobs[0], details)
-        if first.payload.script and not reason:
+        if first.payload.script and not first.payload.copy and not reason:
             first, reason = self._kept(first)
             jobs = [first.but(id=job_id) for job_id in ids]
         if "position" in origin:  # a line of the queue file, which others may write
             reason = reason or leads_astray(jobs[0].payload.variables, settings.trust)
         if reason:
-            desk.tell("warning", f"#{fold(ids)} {wanted.app} refused: {reason}")
+            desk.tell("warning", f"#{fold(ids)} {app} refused: {reason}")
         # One event for the whole line: a crash leaves all of an array or nothing.
         self._drop(state.submit(jobs, details, indices, refused=bool(reason), **origin))
         if reason:
@@ -148,9 +156,6 @@ class Intake:
         else:
             desk.changed = True
             self._tell_unknown(jobs[0])
-            if wanted.assumed:
-                desk.tell("note", f"#{fold(ids)} {wanted.app}: without an estimate "
-                                  f"{UNKNOWN_TIME / 3600:g} h is assumed")
             self.tell_lacking([job_id for job_id in ids if state.book.entries[job_id].lacks])
         desk.dirty = True
         return list(ids), reason

@@ -11,7 +11,8 @@ is then started in one scheduling step, and only afterwards come tables, records
 | `Ends` | ends become records, or the job waits again |
 | `Nodes` | lost nodes, wrong bindings |
 | `Stopping` | signals, and the end of the allocation |
-| `Orders` | commands of people |
+| `Orders` | commands of people, as files |
+| `Door`, `LiveCounter` | commands of other batch systems, through a socket |
 | `Continuing` | what an earlier manager left |
 """
 
@@ -26,7 +27,9 @@ from vrm.config.schema import Settings
 from vrm.live.batch.walltime import AllocationEnd
 from vrm.live.manager import changes, takeup
 from vrm.live.manager.continuing import Continuing
+from vrm.live.manager.counter import LiveCounter
 from vrm.live.manager.desk import Desk, Tell
+from vrm.live.manager.door import Door
 from vrm.live.manager.ends import LINGER, Ends
 from vrm.live.manager.forecaster import forecasting_aside
 from vrm.live.manager.intake import Intake
@@ -87,6 +90,8 @@ class Manager:
         self.stopping = Stopping(self.desk, self.end, self.ends, self.launches)
         self.intake = Intake(self.desk, self.ends.close_job)
         self.orders = Orders(self.desk, self.intake, self.ends, self.stopping)
+        self.orders.counter = LiveCounter(self.desk, self.intake, self.ends, self.orders, self.stopping)
+        self.door = Door(self.desk, self.orders.counter)
         self.continuing = Continuing(self.desk, self.intake, self.ends, self.launches,
                                      self.adoption)
         self._next_step = math.inf
@@ -158,6 +163,7 @@ class Manager:
             selector.register(stopping.wakeup, selectors.EVENT_READ, stopping.read_signals)
             if self.watch.fileno() >= 0:
                 selector.register(self.watch.fileno(), selectors.EVENT_READ, lambda: None)
+            self.door.open(selector)
             while not self._done():
                 timeout = max(0.0, self._next_deadline() - desk.clock())
                 before = desk.clock()
@@ -180,10 +186,13 @@ class Manager:
                 if now >= self._next_poll:
                     self._next_poll = now + POLL
                     self._look_at_files(now)
+                self.door.serve()
                 if desk.changed or now >= self._next_step:
                     self._step(now)
+                self.door.answer()
                 self.launches.launch(now)
                 self._do_chores()
+            self.door.close()
 
     def _moment(self) -> float:
         """Now; with an interval the tick that is due, so that what it decides bears its time, as

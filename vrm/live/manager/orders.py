@@ -11,7 +11,8 @@ import math
 import re
 from typing import Callable, Dict, Iterable, List, Set, Tuple
 
-from vrm.live.manager import changes
+from vrm.front.counter import Counter
+from vrm.live.manager import changes, door
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.intake import Intake
@@ -44,6 +45,7 @@ class Orders:
         self._name = ""                # of the command that is being carried out
         self._requeued: List[int] = []
         self._deaf: Set[str] = set()   # files among the commands that stay there
+        self.counter: Counter
 
     def taken(self, names: Iterable[str]) -> None:
         """Commands that an earlier manager has carried out; they are only answered."""
@@ -114,8 +116,8 @@ class Orders:
         del self._unanswered[name]
 
     def _reply_to(self, command: control.Command) -> control.Command:
-        each = {"cancel": self._cancel, "hold": self._hold, "release": self._release,
-                "requeue": self._requeue}
+        each = {"cancel": self.cancel, "hold": self.hold, "release": self.release,
+                "requeue": self.requeue}
         what = command["do"]
         try:
             if what == "submit":
@@ -128,6 +130,8 @@ class Orders:
                 return self._unreserve(command)
             if what == "rules":
                 return self._rules(command)
+            if what == "front":
+                return door.by_file(command["call"], self.counter)
             if what in each:
                 return self._each(each[what], command)
         except (KeyError, TypeError, ValueError) as error:
@@ -215,15 +219,29 @@ class Orders:
         done = [_sentence(jobs, what) for what, jobs in said.items()]
         if not done and not wrong:
             wrong.append(f"there is no job to {command['do']} among these")
-        if self._requeued:
-            self.ends.records.forget(self._requeued)
-            self._requeued.clear()
+        self._forget_requeued()
         self.desk.changes()
         return {"ok": not wrong, "text": "\n".join([*done, *wrong])}
 
+    def one(self, what: str, job_id: int) -> None:
+        """Cancel, hold, release or requeue a job; LifeError when it cannot be done."""
+        acts = {"cancel": self.cancel, "hold": self.hold, "release": self.release, "requeue": self.requeue}
+        self.ends.settle(job_id)
+        self._name = ""
+        acts[what](self.desk.state.entry(job_id))
+        self._forget_requeued()
+        self.desk.changes()
+
+    def _forget_requeued(self) -> None:
+        """Jobs that wait again have no records any more."""
+        if self._requeued:
+            self.ends.records.forget(self._requeued)
+            self._requeued.clear()
+
     # Each gives the end of a sentence about the job, or raises LifeError.
 
-    def _cancel(self, entry: Entry) -> str:
+    def cancel(self, entry: Entry) -> str:
+        """It will not run, or is ended."""
         job, running = entry.job, self.desk.running.get(entry.job.id)
         if running is not None:
             self.ends.end_job(running, "cancel")
@@ -234,15 +252,18 @@ class Orders:
                                     end=self.desk.now))
         return "will not run"
 
-    def _hold(self, entry: Entry) -> str:
+    def hold(self, entry: Entry) -> str:
+        """It does not start until it is released."""
         self.desk.state.hold(entry.job.id)
         return "is held"
 
-    def _release(self, entry: Entry) -> str:
+    def release(self, entry: Entry) -> str:
+        """It may start again."""
         self.desk.state.release(entry.job.id)
         return "is released"
 
-    def _requeue(self, entry: Entry) -> str:
+    def requeue(self, entry: Entry) -> str:
+        """It waits again."""
         job, running = entry.job, self.desk.running.get(entry.job.id)
         if running is not None:
             self.ends.end_job(running, "requeue", command=self._name)

@@ -18,22 +18,25 @@ LONGEST_SCRIPT = 4 << 20
 
 
 class Wanted(NamedTuple):
-    """What a job runs: the name, the path where it is none of Applications, and whether it is a
-    script."""
+    """What a job runs: the name, the path where it is none of Applications, whether it is a script, and
+    whether its user has sent that: then nothing else is read."""
 
     app: str
     file: str = ""
     script: bool = False
+    sent: bool = False
 
     @classmethod
     def of(cls, job: Job) -> Wanted:
         """What this job runs."""
-        return cls(job.app, job.payload.file, job.payload.script)
+        return cls(job.app, job.payload.file, job.payload.script, bool(job.payload.front))
 
 
 def program_fault(known: Applications, wanted: Wanted, trust: str) -> str:
     """Why a job cannot run this, or "" when it can."""
-    app, file, script = wanted
+    app, file, script, sent = wanted
+    if sent:
+        return ""
     path = known.program(app, file)
     if not file:
         fault = application_fault(known.path, app, known.programs, script)
@@ -48,9 +51,9 @@ def program_fault(known: Applications, wanted: Wanted, trust: str) -> str:
 def foreign(known: Applications, wanted: Wanted, trust: str) -> str:
     """Why what a job of a journal runs is not to be run; "" when it may be, or is not there at the
     moment."""
-    app, file, _ = wanted
+    app, file, _, sent = wanted
     path = known.program(app, file)
-    if not os.path.lexists(path):
+    if sent or not os.path.lexists(path):
         return ""
     fault = leads_outside(known.path, app, known.programs) if not file else (
         "" if known.any else f"{file} is a path, and Applications.Any is not set")

@@ -1,0 +1,95 @@
+"""The commands of other batch systems as programs: one small C program under several names, or where there
+is no compiler, scripts that start Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+from typing import List, Optional
+
+from vrm.front.names import LOCAL, TABLE
+from vrm.system.files import write_atomically
+
+SOURCE = Path(__file__).with_name("client.c")
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ".vrm-client"
+
+COMPILERS = ("cc", "gcc", "clang")
+BUILDING = 60.0
+"""Seconds that a compiler may take."""
+
+
+def link(directory: Path, names: Optional[List[str]] = None) -> bool:
+    """Make the commands in a directory; whether they are the C program. OSError when they cannot be
+    written. What is there under another name stays; a program that fits is not built again."""
+    directory.mkdir(parents=True, exist_ok=True)
+    program = directory / PROGRAM
+    built = _current(program) or build(program)
+    for name in names or sorted(TABLE):
+        path = directory / name
+        temporary = directory / f".{name}.{os.getpid()}"
+        temporary.unlink(missing_ok=True)
+        if built:
+            os.link(program, temporary)
+        else:
+            temporary.write_text(script(name), encoding="utf-8")
+            temporary.chmod(0o755)
+        os.replace(temporary, path)
+        temporary.unlink(missing_ok=True)  # two names of one file are not replaced by each other
+    return built
+
+
+def script(name: str) -> str:
+    """The command as a script that starts Python."""
+    words = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+             "from vrm.front.client import main; sys.exit(main(sys.argv[1:]))", name]
+    return f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'
+
+
+def _definitions() -> List[str]:
+    """What the C program is to know. A string of JSON without other than ASCII is one of C."""
+    given = {"PYTHON": json.dumps(sys.executable), "LOCAL": json.dumps(f" {' '.join(sorted(LOCAL))} "),
+             "ROOT": json.dumps(repr(str(ROOT)))}
+    return [f"-D{name}={value}" for name, value in given.items()]
+
+
+def _mark() -> str:
+    """What a program that was built says of itself, in a file next to it."""
+    return sha256(SOURCE.read_bytes() + "\0".join(_definitions()).encode()).hexdigest()
+
+
+def _current(program: Path) -> bool:
+    """Whether the program is there, and is what `build` would make."""
+    try:
+        return program.with_suffix(".sum").read_text(encoding="utf-8") == _mark() and os.access(program, os.X_OK)
+    except OSError:
+        return False
+
+
+def build(program: Path) -> bool:
+    """Compile the program; False where there is no compiler, or one that cannot."""
+    for compiler in (os.environ.get("CC", ""), *COMPILERS):
+        found = shutil.which(compiler) if compiler else None
+        if found is None:
+            continue
+        with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build.") as folder:
+            made = Path(folder) / "client"
+            try:
+                done = subprocess.run([found, "-O2", *_definitions(), "-o", str(made), str(SOURCE)],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.DEVNULL, timeout=BUILDING, check=False)
+            except (OSError, subprocess.TimeoutExpired):
+                continue
+            if done.returncode == 0 and made.exists():
+                os.replace(made, program)
+                write_atomically(program.with_suffix(".sum"), _mark())
+                return True
+    program.unlink(missing_ok=True)
+    return False

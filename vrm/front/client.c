@@ -1,0 +1,292 @@
+/* One small program under the names of other batch systems' commands.
+
+It sends what was typed to the manager, through the socket in the run's directory, and prints the
+answer (vrm/front/wire.py says how they talk). What it cannot do, since the manager runs on another
+node or the command is one of LOCAL, is done by vrm/front/client.py, as which this program goes on.
+
+PYTHON, ROOT (where the package vrm is) and LOCAL (names between blanks) are given by vrm/front/build.py. */
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+extern char **environ;
+
+#define MOST (16u << 20)
+
+static char *name;
+static char **words;
+
+static void python(void)
+{
+    static char code[] = "import sys; sys.path.insert(0, " ROOT "); "
+                         "from vrm.front.client import main; sys.exit(main(sys.argv[1:]))";
+    int count = 0;
+    while (words[count])
+        count++;
+    char **argv = calloc(count + 6, sizeof *argv);
+    if (!argv)
+        exit(1);
+    argv[0] = (char *)PYTHON;
+    argv[1] = "-I";
+    argv[2] = "-c";
+    argv[3] = code;
+    argv[4] = name;
+    for (int i = 1; i < count; i++)
+        argv[4 + i] = words[i];
+    execv(PYTHON, argv);
+    fprintf(stderr, "%s: error: vrm cannot start %s: %s\n", name, PYTHON, strerror(errno));
+    exit(1);
+}
+
+/* Bytes that grow. */
+
+struct bytes {
+    char *data;
+    size_t size, room;
+};
+
+static void add(struct bytes *all, const void *data, size_t size)
+{
+    if (all->size + size > all->room) {
+        all->room = 2 * (all->size + size) + 4096;
+        all->data = realloc(all->data, all->room);
+        if (!all->data) {
+            fprintf(stderr, "%s: error: no memory\n", name);
+            exit(1);
+        }
+    }
+    memcpy(all->data + all->size, data, size);
+    all->size += size;
+}
+
+static void add_text(struct bytes *all, const char *text)
+{
+    add(all, text, strlen(text) + 1);
+}
+
+static void put_length(char *at, uint32_t length)
+{
+    for (int i = 0; i < 4; i++)
+        at[i] = (char)(length >> (8 * i) & 255);
+}
+
+static uint32_t get_length(const unsigned char *at)
+{
+    return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+static int write_all(int to, const char *data, size_t size)
+{
+    while (size) {
+        ssize_t done = write(to, data, size);
+        if (done < 0) {
+            if (errno == EINTR)
+                continue;
+            if (errno == EAGAIN) {
+                struct pollfd ready = {to, POLLOUT, 0};
+                poll(&ready, 1, -1);
+                continue;
+            }
+            return -1;
+        }
+        data += done;
+        size -= done;
+    }
+    return 0;
+}
+
+static int send_frame(int to, char kind, const char *data, size_t size)
+{
+    char head[5] = {kind};
+    put_length(head + 1, (uint32_t)size);
+    return write_all(to, head, 5) || write_all(to, data, size);
+}
+
+static void unanswered(const char *why)
+{
+    fprintf(stderr, "%s: error: the manager of vrm has not answered (%s); is it still there? `vrm queue` shows\n",
+            name, why);
+    exit(1);
+}
+
+/* The socket, by a name that is short however long the directory's is. */
+
+static int connected(const char *directory)
+{
+    int folder = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0)
+        return -1;
+    int client = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/socket", folder);
+    int failed;
+    do
+        failed = client < 0 || connect(client, (struct sockaddr *)&address, sizeof address);
+    while (failed && errno == EINTR);
+    close(folder);
+    if (failed) {
+        if (client >= 0)
+            close(client);
+        return -1;
+    }
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    if (getsockopt(client, SOL_SOCKET, SO_PEERCRED, &peer, &size) || peer.uid != geteuid()) {
+        fprintf(stderr, "%s: error: the manager in %s is not yours\n", name, directory);
+        exit(1);
+    }
+    return client;
+}
+
+static void send_file(int to, const char *path)
+{
+    struct bytes all = {0};
+    char part[1 << 16];
+    int from = *path ? open(path, O_RDONLY | O_CLOEXEC) : 0;
+    ssize_t got = from < 0 ? -1 : 0;
+    while (from >= 0 && (got = read(from, part, sizeof part))) {
+        if (got < 0) {
+            if (errno == EINTR)
+                continue;
+            break;
+        }
+        if (all.size + got > MOST) {
+            errno = EFBIG;
+            got = -1;
+            break;
+        }
+        add(&all, part, got);
+    }
+    const char *why = got < 0 ? strerror(errno) : "";
+    if (got < 0 ? send_frame(to, 'F', why, strlen(why)) : send_frame(to, 'D', all.data, all.size))
+        unanswered(strerror(errno));
+    free(all.data);
+    if (from > 0)
+        close(from);
+}
+
+static volatile sig_atomic_t caught;
+static int caught_by[2];
+
+static void catch(int number)
+{
+    int before = errno;
+    char byte = (char)number;
+    caught = number;
+    if (write(caught_by[1], &byte, 1) < 0) {
+    }
+    errno = before;
+}
+
+/* Signals go to the manager, which knows what they mean for the command that waits. */
+
+static void pass_signals_on(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGALRM};
+    if (pipe2(caught_by, O_CLOEXEC | O_NONBLOCK))
+        return;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction now, act = {.sa_handler = catch};
+        if (!sigaction(numbers[i], NULL, &now) && now.sa_handler != SIG_IGN)
+            sigaction(numbers[i], &act, NULL);
+    }
+}
+
+static void print(int to, const char *data, size_t size)
+{
+    if (write_all(to, data, size) && errno == EPIPE)
+        exit(141);
+}
+
+int main(int argc, char **argv)
+{
+    char *slash = strrchr(argv[0], '/');
+    (void)argc;
+    name = slash ? slash + 1 : argv[0];
+    words = argv;
+    const char *directory = getenv("VRM_DIRECTORY");
+    char padded[64];
+    if (snprintf(padded, sizeof padded, " %s ", name) < (int)sizeof padded && strstr(LOCAL, padded))
+        python();
+    int manager = directory && *directory ? connected(directory) : -1;
+    if (manager < 0)
+        python();
+    struct bytes call = {0};
+    char head[8] = "VRM1", number[16], *cwd = getcwd(NULL, 0);
+    add(&call, head, 8);
+    add_text(&call, cwd ? cwd : "/");
+    add_text(&call, name);
+    snprintf(number, sizeof number, "%d", argc - 1);
+    add_text(&call, number);
+    for (int i = 1; i < argc; i++)
+        add_text(&call, argv[i]);
+    for (char **each = environ; *each; each++)
+        add_text(&call, *each);
+    if (call.size > MOST)
+        unanswered("its arguments are too long");
+    put_length(call.data + 4, (uint32_t)(call.size - 8));
+    signal(SIGPIPE, SIG_IGN);
+    pass_signals_on();
+    if (write_all(manager, call.data, call.size))
+        unanswered(strerror(errno));
+    free(call.data);
+    struct bytes got = {0};
+    char part[1 << 16];
+    for (;;) {
+        struct pollfd ready[2] = {{manager, POLLIN, 0}, {caught_by[0], POLLIN, 0}};
+        if (poll(ready, 2, -1) < 0 && errno != EINTR)
+            unanswered(strerror(errno));
+        if (caught) {
+            char byte;
+            caught = 0;
+            while (read(caught_by[0], &byte, 1) == 1) {
+                int size = snprintf(number, sizeof number, "%d", byte);
+                send_frame(manager, 'K', number, size);
+            }
+        }
+        if (!(ready[0].revents & (POLLIN | POLLHUP | POLLERR)))
+            continue;
+        ssize_t size = read(manager, part, sizeof part);
+        if (size < 0 && errno == EINTR)
+            continue;
+        if (size <= 0)
+            unanswered(size ? strerror(errno) : "it has ended");
+        add(&got, part, size);
+        size_t at = 0;
+        while (got.size - at >= 5) {
+            uint32_t length = get_length((unsigned char *)got.data + at + 1);
+            char kind = got.data[at];
+            if (length > MOST)
+                unanswered("it answers nonsense");
+            if (got.size - at - 5 < length)
+                break;
+            char *data = got.data + at + 5;
+            if (kind == 'O' || kind == 'E')
+                print(kind == 'O' ? 1 : 2, data, length);
+            else if (kind == 'X' || kind == 'I') {
+                char text[4097];
+                if (length >= sizeof text)
+                    unanswered("it answers nonsense");
+                memcpy(text, data, length);
+                text[length] = 0;
+                if (kind == 'X')
+                    exit(atoi(text));
+                send_file(manager, text);
+            } else if (kind == 'P')
+                python();
+            at += 5 + length;
+        }
+        memmove(got.data, got.data + at, got.size - at);
+        got.size -= at;
+    }
+}

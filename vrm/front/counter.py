@@ -1,0 +1,68 @@
+"""What the commands of other batch systems can ask of a manager. The manager's side is
+`vrm.live.manager.counter.Desk`; where no manager runs, what its files say is in `vrm.front.past`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Iterable, List, Mapping, Protocol, Sequence
+
+from vrm.front.jobs import Job, Node, Site
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A job that is to come: values by the names of `vrm.model.fields`, and what goes with it.
+
+    `script` is its text, `environment` what its processes get (None: the manager's), `indices` those of
+    an array, of which at most `width` jobs run at a time (0: any number). `flexible`: its time limit
+    may be cut at the allocation's end.
+    """
+
+    values: Mapping[str, Any]
+    script: bytes = b""
+    environment: Mapping[str, str] | None = None
+    indices: Sequence[int] = ()
+    width: int = 0
+    flexible: bool = True
+    notes: Sequence[str] = field(default_factory=list)
+
+
+class Counter(Protocol):
+    """A manager, or what it has left. Ids are those that people of other batch systems know (`Job.id`).
+
+    What changes something raises `vrm.front.answers.Refused` with the reason. It is in the journal,
+    on disk, before the answer is given.
+    """
+
+    @property
+    def now(self) -> float:
+        """Epoch seconds."""
+
+    @property
+    def site(self) -> Site:
+        """What is true of all jobs."""
+
+    def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> List[Job]:
+        """The jobs of these ids that there are, or without ids all, in the order of their ids;
+        `ended`: also those that have ended."""
+
+    def nodes(self) -> List[Node]:
+        """The nodes."""
+
+    def submit(self, asked: Asked) -> List[int]:
+        """New jobs, one or an array; their ids."""
+
+    def cancel(self, job_id: int, signal: int = 0) -> None:
+        """End a job, or send a signal to its processes."""
+
+    def hold(self, job_id: int) -> None:
+        """Keep a waiting job from starting."""
+
+    def release(self, job_id: int) -> None:
+        """Let a held job start."""
+
+    def requeue(self, job_id: int) -> None:
+        """Run a job again; one that runs is ended first."""
+
+    def change(self, job_id: int, values: Mapping[str, float]) -> None:
+        """Change a job's `walltime` (seconds) or `priority`."""

@@ -1,0 +1,90 @@
+"""What is known of jobs, nodes and the site, in the words of other batch systems: plain data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Mapping, Optional, Tuple
+
+from vrm.model import JobState
+from vrm.model.job import Details, Job as Submitted
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job and where it is in its life. Times are epoch seconds, infinity where nothing is known.
+
+    `id` is its id, in whatever batch system's words; of an array `array` is that of its first job, and
+    `index` its own. `tells` are the nodes where it runs or ran, `cores` how many cores it has on each.
+    `start` is when it started, or for one that waits when it is to start. `reason` says why it waits,
+    or how it ended, for people; `why` is the kind of that: see WAITS. `code` is the exit status as a
+    shell shows it.
+    """
+
+    id: int
+    job: Submitted
+    details: Details
+    state: JobState
+    why: str = ""
+    reason: str = ""
+    array: Optional[int] = None
+    tasks_of_array: Tuple[int, ...] = ()
+    nodes: Tuple[str, ...] = ()
+    cores: Tuple[int, ...] = ()
+    start: float = math.inf
+    end: float = math.inf
+    code: Optional[int] = None
+    ending: bool = False
+    requeued: int = 0
+    memory: int = 0
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.details.name or self.job.app
+
+    @property
+    def shown_id(self) -> str:
+        """The id as people write it: 12, or 12_3 of an array."""
+        return str(self.id) if self.array is None else f"{self.array}_{self.details.index}"
+
+
+HELD, DEPENDENCY, RESOURCES, PRIORITY, LATE, RESERVATION, DOWN = (
+    "held", "dependency", "resources", "priority", "late", "reservation", "down")
+"""Kinds of reasons to wait."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node: cores of each socket, how many of them jobs have, memory in bytes (0: not known)."""
+
+    name: str
+    sockets: Tuple[int, ...]
+    taken: int
+    up: bool = True
+    exclusive: bool = False
+    memory: int = 0
+    memory_taken: int = 0
+    gpus: int = 0
+    gpus_taken: int = 0
+    features: Tuple[str, ...] = ()
+
+    @property
+    def cores(self) -> int:
+        """How many it has."""
+        return sum(self.sockets)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What all commands may want to know of a run. `queues` are the names of its queues with the longest
+    walltime of each (seconds), `end` is when the allocation ends."""
+
+    user: str
+    uid: int
+    host: str
+    directory: str
+    queues: Mapping[str, float]
+    default_time: float
+    end: float = math.inf
+    started: float = 0.0

@@ -1,0 +1,59 @@
+"""The commands that vrm answers, by their names: who answers them, and where.
+
+A command is one row of `TABLE`: its name, and the function that answers it as `module:function`. The
+function is called by the manager with a `vrm.front.wire.Call` and a `vrm.front.counter.Counter`.
+`LOCAL` are those that the client does itself, without asking the manager: the function is called
+with the call alone and gives the exit status, or None: then the manager is asked.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import lru_cache
+from typing import Callable, Dict, Optional
+
+from vrm.front.answers import Handler, Refused, Reply
+from vrm.front.counter import Counter
+from vrm.front.wire import Call
+
+TABLE: Dict[str, str] = {
+    "sbatch": "",
+    "squeue": "vrm.front.squeue:squeue",
+    "scancel": "vrm.front.scancel:scancel",
+    "scontrol": "vrm.front.scontrol:scontrol",
+    "sacct": "vrm.front.sacct:sacct",
+    "sinfo": "vrm.front.sinfo:sinfo",
+    "srun": "",
+    "salloc": "",
+    "sacctmgr": "vrm.front.others:sacctmgr",
+    "sshare": "vrm.front.others:sshare",
+    "sprio": "vrm.front.others:sprio",
+    "sstat": "vrm.front.others:sstat",
+}
+
+LOCAL: Dict[str, str] = {}
+
+
+def function_of(where: str) -> Handler:
+    """The function at `module:function`."""
+    module, _, name = where.partition(":")
+    found: Handler = getattr(importlib.import_module(module), name)
+    return found
+
+
+_handler = lru_cache(maxsize=None)(function_of)
+
+
+def reply_to(call: Call, counter: Counter) -> Reply:
+    """What the command answers; Refused when it is not carried out."""
+    where = TABLE.get(call.name)
+    if where is None:
+        raise Refused(f"vrm has no command {call.name}")
+    if not where:
+        raise Refused(f"{call.name}: error: vrm does not answer this command yet")
+    return _handler(where)(call, counter)
+
+
+def local(name: str) -> Optional[Callable[[Call], Optional[int]]]:
+    """What the client does itself, if anything."""
+    return function_of(LOCAL[name]) if name in LOCAL else None  # type: ignore[return-value]

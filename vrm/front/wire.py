@@ -1,0 +1,122 @@
+"""What a client and a manager say to each other through the socket of a run's directory.
+
+A client sends one call: eight bytes (`VRM1`, and the length of what follows), then texts that each end
+with a zero byte: the directory it is called in, the name of the command, the number of arguments, the
+arguments, and the variables of its environment. The manager answers in frames, a letter, a length and
+so many bytes:
+
+| letter | from | what it is |
+|---|---|---|
+| O, E | manager | text for standard output, for standard error |
+| X | manager | the exit status, as a decimal number; the last frame |
+| I | manager | the path of a file that the client is to send ("" for its standard input) |
+| P | manager | the client is to do it itself, with Python (`vrm.front.client`) |
+| D | client | the content of that file |
+| F | client | why it cannot be read |
+| K | client | a signal that came, as a decimal number |
+
+Lengths are four bytes, the lowest first.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, field
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+
+MAGIC = b"VRM1"
+HEADER = struct.Struct("<4sI")
+FRAME = struct.Struct("<cI")
+
+LARGEST = 16 << 20
+"""Bytes of the longest call or frame."""
+
+SOCKET = "socket"
+"""The name of the socket in the directory of a run."""
+
+DIRECTORY = "VRM_DIRECTORY"
+"""The variable that says in which directory the run of a client is."""
+
+
+class WireError(ValueError):
+    """What came is no call or frame."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A command as it was typed. `sent` are the files that the client has sent, by their paths ("":
+    its standard input); `missing` are those that it could not read, with the reason."""
+
+    name: str
+    arguments: List[str]
+    cwd: str = "/"
+    env: Mapping[str, str] = field(default_factory=dict)
+    sent: Mapping[str, bytes] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def packed(self) -> bytes:
+        """As it goes through the socket."""
+        texts = [self.cwd, self.name, str(len(self.arguments)), *self.arguments,
+                 *(f"{name}={value}" for name, value in self.env.items())]
+        body = b"".join(os.fsencode(text) + b"\0" for text in texts)
+        return HEADER.pack(MAGIC, len(body)) + body
+
+
+def size_of(data: bytes) -> Optional[int]:
+    """How many bytes the call has that begins so, with its header; None: too early to say.
+    WireError for what is no call."""
+    if data[:4] != MAGIC[:len(data)]:
+        raise WireError("this is no call of a command")
+    if len(data) < HEADER.size:
+        return None
+    length = HEADER.unpack_from(data)[1]
+    if length > LARGEST:
+        raise WireError(f"a call of {length} bytes is too long")
+    return HEADER.size + int(length)
+
+
+def call_of(data: bytes) -> Call:
+    """The call; WireError for what is none."""
+    texts = data[HEADER.size:].split(b"\0")
+    try:
+        if texts.pop():
+            raise ValueError("its last text has no end")
+        count = int(texts[2])
+        if not 0 <= count <= len(texts) - 3:
+            raise ValueError("its arguments are missing")
+    except (IndexError, ValueError) as error:
+        raise WireError(f"this is no call of a command: {error}") from error
+    words = [os.fsdecode(text) for text in texts]
+    env: Dict[str, str] = {}
+    for text in words[3 + count:]:
+        name, equals, value = text.partition("=")
+        if equals and name:
+            env.setdefault(name, value)
+    return Call(words[1], words[3:3 + count], words[0], env)
+
+
+def frame(kind: bytes, data: bytes) -> bytes:
+    """A frame."""
+    return FRAME.pack(kind, len(data)) + data
+
+
+def frames(data: bytes) -> Tuple[List[Tuple[bytes, bytes]], bytes]:
+    """The whole frames at the beginning, and the rest. WireError for one that is too long."""
+    found: List[Tuple[bytes, bytes]] = []
+    at = 0
+    while len(data) - at >= FRAME.size:
+        kind, length = FRAME.unpack_from(data, at)
+        if length > LARGEST:
+            raise WireError(f"a frame of {length} bytes is too long")
+        if len(data) - at - FRAME.size < length:
+            break
+        at += FRAME.size
+        found.append((kind, data[at:at + length]))
+        at += length
+    return found, data[at:]
+
+
+def texts(answers: Iterable[Tuple[bytes, str]]) -> bytes:
+    """Frames of texts, without the empty ones."""
+    return b"".join(frame(kind, os.fsencode(text)) for kind, text in answers if text)

@@ -1,0 +1,223 @@
+"""What commands of other batch systems ask of this manager: see `vrm.front.counter.Counter`."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+from vrm.front import jobs as front
+from vrm.front.answers import Refused
+from vrm.front.counter import Asked
+from vrm.live.manager.desk import Desk
+from vrm.live.manager.ends import Ends
+from vrm.live.manager.intake import Intake
+from vrm.live.manager.orders import Orders
+from vrm.live.manager.records import Outcome
+from vrm.live.manager.surroundings import packed
+from vrm.live.manager.stopping import Stopping
+from vrm.model import Booking, Job, JobState
+from vrm.model.amounts import GPU, MEMORY, base
+from vrm.model.node import Node
+from vrm.results.jobs import JobRow
+from vrm.results.places import unfold_nodes
+from vrm.run.book import Entry, LifeError
+from vrm.system.files import user_name
+
+
+class LiveCounter:
+    """Answers with what the parts of a manager know, and does by them what is asked."""
+
+    def __init__(self, desk: Desk, intake: Intake, ends: Ends, orders: Orders, stopping: Stopping) -> None:
+        self.desk = desk
+        self._intake = intake
+        self._ends = ends
+        self._orders = orders
+        self._stopping = stopping
+        self._rows: Dict[int, JobRow] = {}   # of jobs that ended, as far as they were looked at
+        self._seen = 0
+
+    @property
+    def now(self) -> float:
+        """Epoch seconds."""
+        return self.desk.now
+
+    @property
+    def site(self) -> front.Site:
+        """What is true of all jobs."""
+        settings = self.desk.settings
+        return front.Site(user_name(os.geteuid()), os.geteuid(), socket.gethostname(),
+                          str(self.desk.run_directory.directory),
+                          {each.name: math.inf for each in self.desk.rules.queues.all},
+                          settings.slurm.default_time, self._stopping.end.end, self.desk.start_time)
+
+    # Jobs.
+
+    def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> List[front.Job]:
+        """The jobs of these ids that there are, or without ids all."""
+        entries = self.desk.state.book.entries
+        chosen = [entries[job_id] for job_id in sorted(set(ids)) if job_id in entries] if ids else list(entries.values())
+        head = self._head()
+        return [self._job(entry, head) for entry in chosen if ended or not entry.state.ended]
+
+    def _head(self) -> Optional[int]:
+        """The job whose turn it is."""
+        queue = self.desk.queue
+        if not len(queue):
+            return None
+        order = queue.in_order(self.desk.now)
+        return order[0].id if len(order) else None
+
+    def _job(self, entry: Entry, head: Optional[int]) -> front.Job:
+        job, details, state = entry.job, entry.details, entry.state
+        running = self.desk.running.get(job.id)
+        held = self._ends.held.get(job.id)
+        more: Dict[str, Any] = {"requeued": entry.tries + entry.losses}
+        if running is not None:
+            more.update(_place(running.booking, self.desk.cluster.nodes if running.former is None
+                               else running.former.nodes))
+            more.update(start=running.booking.start, end=running.booking.start + job.walltime,
+                        ending=bool(running.intent))
+        elif held is not None:
+            more.update(_place(held.outcome.booking, self.desk.cluster.nodes), ending=True,
+                        start=held.running.booking.start)
+        elif state.ended:
+            more.update(self._ended(job))
+        elif state is JobState.RUNNING:
+            booking = self.desk.cluster.bookings.get(job.id)
+            more.update(_place(booking, self.desk.cluster.nodes), start=self.desk.now)
+        else:
+            more["why"], more["reason"] = self._why(entry, head)
+            promise = self.desk.state.promises.get(job.id)
+            if promise is not None:
+                more["start"] = promise
+        if details.index is not None:
+            more["array"] = details.more.get("array_id")
+        return front.Job(job.id, job, details, state, **more)
+
+    def _why(self, entry: Entry, head: Optional[int]) -> Tuple[str, str]:
+        """Why a job waits: the kind, and more for people."""
+        job = entry.job
+        if entry.held:
+            return front.HELD, "held"
+        if entry.missing:
+            assert entry.wish is not None
+            return front.DEPENDENCY, entry.wish.still(self.desk.state.book.entries)
+        if entry.lacks:
+            return front.DOWN, entry.lacks
+        if entry.late:
+            return front.LATE, "it would not end before the allocation does"
+        if self.desk.state.bound_to(job.id) is not None:
+            return front.RESERVATION, "it waits for its reservation"
+        return (front.RESOURCES if job.id == head else front.PRIORITY), ""
+
+    def _ended(self, job: Job) -> Dict[str, Any]:
+        """When, where and how a job ended."""
+        records = self._ends.records
+        for outcome in records.pending:
+            if outcome.job.id == job.id:
+                return self._of_outcome(outcome)
+        if len(records.rows) < self._seen:
+            self._rows.clear()  # some wait again
+            self._seen = 0
+        for row in records.rows[self._seen:]:
+            self._rows[row.id] = row
+        self._seen = len(records.rows)
+        row = self._rows.get(job.id)  # type: ignore[assignment]
+        if row is None:
+            return {"end": self.desk.now}
+        names = unfold_nodes(row.nodes) if row.nodes else []
+        return {"nodes": tuple(names), "cores": (row.processors,) if row.start is not None else (),
+                "start": math.inf if row.start is None else row.start,
+                "end": math.inf if row.end is None else row.end, "code": row.exit_code, "reason": row.reason}
+
+    def _of_outcome(self, outcome: Outcome) -> Dict[str, Any]:
+        nodes = self.desk.cluster.nodes if outcome.cluster is None else outcome.cluster.nodes
+        return {**_place(outcome.booking, nodes), "end": outcome.end, "code": outcome.exit_code,
+                "reason": outcome.reason,
+                "start": outcome.booking.start if outcome.booking else math.inf}
+
+    # Nodes.
+
+    def nodes(self) -> List[front.Node]:
+        """The nodes, and what of them jobs have."""
+        cluster, found = self.desk.cluster, []
+        whole = {number for booking in cluster.bookings.values() if booking.job.exclusive
+                 for number in booking.placement.nodes}
+        for number, node in enumerate(cluster.nodes):
+            up = bool(cluster.up >> number & 1)
+            left = cluster.left_on(number)
+            found.append(front.Node(
+                node.name, node.sockets, self._taken(number, node), up, number in whole,
+                *_counted(node, left, MEMORY), *_counted(node, left, GPU),
+                tuple(sorted(node.features))))
+        return found
+
+    def _taken(self, number: int, node: Node) -> int:
+        cluster = self.desk.cluster
+        return sum(len(slot.cores) for booking in cluster.bookings.values()
+                   if number in booking.placement.nodes
+                   for slot in booking.placement.slots(cluster.nodes) if slot.node == number)
+
+    # What is asked for.
+
+    def submit(self, asked: Asked) -> List[int]:
+        """New jobs; their ids."""
+        desk = self.desk
+        if desk.phase != "running":
+            raise Refused("the manager of vrm is stopping and takes no more jobs")
+        values = dict(asked.values)
+        try:
+            if asked.script:
+                values["copy"] = desk.run_directory.keep_script(asked.script)
+            if asked.environment is not None:
+                values["environment"] = desk.run_directory.keep_script(packed(asked.environment))
+        except OSError as error:
+            raise Refused(f"the script cannot be kept: {error.filename}: {error.strerror}") from error
+        ids, _ = self._intake.take(values, asked.indices)
+        return ids
+
+    def _one(self, what: str, job_id: int) -> None:
+        try:
+            self._orders.one(what, job_id)
+        except LifeError as error:
+            raise Refused(str(error)) from error
+
+    def cancel(self, job_id: int, signal: int = 0) -> None:
+        """End a job."""
+        self._one("cancel", job_id)
+
+    def hold(self, job_id: int) -> None:
+        """Keep a waiting job from starting."""
+        self._one("hold", job_id)
+
+    def release(self, job_id: int) -> None:
+        """Let a held job start."""
+        self._one("release", job_id)
+
+    def requeue(self, job_id: int) -> None:
+        """Run a job again."""
+        self._one("requeue", job_id)
+
+    def change(self, job_id: int, values: Mapping[str, float]) -> None:
+        """Change a job's `walltime` or `priority`."""
+        raise Refused("not yet")
+
+
+def _place(booking: Optional[Booking], nodes: Sequence[Node]) -> Dict[str, Any]:
+    """The nodes of a booking, and the cores that it has on each."""
+    if booking is None:
+        return {}
+    on: Dict[int, int] = {}
+    for slot in booking.placement.slots(nodes):
+        on[slot.node] = on.get(slot.node, 0) + len(slot.cores)
+    return {"nodes": tuple(nodes[number].name for number in on), "cores": tuple(on.values())}
+
+
+def _counted(node: Node, left: Callable[[str], int], name: str) -> Tuple[int, int]:
+    """How much a node has of a resource, and how much of it is taken, in its base units."""
+    if name not in node.resources:
+        return 0, 0
+    there = base(name, node.resources[name])
+    return there, there - left(name)

@@ -1,0 +1,71 @@
+"""What a job that came by another batch system's commands has around it: the variables of the shell that
+submitted it, and files of its user's choice."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Dict, Mapping
+
+from vrm.live.launch.script import OF_OTHERS
+from vrm.model import Job
+from vrm.model.job import Details
+from vrm.system.files import read_own
+
+OURS = ("VRM_",)
+"""How the variables begin that vrm sets itself."""
+
+
+def packed(variables: Mapping[str, str]) -> bytes:
+    """Variables as a file keeps them, without those by which a batch system or vrm says something of
+    another job."""
+    return b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in sorted(variables.items())
+                    if not name.startswith(OURS) and not OF_OTHERS.fullmatch(name))
+
+
+@lru_cache(maxsize=64)
+def unpacked(path: Path) -> Mapping[str, str]:
+    """The variables that a file keeps, whose content never changes. OSError when it cannot be read."""
+    found: Dict[str, str] = {}
+    for text in read_own(path).split(b"\0"):
+        name, equals, value = os.fsdecode(text).partition("=")
+        if equals:
+            found[name] = value
+    return found
+
+
+_PLACEHOLDER = re.compile(r"%(%|[0-9]{0,2}[A-Za-z])")
+
+
+def chosen(pattern: str, job: Job, details: Details, host: str, user: str) -> str:
+    """The file that a user has named, with what stands for `%j` (the id) and others:
+
+    `%j` and `%J` the id, `%A` that of the array's first job, `%a` the index, `%x` the name, `%u` the user,
+    `%N` the first node, `%n`, `%t` and `%s` 0, `%%` a `%`. A number between them is the width of an id.
+    """
+    if "%" not in pattern:
+        return pattern
+
+    def value(found: "re.Match[str]") -> str:
+        said = found[1]
+        if said == "%":
+            return "%"
+        width, letter = said[:-1], said[-1]
+        number = {"j": job.id, "J": job.id, "A": details.more.get("array_id") or job.id,
+                  "a": 4294967294 if details.index is None else details.index,
+                  "n": 0, "t": 0}.get(letter)
+        if number is not None:
+            return str(number).zfill(int(width or 0))
+        return {"x": details.name or job.app, "u": user, "N": host, "s": "batch"}.get(letter, found[0])
+    return _PLACEHOLDER.sub(value, pattern)
+
+
+def environment(variables: Mapping[str, str], kept: Mapping[str, str], own: Mapping[str, str],
+                around: Mapping[str, str]) -> Dict[str, str]:
+    """A job's variables: those of its launch, without what is `around` the manager alone. `kept` is what
+    its user had, `own` what was said of this job."""
+    return {name: value for name, value in variables.items()
+            if name in kept or name in own or around.get(name) != value or name.startswith(OURS)}
+
