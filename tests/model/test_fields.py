@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
@@ -57,7 +56,10 @@ VALUES: Dict[str, st.SearchStrategy[Any]] = {
     "features": st.frozensets(NAME, max_size=3), "nodes": st.sampled_from([(1, 0), (1, 1), (1, 9)]),
     "tasks_per_node": st.integers(0, 0) | st.integers(10**9 - 1, 10**9 - 1),
     "script": st.booleans(), "file": st.just("") | TEXT, "copy": st.just("") | NAME,
-    "queue": st.just("") | NAME, "reservation": st.just("") | NAME}
+    "queue": st.just("") | NAME, "reservation": st.just("") | NAME,
+    "front": st.just("") | NAME, "environment": st.just("") | NAME, "output": st.just("") | TEXT,
+    "errors": st.just("") | TEXT, "input": st.just("") | TEXT, "append": st.booleans(),
+    "array_id": st.integers(0, 99), "limit": st.just("") | NAME, "comment": st.just("") | TEXT}
 """What each field may be, by its attribute: a new row of the table needs one here, too."""
 
 JOBS = st.fixed_dictionaries(VALUES).filter(
@@ -136,9 +138,11 @@ def test_every_field_in_jobs_csv_and_in_a_replay(tmp_path: Path, values: Dict[st
         writer.write(row)
     read, = read_jobs(path)
     assert read == row
-    own = job.but(payload=replace(job.payload.own(details.index), variables={}, copy=""))  # no columns
     again, same = submitted(read, 3.0)
-    assert values_of(again, same) == values_of(own, details)
+    own = job.but(payload=job.payload.own(details.index))
+    kept = {field.at for field in TABLE if field.column}
+    assert {at: value for at, value in values_of(again, same).items() if at in kept} == {
+        at: value for at, value in values_of(own, details).items() if at in kept}
 
 
 def test_what_older_files_do_not_say_has_its_default() -> None:
