@@ -36,6 +36,7 @@ DIRECT = {
     "session": "run config results",
     "experiment": "live.manager simulation",
     "report": "results",
+    "remote": "system",
 }
 """A room, and the rooms below it. Each may import also what those may."""
 

@@ -45,6 +45,9 @@ LOGIN = "login"
 LIMIT = 60.0
 """Seconds after which the cluster counts as not starting."""
 
+FIRST_ACCOUNT = 64001
+"""The number of the first account of a cluster; nobody has it."""
+
 PROGRAMS = {"unshare": "util-linux", "setpriv": "util-linux", "mount": "mount",
             "ip": "iproute2", "ss": "iproute2", "ssh": "openssh-client",
             "ssh-keygen": "openssh-client", "sshd": "openssh-server", "mpirun": "openmpi-bin"}
@@ -77,6 +80,7 @@ UseDNS no
 PidFile /run/sshd.pid
 MaxStartups 500
 MaxSessions 500
+Subsystem sftp internal-sftp
 SetEnv {variables}
 """
 
@@ -241,7 +245,8 @@ class Testbed:
 
     `synthetic`: these cores are shown to hwloc (HWLOC_SYNTHETIC) and Slurm binds nothing; else
     the machine's own cores are seen, of which there must be as many, and Slurm binds to them.
-    Slurm gives out `gpus` GPUs of each node, for which files stand.
+    Slurm gives out `gpus` GPUs of each node, for which files stand. `accounts` are ordinary users, who
+    have homes in the cluster's directory (which others must be able to reach) and the same ssh key.
     `env` is the environment of a user on all of them. Use it as a context manager, in the main
     thread: a node ends with the thread that started it.
     """
@@ -249,7 +254,8 @@ class Testbed:
     __test__ = False  # not a test, for pytest
 
     def __init__(self, nodes: int = 4, sockets: int = 2, cores: int = 4, slurm: bool = True,
-                 synthetic: bool = True, directory: Optional[Path] = None, gpus: int = 0) -> None:
+                 synthetic: bool = True, directory: Optional[Path] = None, gpus: int = 0,
+                 accounts: Sequence[str] = ()) -> None:
         self.nodes = tuple(f"n{i}" for i in range(nodes))
         self.sockets = sockets
         self.cores = cores
@@ -257,6 +263,7 @@ class Testbed:
         self.synthetic = synthetic
         self.directory = directory
         self.gpus = gpus
+        self.accounts = {name: FIRST_ACCOUNT + number for number, name in enumerate(accounts)}
         self.env: Dict[str, str] = {}
         self._switch: Optional[Namespaces] = None
         self._inside: Dict[str, Namespaces] = {}
@@ -279,6 +286,10 @@ class Testbed:
         self.close()
 
     # Using it.
+
+    def home_of(self, account: str) -> Path:
+        """The home directory of an account."""
+        return Path(f"{self.directory}/home", account)
 
     def popen(self, node: str, argv: Sequence[object], env: Optional[Mapping[str, str]] = None,
               cwd: object = "/", **arguments: Any) -> "subprocess.Popen[Any]":
@@ -395,6 +406,12 @@ class Testbed:
             self.directory = Path(tempfile.mkdtemp(prefix="vrm-testbed."))
         where = self.directory
         where.mkdir(mode=0o700, exist_ok=True)
+        if self.accounts:
+            where.chmod(0o711)
+            self.home_of("").mkdir(mode=0o755)
+        for name, uid in self.accounts.items():
+            self.home_of(name).mkdir(mode=0o700)
+            os.chown(self.home_of(name), uid, uid)
         (where / "slurmctld").mkdir()
         user = pwd.getpwuid(0)
         self.home = user.pw_dir
@@ -410,7 +427,9 @@ class Testbed:
             "hosts": "127.0.0.1 localhost\n" + "".join(
                 f"{self._address(node)} {node}\n" for node in (LOGIN, *self.nodes)),
             "passwd": re.sub(r"(?m)^(root:.*:).*$", r"\1/bin/sh",  # a login without surprises
-                             Path("/etc/passwd").read_text()),
+                             Path("/etc/passwd").read_text()) + "".join(
+                f"{name}:x:{uid}:{uid}::{self.home_of(name)}:/bin/sh\n"
+                for name, uid in self.accounts.items()),
             "node.sh": NODE,
             "switch.sh": SWITCH,
             "ssh_config": SSH_CONFIG.format(dir=where),

@@ -28,6 +28,7 @@ from vrm.commands.init import add_parsers as add_init
 from vrm.commands.job import add_parsers as add_job
 from vrm.commands.log import add_parsers as add_log
 from vrm.commands.npb import add_parsers as add_npb
+from vrm.commands.on import OPTION as ON, is_remote, on
 from vrm.commands.parsing import Parser, command
 from vrm.commands.report import add_parsers as add_report
 from vrm.commands.reserve import add_parsers as add_reserve
@@ -73,6 +74,8 @@ def parser() -> Parser:
     top = Top(prog="vrm", parents=[shared, running],
               usage="vrm [-c FILE] [COMMAND] [options]")
     top.add_argument("--version", action="version", version=f"vrm {__version__}")
+    top.add_argument(ON, metavar="HOST",
+                     help="as the first word: do it on another machine, by ssh (`vrm --on --help`)")
     top.add_argument("-i", "--info", choices=("queue", "state"),
                      help="the same as `vrm queue` and `vrm status`")
     top.add_argument("-info", dest="info", choices=("queue", "state"), help=argparse.SUPPRESS)
@@ -112,7 +115,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         if "_ARGCOMPLETE" in os.environ:  # the shell asks what can stand here
             from vrm.commands.completion import complete
             complete(parser())
-        arguments = parser().parse_all(argv)
+        words = list(sys.argv[1:] if argv is None else argv)
+        if is_remote(words):
+            return on(words)
+        arguments = parser().parse_all(words)
+        if arguments.on is not None:
+            raise CannotRun(f"{ON} HOST comes before all other words")
         status = info(arguments) if arguments.info else getattr(arguments, "act", run)(arguments)
         sys.stdout.flush()
         return status

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import subprocess
 import sys
 import zlib
 from functools import partial
@@ -66,6 +67,7 @@ def _add_arguments(parser: Parser) -> None:
         help="write paths relative to this directory, from which the script is then submitted")
     add("-o", "--out", metavar="FILE", help="write it to a file (default: to standard output)")
     add("--force", action="store_true", help="replace a file that exists")
+    add("--submit", action="store_true", help="with -o: submit it, too")
 
 
 def option_names() -> str:
@@ -99,6 +101,8 @@ def write(arguments: argparse.Namespace) -> int:
     except WrapperError as error:
         raise CannotRun(str(error)) from error
     warn(settings, arguments)
+    if arguments.out is None and arguments.submit:
+        raise CannotRun("--submit goes with -o FILE: the batch system may read the script later")
     if arguments.out is None:
         print(text, end="")
         return 0
@@ -111,8 +115,11 @@ def write(arguments: argparse.Namespace) -> int:
         raise CannotRun(f"cannot write {arguments.out}: {error.strerror}") from error
     if getattr(arguments, "quiet", False):  # `vrm init` says what to type next
         return 0
+    lines = wrappers.submit_commands(arguments.system, wrapper)
+    if arguments.submit:
+        return subprocess.run(["sh", "-ec", "\n".join(lines)], check=False).returncode and 1
     tell("submit it with:")
-    for line in wrappers.submit_commands(arguments.system, wrapper):
+    for line in lines:
         tell(f"  {line}")
     return 0
 

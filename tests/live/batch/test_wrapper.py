@@ -314,9 +314,7 @@ def test_a_chain_of_batch_jobs_runs_a_queue_to_its_end(testbed: Testbed, tmp_pat
         return [path.read_text() for path in sorted(programs.glob(f"{program}.[0-9]"))]
 
     on_login(*vrm, "script", "--slurm", "-N", 1, "-t", "1:00:00", "--exclusive", "--once",
-             "--mem-per-cpu", "50M", "--chain", 3, "-c", config, "-o", "job.sh")
-    for line in submit_commands("slurm", Wrapper(VRM, 1, 3600, chain=3, file="job.sh")):
-        on_login("sh", "-c", line)
+             "--mem-per-cpu", "50M", "--chain", 3, "-c", config, "-o", "job.sh", "--submit")
     try:
         wait_until(lambda: len(ran("waits.x")) == 2, "both ranks of the second job run")
         jobs = [line.split()[0] for line in queued()]

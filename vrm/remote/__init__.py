@@ -1,0 +1,1 @@
+"""A cluster that is reached by ssh: `vrm --on HOST`."""

@@ -1,0 +1,304 @@
+"""A connection to another machine, as ssh makes it: ~/.ssh/config, jump hosts, known hosts, keys, and the
+questions of the server for passwords and one-time codes.
+
+Fabric reads the configuration and makes the connections; who the server is and who we are is settled here as
+OpenSSH does it, since Fabric alone takes every host key and asks for no codes.
+"""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import hashlib
+import logging
+import os
+import socket
+import sys
+import termios
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+
+from vrm.system.errors import RunError
+from vrm.system.text import printable
+
+try:
+    from fabric import Config, Connection
+    from fabric.auth import OpenSSHAuthStrategy
+    from paramiko import (AuthenticationException, BadAuthenticationType, BadHostKeyException, ChannelException,
+                          MissingHostKeyPolicy, PasswordRequiredException, PKey, ProxyCommandFailure,
+                          SSHException)
+except ImportError as error:
+    raise RunError(f"--on needs Fabric ({error}); install it next to vrm: pip install 'fabric>=3.2,<4'") from error
+
+SECONDS = 20.0
+"""How long a server may take to answer, unless ConnectTimeout in ~/.ssh/config says otherwise."""
+
+ALIVE = 30
+"""Seconds between signs of life on a connection that is silent."""
+
+QUESTIONS = 3
+"""How often a password may be typed."""
+
+THINKING = 600
+"""Seconds in which a code must be typed; servers have limits of their own."""
+
+PROOFS = 8
+"""How many proofs a server may want, one after the other."""
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # what is wrong is said once, in a line
+
+
+class Trouble(RunError):
+    """There is no connection; the text says why in one line, and what to do."""
+
+
+def connect(host: str) -> Any:
+    """An open connection of Fabric to a host, as ~/.ssh/config names it, or `user@host`. Trouble."""
+    connection: Any = None
+    try:
+        config = Config()
+        config.authentication.strategy_class = Proof
+        connection = Connection(host, config=config)
+        for hop in hops(connection):
+            hop.connect_timeout = hop.connect_timeout or int(SECONDS)
+            known = known_hosts(hop.ssh_config)
+            for path in known:
+                if path.exists():
+                    hop.client.load_system_host_keys(str(path))
+            hop.client.set_missing_host_key_policy(
+                Unknown(hop.ssh_config.get("stricthostkeychecking", "ask"), known[0]))
+        connection.open()
+        connection.transport.set_keepalive(ALIVE)
+        return connection
+    except (OSError, SSHException, EOFError, ValueError) as error:
+        if connection is not None:
+            connection.close()
+        raise Trouble(said(error, host, connection)) from error
+
+
+def hops(connection: Any) -> Iterator[Any]:
+    """The connection, and those of the jump hosts on its way."""
+    while isinstance(connection, Connection):
+        yield connection
+        connection = connection.gateway
+
+
+def known_hosts(config: Any) -> List[Path]:
+    """The files with the keys of known servers; new ones go to the first."""
+    named = config.get("userknownhostsfile", "~/.ssh/known_hosts").split()
+    return [*(Path(name).expanduser() for name in named), Path("/etc/ssh/ssh_known_hosts")]
+
+
+def said(error: BaseException, host: str, connection: Any) -> str:
+    """What is wrong, in one line with what to do."""
+    host = printable(host)
+    where = host if connection is None else f"{host} ({printable(connection.host)}, port {connection.port})"
+    if isinstance(error, BadHostKeyException):
+        return (f"the key of {where} is not the one in known_hosts: somebody may be in between; if you know "
+                f"that the server was set up again: ssh-keygen -R {name_of(connection)}, then type the command again")
+    if isinstance(error, AuthenticationException):
+        return (f"{host} does not let {connection.user} in: {printable(str(error))}; check User and "
+                f"IdentityFile for it in ~/.ssh/config, and try `ssh {host}`")
+    if isinstance(error, socket.gaierror):
+        return (f"there is no host {where}; check the name, or add `Host {host}` with HostName to "
+                "~/.ssh/config")
+    if isinstance(error, TimeoutError):
+        return (f"{where} does not answer; check the network or VPN, and whether it needs a ProxyJump in "
+                "~/.ssh/config")
+    if isinstance(error, ProxyCommandFailure):
+        return f"the ProxyCommand for {host} failed: {printable(str(error))}; try `ssh {host}`"
+    if isinstance(error, ChannelException):
+        return (f"a jump host does not reach {where}: {printable(str(error))}; check HostName and ProxyJump in "
+                "~/.ssh/config")
+    if isinstance(error, ConnectionError) or type(error).__name__ == "NoValidConnectionsError":
+        return f"{where} takes no connection: {reason(error)}; check Port in ~/.ssh/config, and that sshd runs there"
+    if isinstance(error, OSError):
+        return f"{where} cannot be reached: {reason(error)}; check the network, and try `ssh {host}`"
+    return f"no connection to {where}: {printable(str(error)) or type(error).__name__}; try `ssh {host}`"
+
+
+def reason(error: BaseException) -> str:
+    """The system's words for a failure."""
+    number = getattr(error, "errno", None)
+    several = getattr(error, "errors", None)
+    if several:
+        return reason(next(iter(several.values())))
+    return os.strerror(number) if number else printable(str(error))
+
+
+def name_of(connection: Any) -> str:
+    """The name that a server has in known_hosts, as a word of a shell."""
+    return connection.host if connection.port == 22 else f"'[{connection.host}]:{connection.port}'"
+
+
+def terminal() -> bool:
+    """Whether there is somebody to ask."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def echo_kept() -> Iterator[None]:
+    """The terminal shows what is typed afterwards, however this ends."""
+    if not terminal():
+        yield
+        return
+    with open("/dev/tty", "rb") as tty:
+        before = termios.tcgetattr(tty)
+        try:
+            yield
+        finally:
+            termios.tcsetattr(tty, termios.TCSADRAIN, before)
+
+
+def public_part(path: Path) -> str:
+    """The public key next to a private one, as its file has it; "" where there is none."""
+    try:
+        return (path.with_name(path.name + ".pub").read_text().split() + ["", ""])[1]
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def ask(question: str, secret: bool = True) -> str:
+    """The user's answer, from the terminal, wherever standard input comes from; Trouble where there is none."""
+    if not terminal():
+        raise AuthenticationException(f"it asks `{question.strip()}`, and there is no terminal to answer on")
+    if secret:
+        return getpass.getpass(question)
+    with open("/dev/tty", "r+b", buffering=0) as tty:
+        tty.write(question.encode())
+        return tty.readline().decode(errors="replace").rstrip("\n")
+
+
+class Unknown(MissingHostKeyPolicy):
+    """A server that is in no file of known hosts: as StrictHostKeyChecking says, which asks by default."""
+
+    def __init__(self, checking: str, path: Path) -> None:
+        self.checking = checking.lower()
+        self.path = path
+
+    def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
+        """Take the key and remember it, or SSHException."""
+        if self.checking not in ("no", "off", "accept-new"):
+            digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
+            what = f"{key.get_name()} SHA256:{digest}"
+            if self.checking == "yes" or not terminal():
+                raise SSHException(f"its key ({what}) is in no file of known hosts; compare it with the site's "
+                                   f"and take it by `ssh` once")
+            answer = ask(f"{printable(hostname)} is not known yet. Its key is {what}.\n"
+                         "Is it the site's (yes/no)? ", secret=False)
+            if answer.strip().lower() != "yes":
+                raise SSHException("its key was not taken")
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = self.path.read_bytes() if self.path.exists() else b""
+        with open(self.path, "ab") as file:
+            file.write((b"\n" if text and not text.endswith(b"\n") else b"")
+                       + f"{hostname} {key.get_name()} {key.get_base64()}\n".encode())
+
+
+class Proof(OpenSSHAuthStrategy):
+    """Who we are, as OpenSSH shows it: what the server allows, one after the other, until it is content; a server
+    that wants two proofs says so after the first."""
+
+    def authenticate(self, transport: Any) -> List[str]:
+        """[] when the server is content. AuthenticationException."""
+        try:
+            return self._prove(transport)
+        finally:
+            self.close()
+
+    def _prove(self, transport: Any) -> List[str]:
+        transport.auth_timeout = THINKING
+        tried: List[str] = []
+        try:
+            allowed = transport.auth_none(self.username)
+        except BadAuthenticationType as error:
+            allowed = error.allowed_types
+        ways: Tuple[Tuple[str, Callable[[Any], Optional[List[str]]]], ...] = (
+            ("publickey", self._keys), ("keyboard-interactive", self._answers), ("password", self._password))
+        done: List[str] = []
+        for _ in range(PROOFS):
+            if not allowed:
+                return []
+            for name, way in ways:
+                if name not in allowed or name in done:
+                    continue
+                tried.append(name)
+                done.append(name)
+                further = way(transport)
+                if further is not None:  # the server has taken it, and may want more
+                    allowed, done = further, []
+                    break
+            else:
+                raise AuthenticationException(f"it allows {', '.join(allowed)}, and took none of what was tried "
+                                              f"({', '.join(tried) or 'nothing'})")
+        raise AuthenticationException(f"it wants more than {PROOFS} proofs")
+
+    def _keys(self, transport: Any) -> Optional[List[str]]:
+        for key in self._all_keys():
+            try:
+                return transport.auth_publickey(self.username, key)
+            except BadAuthenticationType:
+                return None
+            except AuthenticationException:
+                if not transport.is_active():
+                    raise
+        return None
+
+    def _all_keys(self) -> Iterator[Any]:
+        """The agent's, and those in files; the words for a locked one are asked for when its turn comes."""
+        named = self.ssh_config.get("identityfile")
+        paths = [Path(name).expanduser() for name in named or [
+            f"~/.ssh/id_{kind}" for kind in ("rsa", "ecdsa", "ed25519")]]
+        public = {path: public_part(path) for path in paths}
+        only = self.ssh_config.get("identitiesonly", "no") == "yes"
+        for key in self.agent.get_keys():
+            if not only or key.get_base64() in public.values():
+                yield key
+                paths = [path for path in paths if public[path] != key.get_base64()]
+        for path in paths:
+            try:
+                yield PKey.from_path(path)
+            except (TypeError, PasswordRequiredException):
+                words = ask(f"The words that unlock {path}: ")
+                try:
+                    yield PKey.from_path(path, words.encode())
+                except (ValueError, SSHException):
+                    print(f"vrm: {path} was not unlocked", file=sys.stderr)
+            except OSError:
+                continue
+            except (ValueError, SSHException) as error:
+                print(f"vrm: {path} is no key that can be used: {printable(str(error))}", file=sys.stderr)
+
+    def _answers(self, transport: Any) -> Optional[List[str]]:
+        def answers(title: str, text: str, prompts: Sequence[Tuple[str, bool]]) -> List[str]:
+            for line in (title, text):
+                if line.strip():
+                    print(printable(line.strip()), file=sys.stderr)
+            return [ask(printable(prompt), secret=not shown) for prompt, shown in prompts]
+
+        with echo_kept():  # they are asked for in another thread, which may be left at a prompt
+            return self._again(transport, lambda: transport.auth_interactive(self.username, answers))
+
+    def _password(self, transport: Any) -> Optional[List[str]]:
+        return self._again(transport, lambda: transport.auth_password(
+            self.username, ask(f"Password of {self.username}: "), fallback=False))
+
+    @staticmethod
+    def _again(transport: Any, attempt: Callable[[], List[str]]) -> Optional[List[str]]:
+        """Ask again after a mistake, as long as the server listens and somebody answers."""
+        for left in reversed(range(QUESTIONS)):
+            try:
+                return attempt()
+            except BadAuthenticationType:
+                return None
+            except AuthenticationException:
+                if not transport.is_active() or not terminal():
+                    raise
+                if left:
+                    print("vrm: not accepted; try again", file=sys.stderr)
+        return None
