@@ -119,6 +119,14 @@ def test_the_end_of_the_allocation() -> None:
     late = frozen_of([job(0, 4, 60), job(1, 4, 200)], end=100)
     reason, = why(late, 1)
     assert reason.kind == "end" and reason.start == 60 and reason.checked
+    full = replace(frozen_of([job(0, 4, 60), job(1, 4, 200), job(2, 4, 20)]), end=100.0, fit=False)
+    reason, = why(full, 2)
+    assert reason.kind == "end" and reason.start == 260 and reason.checked
+    assert "could start at" in reason.text and "nothing starts from" in reason.text
+    lost = frozen_of([job(0, 2, 60), job(1, 4, 20)], end=100)
+    lost.state.node_down(1)
+    reason, = why(lost, 1)  # longer would not help it
+    assert reason.kind == "nodes" and "down" in reason.text
 
 
 def test_gpus_and_licences_are_named() -> None:

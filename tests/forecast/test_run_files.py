@@ -259,6 +259,25 @@ def test_the_state_file_tells_of_nodes_the_end_and_the_clock(tmp_path: Path,
     assert of_directory(settings).end == math.inf
 
 
+def test_without_fit_jobs_start_up_to_the_end_and_are_cut_there(tmp_path: Path) -> None:
+    settings_in(tmp_path, Backfilling="easy")
+    with open(tmp_path / "vrm.yaml", "a") as file:
+        file.write("End: {Fit: false, Margin: 60}\nGrace: 10\n")
+    settings = load(tmp_path / "vrm.yaml")
+    jobs = [Job(0, "a.x", 24, 500.0, 1.0), Job(1, "a.x", 24, 5000.0, 1.0), Job(2, "a.x", 24, 30.0, 1.0)]
+    write(settings, recorded(settings, [])[0]
+          + [{"event": "job", **codec.job_record(job)} for job in jobs])
+    files = RunFiles(settings)
+    files.read_new()
+    found = forecast(files.frozen(Told("running", end=1000.0, time=100.0)), tries=9)
+    assert [(job.start, job.end, job.latest, job.chance) for job in found.jobs] == [
+        (100, 600, 100, 1), (600, math.inf, 600, 1), (math.inf, math.inf, math.inf, 0)]
+    assert found.jobs[2].reason == "does not start before the allocation ends"
+    assert found.allocation_end == 940
+    others = forecast(files.frozen(Told("running", end=5700.0, time=100.0))).jobs
+    assert [job.end for job in others] == [600, 5600, 5630]  # before jobs are ended, at 5,690
+
+
 def test_a_manager_that_is_stopping_starts_nothing(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
     records = recorded(settings, submissions_of(20, random.Random(5)))

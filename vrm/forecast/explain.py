@@ -28,6 +28,9 @@ MOST_TRIED = 12
 MOST_TOLD = 3
 """Reasons that are given: those that cost the job most."""
 
+TOO_LATE = "does not start before the allocation ends", "would not end before the allocation does"
+"""Why a job has to wait for another allocation, where it would start without fitting, and where not."""
+
 EARLIER = 1e-3
 """Seconds below which a job does not start earlier."""
 
@@ -147,7 +150,7 @@ class Explainer:
             start = self._start(self.plan, job.id)
             if start == math.inf:
                 found[job.id] = ("never, as things are" if frozen.end == math.inf else
-                                 "would not end before the allocation does")
+                                 TOO_LATE[frozen.fit])
             elif start <= frozen.now + EARLIER:
                 found[job.id] = "starts next"
             elif place >= most:
@@ -206,14 +209,18 @@ class Explainer:
     def _too_late(self, job: Job) -> Reason:
         """It does not start in this allocation."""
         frozen = self.frozen
-        short = "would not end before the allocation does"
-        if frozen.end == math.inf:
-            return Reason("nodes", "it never starts as things are: nodes that it needs are down, or jobs "
-                          "before it never end", "never, as things are")
+        short = TOO_LATE[frozen.fit]
         reason = self._tried(Reason("end", "", short, what_if="the allocation lasted longer"), job,
                              frozen.until(math.inf))
+        if reason.start == math.inf:
+            return Reason("nodes", "it never starts as things are: nodes that it needs are down, or jobs "
+                          "before it never end", "never, as things are")
         ready = (f"it could start at {clock(reason.start, frozen.now)} at the earliest and "
                  if reason.start > frozen.now + EARLIER else "it ")
+        if not frozen.fit:
+            return reason._replace(text="its turn does not come in this allocation: it could start at "
+                                        f"{clock(reason.start, frozen.now)} at the earliest, and nothing "
+                                        f"starts from {clock(frozen.end, frozen.now)} on")
         return reason._replace(text=f"{ready}may take {said(job.walltime)}, and the allocation ends "
                                     f"at {clock(frozen.end, frozen.now)}")
 

@@ -202,15 +202,15 @@ class RunFiles:
         scheduler.dispatcher.recall(past.waits)
         if expectations is not None:
             expectations.correct_all(cluster, now)
-        end = math.inf
+        end = cut = math.inf
+        if alive:
+            end, cut = told.end - settings.end.margin, told.end - settings.grace
         if told.phase == "stopping":
             end = now
-        elif alive and settings.end.fit:
-            end = told.end - settings.end.margin
         # A manager that runs has decided already, and what it plans has to be planned again.
         due = not (alive and scheduler.dispatcher.heads_first)
-        return Frozen(run, now, end, kill=settings.walltime == "kill", past=self.history,
-                      position=self.position, due=due)
+        return Frozen(run, now, end, settings.walltime == "kill", settings.end.fit, cut, self.history,
+                      self.position, due=due)
 
     def submitted(self, line: str, now: float) -> Tuple[List[Job], List[Details]]:
         """The jobs of a line of a queue as they would be entered now, with what else they are submitted

@@ -19,7 +19,7 @@ FORMAT = 1
 
 class JobForecast(NamedTuple):
     """What is expected of a job. Times in seconds since the epoch (live) or of the trace; infinity:
-    not in this allocation.
+    not in this allocation, with whose end jobs are interrupted.
 
     `start` and `end` are the medians of the draws, which miss least; four starts of five lie in `p10`
     to `p90`, four ends of five in `end_p10` to `end_p90`; `latest` is the start if all jobs take as
@@ -165,6 +165,7 @@ def forecast(frozen: Frozen, members: int = 50, calibration: Optional[Calibratio
         drawn.starts, drawn.ends = [[each[0] for each in planned]], [[each[1] for each in planned]]
     starts, ends = (quantiles(table).T.tolist() if every else [] for table
                     in (drawn.starts, drawn.ends))
+    ends = [[time if time <= frozen.cut else math.inf for time in row] for row in ends]
     jobs = []
     for at, job in enumerate(every):
         start, end = starts[at], ends[at]

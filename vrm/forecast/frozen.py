@@ -22,8 +22,8 @@ from vrm.workload.submission import Submission
 class Frozen:
     """A run at the moment `now` (seconds). `run` is never stepped; copies of it are.
 
-    At `end` the allocation ends: a job that would not have ended by then by its walltime does not
-    start. With `kill` jobs are ended at their walltimes. `past` are the jobs that ended before,
+    From `end` on nothing starts, and with `fit` no job that would not have ended by then by its
+    walltime; what still runs is interrupted at `cut`. With `kill` jobs are ended at their walltimes. `past` are the jobs that ended before,
     `position` counts the events that led here: draws for equal positions are equal. `speedups` make
     jobs faster or slower beside others. `later` are jobs that are known to come, in order of time;
     their run times are not looked at. `due`: something has changed since the last decision, and what
@@ -34,6 +34,8 @@ class Frozen:
     now: float
     end: float = math.inf
     kill: bool = False
+    fit: bool = True
+    cut: float = math.inf
     past: History = field(default_factory=History)
     position: int = 0
     speedups: Optional[Speedups] = None
@@ -115,9 +117,9 @@ class Frozen:
     def until(self, end: float) -> Frozen:
         """If the allocation ended at another time (seconds)."""
         run = self.run.copy()
-        if not run.state.sparse:
+        if self.fit and not run.state.sparse:
             run.state.book.fit(self.now, end)
-        return replace(self, run=run, end=end, due=True)
+        return replace(self, run=run, end=end, cut=math.inf, due=True)
 
     def under(self, make: Callable[[Cluster], Scheduler]) -> Frozen:
         """If another scheduler decided from now on, made for the cluster that it is given; what runs

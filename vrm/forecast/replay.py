@@ -59,7 +59,7 @@ def replay(frozen: Frozen, durations: Durations) -> Dict[int, Planned]:
     plan = _Plan()
     rate = CoRunning(state.cluster, frozen.speedups) if frozen.speedups is not None else None
     simulator = Simulator.of(run, plan, runs, now, frozen.kill, rate, frozen.end,
-                             frozen.due)
+                             frozen.due, frozen.fit)
     simulator.run(one._replace(run=durations(one.job, 0.0)) for one in frozen.later)
     for booking in state.cluster.running():  # the allocation ends before they do
         job = booking.job

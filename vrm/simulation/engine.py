@@ -110,7 +110,7 @@ class Simulator:
             self.expectations.estimator.runs = executor.runs
         self.recorder = recorder
         self.progress = None
-        self.end = math.inf
+        self.end, self.fit = math.inf, True
         self.now = 0.0
         self.wake = math.inf  # when the first step is due although nothing may happen by then
         self.events = 0
@@ -121,10 +121,11 @@ class Simulator:
     @classmethod
     def of(cls, run: Run, recorder: Recorder, runs: Dict[int, float], now: float,
            kill: bool = False, rate: Optional[Rate] = None, end: float = math.inf,
-           due: bool = False) -> Simulator:
+           due: bool = False, fit: bool = True) -> Simulator:
         """Go on with a (copied) run at `now`. `runs` are the run times of its jobs, of those that run
         from their start on, in seconds. With a `rate` what is left of them is work that is done at
-        their speed. `due`: there is something to decide at once; where nothing runs, there is."""
+        their speed. `due`: there is something to decide at once; where nothing runs, there is.
+        Without `fit` jobs start up to the end, whether they would have ended by then or not."""
         self = cls.__new__(cls)
         tracked = end < math.inf or not run.state.sparse
         executor = VirtualExecutor(kill, rate, tracked, revises=run.expectations is not None)
@@ -133,7 +134,7 @@ class Simulator:
         for booking in run.state.cluster.running():
             executor.go_on(Start(booking, False), now)
         self.now = now
-        self.end = end
+        self.end, self.fit = end, fit
         wake = run.wake(now)
         at_once = due or not run.state.cluster.bookings
         self.wake = now if at_once and not (run.scheduler.interval and wake < math.inf) else wake
@@ -152,6 +153,7 @@ class Simulator:
         events, runs, waiting = executor.events, executor.runs, queue.jobs
         step, moment, start_job = self.subject.step, self.recorder.moment, executor.start
         arrive, sparse = state.arrive, state.sparse
+        fit = self.fit and not sparse
         foreseen, expect = executor.foreseen, self.expectations
         interval = self.scheduler.interval
         wakes = interval or not self.scheduler.dispatcher.heads_first or bool(state.reservations)
@@ -201,7 +203,7 @@ class Simulator:
                 following = next(source, None)
                 submit = following[0].submit if following is not None else never
             if waiting and now < last:
-                if not sparse:
+                if fit:
                     state.book.fit(now, last)
                 for start in step(now):
                     request = start[0][0].request
