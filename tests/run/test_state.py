@@ -162,6 +162,36 @@ def test_no_reservation_that_is_kept_is_later_after_a_restart(data: st.DataObjec
                           for job_id, time in promised.items())
 
 
+def test_the_guards_promise_is_the_same_after_a_restart() -> None:
+    """At 0 the head could start at 100 by the limits: the guard puts it off to 300 at most. Made again at
+    10 the promise would be 280, and a job that may take till 285 would not start."""
+    def guarded() -> Run:
+        cluster = Cluster.regular(4, 1, 1)
+        scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("easy", "queue", 1000.0),
+                              make_policy("compact", cluster, None))
+        return Run(State(scheduler.new_queue(), cluster), scheduler)
+
+    run = guarded()
+    records = [{"event": "run", "format": 2, "run": "r", "nodes": codec.nodes_record(run.state.cluster.nodes)}]
+    run.state.log = lambda event, **values: records.append(json.loads(json.dumps({"event": event, **values})))
+    run.state.submit([Job(0, "a.x", 2, 100.0, -10.0, expected=20.0)])
+    run.step(0.0)
+    run.state.submit([Job(1, "a.x", 4, 50.0, 0.0)])
+    run.state.submit([Job(2, "a.x", 3, 50.0, 0.0)])  # somebody who could overtake
+    run.step(0.0)
+    run.state.submit([Job(3, "a.x", 1, 275.0, 10.0, expected=5.0)])
+    again = taken_up(records, guarded())
+    assert run.state.promises == again.state.promises == {1: 300.0}
+    again.scheduler.dispatcher.restore(again.state.promises)
+    again.scheduler.dispatcher.recall([10.0])
+    assert [start.job.id for start in run.step(10.0)] == [start.job.id for start in again.step(10.0)] == [3]
+    # Another head comes first: the promise is over, and the journal says so.
+    run.state.submit([Job(4, "a.x", 4, 50.0, 11.0, priority=1)])
+    run.step(11.0)
+    assert set(run.state.promises) == {4}
+    assert taken_up(records, guarded()).state.promises == run.state.promises
+
+
 def test_a_dependency_on_a_job_that_never_came_is_an_error() -> None:
     state = machine().state
     with pytest.raises(LifeError, match="it depends on job 7"):

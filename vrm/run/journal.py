@@ -346,7 +346,10 @@ def _apply(record: Record, past: Past) -> None:
                       for job_id, seconds in record["jobs"]
                       if job_id in state.book.entries])
     elif event == "promise":
-        state.promises.update(record["starts"])
+        for job_id, start in record["starts"]:
+            state.promises.pop(job_id, None)
+            if start is not None:
+                state.promises[job_id] = start  # the last one made at the end
     elif event == "reserve":
         state.reserved(Reservation(record["reservation"], record["name"],
                                    tuple(record["nodes_reserved"]), record["begin"], record["end"]),

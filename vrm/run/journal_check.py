@@ -39,8 +39,10 @@ def _path(value: Any) -> bool:
     return type(value) is str and "\0" not in value
 
 
-def _promise(value: Any) -> bool:
-    return type(value) is list and len(value) == 2 and count(value[0]) and number(value[1])
+def _pairs(second: Check) -> Check:
+    """Pairs of the id of a job and something else."""
+    return list_of(lambda value: type(value) is list and len(value) == 2 and count(value[0])
+                   and second(value[1]))
 
 
 def _rules(value: Any) -> bool:
@@ -94,8 +96,8 @@ _WANTED: Dict[str, Dict[str, Check]] = {
             "reason": text, "exit_code": maybe(whole)},
     "again": {"id": count, "retry": flag},
     "hold": {"id": count},
-    "expect": {"jobs": list_of(_promise)},
-    "promise": {"time": number, "starts": list_of(_promise)},
+    "expect": {"jobs": _pairs(number)},
+    "promise": {"time": number, "starts": _pairs(maybe(number))},
     "release": {"id": count},
     "reserve": {"reservation": positive, "name": name_sound, "nodes_reserved": list_of(line),
                 "begin": number, "end": number, "jobs_bound": list_of(count), "time": number},

@@ -30,8 +30,8 @@ class Run:
         if not state.sparse or state.book.entries:
             for start in starts:
                 state.started(start, now)
-        if state.log is not None and self.scheduler.dispatcher.kept:
-            state.promise(self.scheduler.reservations(now, state.queue, state.cluster), now)
+        if state.log is not None and self.scheduler.dispatcher.promising:
+            state.promise(self.scheduler.promises(now, state.queue, state.cluster), now)
         return starts
 
     def learn(self, job: Job, run: float, how: JobState) -> None:

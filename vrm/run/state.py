@@ -16,7 +16,7 @@ applied in their order (`vrm.run.journal.replay`), make the same state again.
 | `again` | again | a job that ran or ended waits again |
 | `hold`, `release` | hold, release | a waiting job is kept from starting, or no longer |
 | `expect` | expect | something else is expected of waiting jobs than before |
-| `promise` | promise | waiting jobs have reservations that are kept |
+| `promise` | promise | latest starts of waiting jobs are promised |
 | `reserve` | reserve | nodes are kept for some jobs from one time to another |
 | `unreserve` | unreserve | a reservation is over or cancelled: its jobs compete again |
 | `pass_time` | | reservations open, and those that are over go |
@@ -50,7 +50,8 @@ class State:
     `running` are the jobs that were started and have not left their cores. `intents` says of those
     that are to be ended why, and since when. `losing` are jobs that can never run since one that
     they depend on failed, by id with the reason, until their own end is an event. `promises` are
-    the latest starts of waiting jobs whose reservations are kept, in seconds. `reservations` are
+    the latest starts that waiting jobs were promised, in seconds: by reservations that are kept, or by a
+    guard against starvation. `reservations` are
     the advance reservations by id; `JobQueue.bound` has the jobs that are bound to them.
 
     `lacks`: see `JobBook`. `sparse`, for simulations: jobs of which nothing is to be said but that
@@ -243,11 +244,13 @@ class State:
             self.log("expect", jobs=[[job.id, job.expected] for job in jobs])
 
     def promise(self, starts: Mapping[int, float], now: float) -> None:
-        """These are the latest starts of all waiting jobs that have a reservation which is kept;
-        the event has those that changed."""
-        changed = {job_id: time for job_id, time in starts.items()
-                   if self.promises.get(job_id) != time and time < math.inf}
-        self.promises = {job_id: time for job_id, time in starts.items() if time < math.inf}
+        """These are the latest starts of all waiting jobs that were promised one; the event has those
+        that changed, and None for those that are not promised any more."""
+        before, self.promises = self.promises, {
+            job_id: time for job_id, time in starts.items() if time < math.inf}
+        changed: Dict[int, Optional[float]] = {
+            job_id: time for job_id, time in self.promises.items() if before.get(job_id) != time}
+        changed.update((job_id, None) for job_id in before if job_id not in self.promises)
         if changed and self.log is not None:
             self.log("promise", time=now, starts=[[job_id, time] for job_id, time
                                                   in changed.items()])

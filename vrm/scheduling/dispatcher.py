@@ -65,6 +65,17 @@ class Dispatcher:
         now: none."""
         return iter(())
 
+    @property
+    def promising(self) -> bool:
+        """Whether it makes promises at all."""
+        return self.kept
+
+    def promises(self, now: float, waiting: Waiting, view: Cluster,
+                 policy: PlacementPolicy) -> Dict[int, float]:
+        """What it has promised: latest starts of waiting jobs by id, in seconds. They are in the
+        journal, and whoever goes on with the run has them by `restore`."""
+        return self.reservations(now, waiting, view, policy) if self.kept else {}
+
     def wake(self, now: float) -> float:
         """When the next step is due though nothing may happen by then, in seconds: never."""
         return math.inf
@@ -76,7 +87,7 @@ class Dispatcher:
 
     def restore(self, promises: Mapping[int, float]) -> None:
         """What another one had promised, of whose run this is the continuation: the latest starts
-        of waiting jobs by id, in seconds. Without reservations that are kept: nothing."""
+        of waiting jobs by id, in seconds, the last one made at the end. Without promises: nothing."""
 
     def recall(self, waits: Iterable[float]) -> None:
         """The seconds that jobs had waited which an earlier manager of the run has started. Without

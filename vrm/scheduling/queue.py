@@ -67,7 +67,11 @@ class Waiting(Sequence[Job]):
 
     def holds(self, job: Job) -> bool:
         """Whether the job waits."""
-        return job.id in self._queue.jobs and job.id not in self._queue.outside
+        return self.has(job.id)
+
+    def has(self, job_id: int) -> bool:
+        """Whether the job of this id waits."""
+        return job_id in self._queue.jobs and job_id not in self._queue.outside
 
     def key(self, job: Job) -> Key:
         """The sort key of a job, smallest first, at this moment."""

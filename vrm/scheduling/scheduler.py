@@ -179,6 +179,12 @@ class Scheduler:
         self._tick = tick
         return True
 
+    def promises(self, now: float, queue: JobQueue, cluster: Cluster) -> Dict[int, float]:
+        """What the dispatcher has promised: the latest starts of waiting jobs by id, in seconds."""
+        if not queue.competing:
+            return {}
+        return self.dispatcher.promises(now, queue.in_order(now), cluster, self.policy_on(cluster, now))
+
     def reservations(self, now: float, queue: JobQueue, cluster: Cluster) -> Dict[int, float]:
         """When waiting jobs can start at the latest, by id, as far as they have reservations."""
         if not queue.competing:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Dict, Iterable, List, Optional, Set, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.job import Job
@@ -39,6 +39,7 @@ class GuardedEasy(Dispatcher):
     """EASY with the guard. `order`: that in which later jobs are backfilled; None: the queue's."""
 
     name = "easy"
+    promising = True
 
     def __init__(self, factor: float, order: Optional[Ordering] = None) -> None:
         super().__init__()
@@ -60,9 +61,21 @@ class GuardedEasy(Dispatcher):
             self._waited += wait
 
     def follow(self, before: Dispatcher) -> None:
-        """What the other one, if it had a guard, has seen of waits."""
+        """What the other one, if it had a guard, has seen of waits, and its promise."""
         if isinstance(before, GuardedEasy):
             self._started, self._waited = before._started, before._waited
+            self._promise = before._promise
+
+    def promises(self, now: float, waiting: Waiting, view: Cluster,
+                 policy: PlacementPolicy) -> Dict[int, float]:
+        """The second reservation of the head."""
+        head, time = self._promise
+        return {head: time} if waiting.has(head) else {}
+
+    def restore(self, promises: Mapping[int, float]) -> None:
+        """The second reservation of the head is the one that was made last."""
+        for self._promise in promises.items():
+            pass
 
     def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
                heads: int) -> Starts:

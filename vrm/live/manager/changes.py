@@ -50,7 +50,7 @@ def change(desk: Desk, changed: Mapping[str, Any], reason: str, instead: Any = N
             raise Refused(f"{key.record or name} cannot be changed while the manager runs")
     if rules == before:
         return f"{told(rules)}: these are the rules already"
-    schedule_by(desk, rules)
+    schedule_by(desk, rules, desk.scheduler.dispatcher.kept)
     desk.journal.append("rules", time=desk.now, rules=rules.record(),
                         was=desk.settings.rules.record(), reason=reason, **origin)
     desk.changes()
@@ -66,8 +66,8 @@ def told(rules: Rules) -> str:
                      + [rules.policy + (f" ({rules.node_order})" if rules.node_order != "auto" else "")])
 
 
-def schedule_by(desk: Desk, rules: Rules) -> None:
-    """Let others decide; Refused where they cannot."""
+def schedule_by(desk: Desk, rules: Rules, kept: bool = False) -> None:
+    """Let others decide; Refused where they cannot. `kept`: they must keep what was promised."""
     before, state = desk.scheduler, desk.state
     try:
         load_all(desk.settings, rules)
@@ -75,7 +75,7 @@ def schedule_by(desk: Desk, rules: Rules) -> None:
         if isinstance(scheduler.dispatcher, Planning):
             raise Refused("the backfilling cp needs a process that a manager starts in the beginning; "
                           "stop this one (`vrm stop`), and say it in the configuration")
-        if state.promises and not scheduler.dispatcher.kept:
+        if kept and state.promises and not scheduler.dispatcher.kept:
             raise Refused(
                 f"{len(state.promises)} waiting job(s) have starts that were promised, and with the "
                 f"backfilling {rules.backfill} nothing is promised; those that keep promises are "
@@ -92,6 +92,8 @@ def schedule_by(desk: Desk, rules: Rules) -> None:
     desk.scheduler, desk.rules = scheduler, rules
     desk.begin(ordered)
     ordered.book.judge_again()
+    if not scheduler.dispatcher.promising:
+        ordered.promises.clear()
     scheduler.dispatcher.follow(before.dispatcher)
     scheduler.dispatcher.restore(ordered.promises)
 
