@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
-from typing import Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 import pytest
 
@@ -20,7 +22,8 @@ from vrm.results.jobs import JobRow, read_jobs
 from vrm.results.validation import Error
 from vrm.simulation import Submission, simulate
 from vrm.model.rules import Rules
-from vrm.simulation.validation import ValidationError, read_rules, validate
+from vrm.run.journal import Journal
+from vrm.simulation.validation import ValidationError, read_changes, read_rules, validate
 from vrm.workload.estimates import Estimate, read_estimates
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,6 +149,57 @@ def test_neighbours_count_under_strip(tmp_path: Path) -> None:
     assert blind.running.mape > 0.05
     again = validate(rows, rules, PAIR, None, order, speedups)
     assert again.turnaround.mape < 1e-3  # measured times have the neighbours in them
+
+
+def test_a_run_whose_rules_changed_is_replayed_by_all_of_them(tmp_path: Path) -> None:
+    """Jobs of 10 s that want the node: by submission, from 15 on the longest first, from 35 on the shortest."""
+    jobs = [Submission(Job(number, "a", 4, walltime, 0.5 * number), 10.0)
+            for number, walltime in enumerate([50.0, 40.0, 10.0, 20.0, 60.0, 30.0])]
+    node = (Node("n0", (4,)),)
+    changes = [(15.0, Rules("LJF", "none", "pack")), (35.0, Rules("SJF", "conservative", "pack"))]
+    out = simulate(jobs, nodes=node, backfill="none", policy="pack", changes=changes, out=tmp_path)
+    assert sorted((row.start, row.id) for row in out.jobs) == [
+        (0, 0), (10, 1), (20, 4), (30, 5), (40, 2), (50, 3)]
+    rows = list(read_jobs(tmp_path / "jobs.csv"))
+    rows = [replace(row, submit=row.submit + 1e9, start=row.start + 1e9, end=row.end + 1e9) for row in rows]
+    later = [(time + 1e9, rules) for time, rules in changes]
+    found = validate(rows, Rules("FCFS", "none", "pack"), node, changes=later)
+    assert found.turnaround.mape == 0 and found.makespan_error == 0
+    assert validate(rows, changes[1][1], node).turnaround.mape > 0.1
+    with pytest.raises(ValidationError, match="under the rules of then"):
+        validate(rows, Rules("FCFS", "none", "pack"), node, changes=[
+            (time, replace(rules, policy="strip")) for time, rules in later])
+
+
+def test_the_rules_of_a_run_are_in_its_journal(tmp_path: Path) -> None:
+    path, first, second, other = tmp_path / "journal", Rules("FCFS"), Rules("SJF"), Rules("LJF")
+    assert read_changes(path, other) == [(-math.inf, other)]
+
+    def written(*records: Dict[str, Any]) -> None:
+        path.unlink(missing_ok=True)
+        made = Journal(path)
+        for record in records:
+            made.append(**record)
+        made.close()
+
+    def run(time: float) -> Dict[str, Any]:
+        return {"event": "run", "format": 2, "run": "r", "time": time}
+
+    def change(time: float, rules: Rules, was: Rules) -> Dict[str, Any]:
+        return {"event": "rules", "time": time, "rules": rules.record(), "was": was.record(), "reason": ""}
+
+    written(run(5.0))
+    assert read_changes(path, other) == [(-math.inf, other)]
+    advised = Rules("advised", "easy")
+    written(run(5.0), change(9.0, second, advised), run(20.0))  # goes on with the changed ones
+    assert read_changes(path, second) == [(-math.inf, Rules("FCFS", "easy")), (9.0, second)]
+    written(run(5.0), change(9.0, second, first), run(20.0))  # the configuration was edited
+    assert read_changes(path, other) == [(-math.inf, first), (9.0, second), (20.0, other)]
+    written(run(5.0), change(9.0, second, first), run(20.0), change(30.0, second, other))
+    assert read_changes(path, second) == [(-math.inf, first), (9.0, second), (20.0, other), (30.0, second)]
+    path.write_bytes(b"nothing\n")
+    with pytest.raises(ValidationError, match="journal:1: not a journal record"):
+        read_changes(path, second)
 
 
 def test_errors_are_relative_to_the_live_run() -> None:

@@ -43,15 +43,17 @@ def run(arguments: argparse.Namespace) -> int:
     from vrm.report.validation import data, draw, table
     from vrm.scheduling.registry import PolicyError
     from vrm.system.text import printable_lines
-    from vrm.simulation.validation import ValidationError, read_rows, read_rules, validate
+    from vrm.simulation.validation import ValidationError, read_changes, read_rows, read_rules, validate
     from vrm.workload.estimates import EstimateError, read_estimates
 
     try:
         settings = _settings(arguments)
         directory, state = _places(arguments.run, settings)
-        rules, nodes = read_rules(state)
-        for text in rules.own().values():
-            load_own(text, settings.base if settings is not None else Path.cwd())
+        last, nodes = read_rules(state)
+        (_, rules), *changes = read_changes(directory / "journal", last)
+        for each in (rules, *(other for _, other in changes)):
+            for text in each.own().values():
+                load_own(text, settings.base if settings is not None else Path.cwd())
         estimates = None
         if arguments.known == "calibrated":
             if arguments.estimates is None:
@@ -61,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             estimates = read_estimates(arguments.estimates)[0]
         heatmap, speedups = _neighbours(arguments.heatmap, settings, rules.min_throughput)
         found = validate(read_rows(directory / "jobs.csv"), rules, nodes, estimates, heatmap,
-                         speedups)
+                         speedups, changes)
         for picture in arguments.out:
             draw(found, picture)
     except (ValidationError, EstimateError, SpeedError, PolicyError, CompareError,
@@ -71,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(data(found), indent=2))
         return 0
     print(printable_lines(table(found)))
-    if rules.policy == "strip" and arguments.known == "calibrated" and speedups is None:
+    if "strip" in {rules.policy, *(other.policy for _, other in changes)} and arguments.known == "calibrated" and speedups is None:
         print("no speed-ups given (--heatmap): jobs that share nodes are taken to run as fast as alone")
     for picture in arguments.out:
         print(f"drawn: {picture}")

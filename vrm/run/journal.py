@@ -174,9 +174,13 @@ def read(path: Path) -> List[Record]:
     Raises JournalError with the line's number for a line that is not a record.
     """
     try:
-        data = read_own(path)
+        return parsed(read_own(path), path)
     except FileNotFoundError:
         return []
+
+
+def parsed(data: bytes, path: Path) -> List[Record]:
+    """The records in these bytes of a journal at `path`; JournalError as of `read`."""
     return [record for record, _ in _records(path, data)]
 
 

@@ -10,6 +10,7 @@ who decides sees what is expected of it.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Protocol, Tuple
 
@@ -26,6 +27,9 @@ from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler, Start
 from vrm.simulation.executor import END, Event, Rate, VirtualExecutor
 from vrm.workload.submission import Submission
+
+Change = Tuple[float, Callable[[Cluster], Scheduler]]
+"""A time, and who decides from then on."""
 
 Moment = Tuple[float, int, int, int]
 """A time, the jobs in the queue and the cores that they want, and the cores in use."""
@@ -78,15 +82,15 @@ class Simulator:
     With `kill`, a job that reaches its walltime is ended there (status `timeout`). `rate` lets jobs
     run faster or slower beside others. Jobs on a node with an outage wait again, as those of a live
     run do. At `end`, in seconds, the allocation ends: jobs that would not have ended by then do not
-    start, and what runs longer is left. `progress(now, ended, waiting)` is called about every
-    thousand events.
+    start, and what runs longer is left. At the times of `changes` other schedulers take over.
+    `progress(now, ended, waiting)` is called about every thousand events.
     """
 
     def __init__(self, scheduler: Scheduler, cluster: Cluster, recorder: Recorder,
                  kill: bool = False, rate: Optional[Rate] = None,
                  progress: Optional[Callable[[float, int, int], None]] = None,
                  outages: Iterable[Outage] = (), end: float = math.inf,
-                 expectations: Optional[Expectations] = None) -> None:
+                 expectations: Optional[Expectations] = None, changes: Iterable[Change] = ()) -> None:
         outages = tuple(outages)
         sparse = end == math.inf
         self._start_with(Run(State(scheduler.new_queue(), cluster, sparse=sparse), scheduler,
@@ -95,6 +99,7 @@ class Simulator:
                                          revises=expectations is not None), recorder)
         self.progress = progress
         self.end = end
+        self._changes += changes
         self._nodes += sorted([(each.down, False, each.node) for each in outages]
                               + [(each.up, True, each.node) for each in outages
                                  if each.up < math.inf])
@@ -117,6 +122,7 @@ class Simulator:
         self.ended = 0
         self.left = 0  # jobs that wait at the end: held ones, and those that depend on them
         self._nodes: List[Tuple[float, bool, int]] = []
+        self._changes: List[Change] = []
 
     @classmethod
     def of(cls, run: Run, recorder: Recorder, runs: Dict[int, float], now: float,
@@ -159,8 +165,9 @@ class Simulator:
         wakes = interval or not self.scheduler.dispatcher.heads_first or bool(state.reservations)
         busy_cores = cluster.taken_cores
         nodes, never, last, progress = self._nodes, math.inf, self.end, self.progress
+        changes = self._changes
         end_job, pop = self._end, heapq.heappop
-        number = 0
+        number = self.events
         plain = ((), False, "")
         wake = self.wake
         submit = following[0].submit if following is not None else never
@@ -174,6 +181,12 @@ class Simulator:
                 now = wake
             if nodes and nodes[0][0] < now:
                 now = nodes[0][0]
+            if changes and changes[0][0] <= now and (now < never or waiting):
+                self.now = changes[0][0]
+                self._change(changes.pop(0)[1])
+                yield from self.moments(source if following is None else
+                                        itertools.chain((following,), source))
+                return
             if now > last or now == never:
                 break
             self.now = now
@@ -228,6 +241,19 @@ class Simulator:
             raise PolicyError(f"{len(queue)} job(s) wait for ever on an empty machine; the "
                               "placement policy promised that they fit")
         self.left = state.waiting
+
+    def _change(self, make: Callable[[Cluster], Scheduler]) -> None:
+        """Another scheduler decides from now on, as live: jobs that run stay where they are, and what was
+        promised stays promised."""
+        run, before = self.subject, self.scheduler
+        promised = before.promises(self.now, self.queue, self.cluster)
+        self.scheduler = scheduler = make(self.cluster)
+        self.state = run.state.ordered(scheduler.new_queue())
+        self.queue = self.state.queue
+        scheduler.dispatcher.follow(before.dispatcher)
+        scheduler.dispatcher.restore(promised)
+        self.subject = Run(self.state, scheduler, run.expectations)
+        self.wake = self.now
 
     def _down(self) -> bool:
         """Whether a node is lost for good."""

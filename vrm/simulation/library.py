@@ -10,7 +10,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
 
 from vrm.model import bits
 from vrm.model.amounts import MEMORY
@@ -30,6 +30,7 @@ from vrm.scheduling.backfilling import make_backfilling
 from vrm.scheduling.custom import dispatcher_of, placement_of
 from vrm.scheduling.estimators import Estimator, Own as OwnEstimator
 from vrm.scheduling.node_orders import AUTO
+from vrm.scheduling.of_rules import maker
 from vrm.scheduling.ordering import ADVISED, Ordering, Utility, make_ordering
 from vrm.scheduling.placement import make_policy
 from vrm.scheduling.registry import PolicyError
@@ -66,7 +67,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
              end: float = math.inf, efficiency: bool = False,
              calibrated: Union[str, Path, None] = None,
              history: Iterable[Union[str, Path]] = (),
-             reservations: Iterable[Wanted] = (), **how: Any) -> Outcome:
+             reservations: Iterable[Wanted] = (), changes: Iterable[Tuple[float, Rules]] = (),
+             **how: Any) -> Outcome:
     """Run a workload in virtual time and return its outcome.
 
     `workload`: a trace (SWF, also .gz), a queue file, the jobs.csv of a run, or submissions in
@@ -94,6 +96,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     which the allocation ends; jobs that would not have ended by then do not start, and
     `summary["held"]` counts what is left for the next one. `reservations`: advance reservations of
     nodes (`vrm.model.reservation.Wanted`), in seconds of the workload; all are known from the start.
+    `changes`: other rules from these seconds on, in order; what of them can be changed in a live run
+    counts (`vrm.model.rules.CHANGEABLE`).
 
     `estimates` says how long jobs are expected to take, a name or an object with `expected(job)` and
     `learn(job, run)`; see `vrm.scheduling.estimators`. `calibrated`: the table of the estimator of
@@ -193,8 +197,9 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                               chosen.starts_per_interval, chosen.queues)
         simulator: Union[Simulator, CountingSimulator]
         outages, reservations = tuple(outages), tuple(reservations)
+        changed = [(at, maker(rules, heatmap)) for at, rules in changes]
         countable = not (results.needs_bookings or cluster.watchers or speeds or outages
-                         or end < math.inf or expectations or reservations
+                         or end < math.inf or expectations or reservations or changed
                          ) and possible(source, scheduler)
         begun = time.perf_counter()
         interrupted = False
@@ -208,7 +213,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                         countable, results = False, recorder()
                 if not countable:
                     simulator = Simulator(scheduler, cluster, results, chosen.kill, speeds, progress,
-                                          outages, end, expectations)
+                                          outages, end, expectations, changed)
                     for wanted in reservations:
                         simulator.state.reserve(wanted, 0.0, foreseen=True)
                     simulator.run(results.noting(_checked(workload) if source is workload

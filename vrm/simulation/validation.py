@@ -7,12 +7,14 @@ decide alike, the run times as they were).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 from vrm.model.heatmap import Heatmap
-from vrm.model.job import Job, JobState
+from vrm.model.job import Infeasible, Job, JobState
 from vrm.model.node import Node
 from vrm.model.rules import Rules
 from vrm.model.speedups import Speedups
@@ -20,7 +22,11 @@ from vrm.results import metrics
 from vrm.results.jobs import JobFileError, JobRow, read_jobs, submitted
 from vrm.results.state import read
 from vrm.results.validation import Pair, Validation
+from vrm.run import journal
+from vrm.run.journal_check import JournalError
 from vrm.scheduling.estimators import Estimator
+from vrm.scheduling.ordering import ADVISED
+from vrm.system.files import read_regular
 from vrm.simulation.library import simulate
 from vrm.workload.estimates import Table
 from vrm.workload.submission import Submission
@@ -56,6 +62,43 @@ def read_rules(state: Path) -> Tuple[Rules, Tuple[Node, ...]]:
         raise ValidationError(f"{state}: vrm has not written this ({error!r})") from error
 
 
+def read_changes(path: Path, last: Rules) -> List[Tuple[float, Rules]]:
+    """By which rules a run has scheduled, each with the time (epoch seconds) from which on they were in
+    force, from its journal at `path`; `last` are those that its state file says. The first ones are
+    those from the beginning on. Raises ValidationError for a journal that cannot be read; where there
+    is none, the last rules are all that is known.
+
+    A journal has a record of each change while a manager ran, which says what the configuration was
+    then. Where that is another one than before, the manager has started with it.
+    """
+    try:
+        records = journal.parsed(read_regular(path), path)
+    except FileNotFoundError:
+        records = []
+    except JournalError as error:
+        raise ValidationError(str(error)) from error
+    except OSError as error:
+        raise ValidationError(f"cannot read {path}: {error.strerror}") from error
+    found: List[Tuple[float, Any]] = []
+    configured, began = None, -math.inf
+    for record in records:
+        if record["event"] == "run" and found:
+            began = record["time"]
+        elif record["event"] == "rules":
+            if record["was"] != configured:
+                configured = record["was"]
+                found.append((began, configured))
+            found.append((record["time"], record["rules"]))
+    if not found or found[-1][1] != last.record():
+        found.append((began if found else -math.inf, last.record()))
+    return [(time, _decisive(replace(Rules.read(rules), queues=last.queues))) for time, rules in found]
+
+
+def _decisive(rules: Rules) -> Rules:
+    """Rules by which jobs are started: `advised` is FCFS until something better is found."""
+    return replace(rules, algorithm="FCFS") if str(rules.algorithm).lower() == ADVISED else rules
+
+
 def read_rows(path: Path) -> List[JobRow]:
     """The jobs of a run that ran, by id. Raises ValidationError when there is none."""
     try:
@@ -75,8 +118,9 @@ def read_rows(path: Path) -> List[JobRow]:
 
 def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
              estimates: Optional[Table] = None, heatmap: Optional[Heatmap] = None,
-             speedups: Optional[Speedups] = None) -> Validation:
-    """Replay a run by its rules on its nodes, and compare.
+             speedups: Optional[Speedups] = None, changes: Sequence[Tuple[float, Rules]] = ()
+             ) -> Validation:
+    """Replay a run by its rules on its nodes, and compare. `changes`: other rules from these times on.
 
     `estimates`: the calibrated run times of each application and number of ranks, of which the
     mean is taken (a makespan is a sum of run times); None takes the run times as measured, and no
@@ -101,10 +145,16 @@ def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
         except ValueError as error:
             raise ValidationError(f"job {row.id} of the run: {error}") from error
         submissions.append(Submission(job, run, details.after, details=details))
-    replayed = {row.id: row for row in simulate(
-        submissions, **{**vars(rules), "estimates": Recorded() if rules.estimates != "requested"
-                        else rules.estimates}, nodes=list(nodes), heatmap=heatmap,
-        speedups=speedups if rules.policy == "strip" else None).jobs}
+    strip = any(each.policy == "strip" for each in (rules, *(other for _, other in changes)))
+    try:
+        replayed = {row.id: row for row in simulate(
+            submissions, **{**vars(rules), "estimates": Recorded() if rules.estimates != "requested"
+                            else rules.estimates}, nodes=list(nodes), heatmap=heatmap,
+            speedups=speedups if strip else None,
+            changes=[(max(0.0, time - begin), other) for time, other in changes]).jobs}
+    except Infeasible as never:  # after a change
+        raise ValidationError(f"a job that ran fits on no nodes of the replay under the rules of then: "
+                              f"{never}") from never
     pairs = []
     for row in rows:
         again = replayed.get(row.id)

@@ -78,7 +78,7 @@ def test_rules_are_changed_and_shown_and_a_restarted_manager_goes_on_with_them(s
 @pytest.mark.slow
 def test_an_edited_configuration_counts_more_than_a_change_before(site: Site) -> None:
     prepare(site)
-    site.lines("hold 2 60 0", "work 2 50 0", "work 2 5 0", "work 2 20 0")
+    site.lines("hold 2 10 0", "work 2 50 0", "work 2 5 0", "work 2 20 0")
     site.start()
     wait_until(lambda: waiting(site, 3), "three jobs wait")
     assert ask(site, {"do": "rules", "rules": {"algorithm": "SJF"}, "reason": "a test"})["ok"]
@@ -90,6 +90,9 @@ def test_an_edited_configuration_counts_more_than_a_change_before(site: Site) ->
     (site.root / "gate").touch()
     site.finish(second)
     assert order(site) == [0, 1, 3, 2]
+    # The replay goes through the same rules: under LJF alone #1 would have been the first.
+    done = site.run("validate", "--known", "actual", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["turnaround"]["mape"] < 0.01, done.stdout + done.stderr
 
 
 @pytest.mark.slow
@@ -158,3 +161,5 @@ def test_advised_changes_the_rules_by_itself_and_its_process_ends_with_its_manag
     (site.root / "gate").touch()
     site.finish(second)
     assert order(site)[-1] == 1
+    done = site.run("validate", "--known", "actual", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["turnaround"]["mape"] < 0.01, done.stdout + done.stderr
