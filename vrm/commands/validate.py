@@ -73,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(data(found), indent=2))
         return 0
     print(printable_lines(table(found)))
-    if "strip" in {rules.policy, *(other.policy for _, other in changes)} and arguments.known == "calibrated" and speedups is None:
+    strip = "strip" in {rules.policy, *(other.policy for _, other in changes)}
+    if strip and arguments.known == "calibrated" and speedups is None:
         print("no speed-ups given (--heatmap): jobs that share nodes are taken to run as fast as alone")
     for picture in arguments.out:
         print(f"drawn: {picture}")

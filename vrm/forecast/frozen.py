@@ -23,11 +23,11 @@ class Frozen:
     """A run at the moment `now` (seconds). `run` is never stepped; copies of it are.
 
     From `end` on nothing starts, and with `fit` no job that would not have ended by then by its
-    walltime; what still runs is interrupted at `cut`. With `kill` jobs are ended at their walltimes. `past` are the jobs that ended before,
-    `position` counts the events that led here: draws for equal positions are equal. `speedups` make
-    jobs faster or slower beside others. `later` are jobs that are known to come, in order of time;
-    their run times are not looked at. `due`: something has changed since the last decision, and what
-    may start now does.
+    walltime; what still runs is interrupted at `cut`. With `kill` jobs are ended at their walltimes.
+    `past` are the jobs that ended before, `position` counts the events that led here: draws for equal
+    positions are equal. `speedups` make jobs faster or slower beside others. `later` are jobs that are
+    known to come, in order of time; their run times are not looked at. `due`: something has changed
+    since the last decision, and what may start now does.
     """
 
     run: Run
