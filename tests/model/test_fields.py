@@ -59,7 +59,8 @@ VALUES: Dict[str, st.SearchStrategy[Any]] = {
     "queue": st.just("") | NAME, "reservation": st.just("") | NAME,
     "front": st.just("") | NAME, "environment": st.just("") | NAME, "output": st.just("") | TEXT,
     "errors": st.just("") | TEXT, "input": st.just("") | TEXT, "append": st.booleans(),
-    "array_id": st.integers(0, 99), "limit": st.just("") | NAME, "comment": st.just("") | TEXT}
+    "array_id": st.integers(0, 99), "limit": st.just("") | NAME, "comment": st.just("") | TEXT,
+    "malleable": st.booleans()}
 """What each field may be, by its attribute: a new row of the table needs one here, too."""
 
 JOBS = st.fixed_dictionaries(VALUES).filter(

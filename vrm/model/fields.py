@@ -553,6 +553,11 @@ TABLE: List[Field] = [
     Field("", WHOLE, "", DETAILS, "array_id", 0, record="array_id"),
     Field("", NAME, "", DETAILS, "limit", "", record="limit"),
     Field("", TEXT, "", DETAILS, "comment", "", record="comment"),
+    Field("malleable", FLAG, "1 (it may run with fewer cores for each rank than it asks for, and lend some "
+          "while it runs) or 0", JOB, "malleable", False, record="malleable", shown="malleable",
+          column="malleable", form=4,
+          option=Option("", "it may run with fewer cores for each rank than it asks for, and lend some while "
+                        "it runs")),
 ]
 
 

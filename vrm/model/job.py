@@ -249,7 +249,8 @@ class Job:
     `expected` the run time that is believed (the limit, where nobody believes otherwise): limits go
     by the one, scheduling by the other. Jobs of a higher `priority` come first, whatever the
     ordering. `user` is whose job it is, where a workload says so: for orderings that look at users.
-    `queue` is the queue that it was submitted to. `payload` is what it runs, by the name `app`.
+    `queue` is the queue that it was submitted to. `payload` is what it runs, by the name `app`. A
+    `malleable` job may run with fewer cores for each rank than it asks for.
 
     `procs`, `cores`, `exclusive`, `resources` and `features` are those of the request, by the names
     that orderings of users know them by.
@@ -265,6 +266,7 @@ class Job:
     user: str
     queue: str
     payload: Program
+    malleable: bool
     procs: int = field(repr=False, compare=False)
     cores: int = field(repr=False, compare=False)
     exclusive: bool = field(repr=False, compare=False)
@@ -274,7 +276,7 @@ class Job:
                  resources: Optional[Mapping[str, float]] = None,
                  features: FrozenSet[str] = frozenset(), priority: int = 0,
                  user: str = "", expected: Optional[float] = None,
-                 payload: Program = PROGRAM, queue: str = "",
+                 payload: Program = PROGRAM, queue: str = "", malleable: bool = False,
                  request: Optional[Request] = None) -> None:
         """`estimate` is the user's limit, and what is expected unless that is given, too. A
         `request` says what it needs in the place of the other arguments, but for `procs` and
@@ -300,6 +302,7 @@ class Job:
         self.user = user
         self.queue = queue
         self.payload = payload
+        self.malleable = malleable
         self.procs = procs
         self.cores = cores
         self.exclusive = exclusive

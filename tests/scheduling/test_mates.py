@@ -1,0 +1,78 @@
+"""The choice of mates: against all sets, and by its definitions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import List, Optional, Tuple
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from vrm.scheduling.mates import Mate, choose, outlasts, pays, penalty, stretched
+
+
+def by_brute_force(mates: List[Mate], nodes: int, most: int) -> Optional[Tuple[int, ...]]:
+    """Of all sets of at most `most` with just so many nodes, the one with the least sum."""
+    sets = [each for number in range(1, most + 1) for each in itertools.combinations(mates, number)
+            if sum(mate.nodes for mate in each) == nodes]
+    if not sets:
+        return None
+    best = min(sets, key=lambda each: (math.fsum(mate.penalty for mate in each), len(each),
+                                       sorted(mate.id for mate in each)))
+    return tuple(sorted(mate.id for mate in best))
+
+
+@st.composite
+def some_mates(draw: st.DrawFn) -> List[Mate]:
+    """Mates with few sizes and few penalties, so that sums are met and are equal."""
+    found = draw(st.lists(st.tuples(st.sampled_from([1.0, 1.5, 2.0, 2.5, 7.0]) | st.floats(1, 20),
+                                    st.integers(1, 6)), max_size=9))
+    ids = draw(st.permutations(range(len(found))))
+    return [Mate(value, job_id, nodes) for (value, nodes), job_id in zip(found, ids)]
+
+
+@given(some_mates(), st.integers(1, 14), st.integers(1, 4))
+@settings(max_examples=600)
+def test_the_set_with_the_least_sum_of_penalties_is_chosen(mates: List[Mate], nodes: int,
+                                                           most: int) -> None:
+    assert choose(mates, nodes, most) == by_brute_force(mates, nodes, most)
+
+
+def test_of_equal_sums_fewer_mates_and_then_the_lower_ids() -> None:
+    assert choose([Mate(2.0, 1, 2), Mate(1.0, 2, 1), Mate(1.0, 3, 1)], 2) == (1,)
+    assert choose([Mate(1.0, 7, 1), Mate(1.0, 5, 1), Mate(1.0, 6, 1)], 2) == (5, 6)
+    assert choose([Mate(1.0, 1, 1)] * 0, 1) is None
+
+
+def test_the_nodes_of_the_mates_sum_up_to_those_of_the_job_and_no_more() -> None:
+    assert choose([Mate(1.0, 1, 3), Mate(9.0, 2, 2)], 2) == (2,)
+    assert choose([Mate(1.0, 1, 3), Mate(9.0, 2, 4)], 5) is None
+    assert choose([Mate(1.0, 1, 1), Mate(1.0, 2, 1), Mate(1.0, 3, 1)], 3) is None, "two at most"
+    assert choose([Mate(1.0, 1, 1), Mate(1.0, 2, 1), Mate(1.0, 3, 1)], 3, 3) == (1, 2, 3)
+
+
+@given(st.floats(0.05, 0.95), st.floats(1, 1e6), st.floats(0, 1e6))
+def test_what_a_mate_loses_is_the_expected_time_of_the_job(share: float, expected: float,
+                                                           left: float) -> None:
+    """The identity behind `penalty`: while the job runs on its share, the mate runs at 1 - share."""
+    during = stretched(expected, share)
+    done = during * (1 - share)
+    assert during - done == pytest.approx(expected)
+    if outlasts(left, expected, share):
+        assert left >= done * (1 - 1e-9)
+    else:
+        assert left <= done * (1 + 1e-9)
+
+
+def test_at_half_the_cores_it_pays_where_the_wait_is_longer_than_the_job() -> None:
+    assert pays(static_start=201.0, expected=100.0, now=100.0, share=0.5)
+    assert not pays(static_start=200.0, expected=100.0, now=100.0, share=0.5)
+    assert pays(static_start=134.0, expected=100.0, now=100.0, share=0.75)
+    assert not pays(static_start=133.0, expected=100.0, now=100.0, share=0.75)
+
+
+def test_the_penalty_is_the_slowdown_of_the_mate_by_its_request() -> None:
+    # It waited 50 s, asked for 200 s, has lent before (its end is 100 s later) and will lose 30 s.
+    assert penalty(submit=0.0, expected_end=50.0 + 200.0 + 100.0, requested=200.0,
+                   expected=30.0) == pytest.approx((50 + 300 + 30) / 200)
