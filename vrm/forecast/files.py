@@ -258,18 +258,25 @@ class RunFiles:
         one has them.
         """
         found = []
-        for job, start in sorted(self.past.running, key=lambda each: -each[1]["time"]):
-            placement = self._placement(job.id, start)
+        lends = self.past.state.lends
+        for job, start in sorted(self.past.running, key=lambda each: (
+                "lent" in each[1]["placement"], -each[1]["time"])):  # who borrows last
+            placement = self._placement(start, self.past.run_of[job.id])
+            if placement is not None and "lent" in start["placement"]:
+                rooms = {lender: room for lender, room in (
+                    (lender, self._placement(*self.past.rooms[lender]))
+                    for lender, _ in start["placement"]["lent"]) if room is not None}
+                placement = lends.settled(placement, job.id, rooms)
             if placement is None or placement.clashes(cluster):
                 continue
             booking = cluster.book(job, placement, start["time"])
             found.append(Start(booking, start["backfilled"]))
-        return found[::-1]
+        lends.to_node(cluster)
+        return sorted(found, key=lambda each: each.booking.start)
 
-    def _placement(self, job_id: int, start: Record) -> Optional[AnyPlacement]:
+    def _placement(self, start: Record, under: Record) -> Optional[AnyPlacement]:
         """Where a job runs, on the nodes there are now."""
         assert self._cluster is not None
-        under = self.past.run_of[job_id]
         if id(under) not in self._clusters:
             self._clusters[id(under)] = codec.cluster_of(under, self._cluster)
         before = self._clusters[id(under)]

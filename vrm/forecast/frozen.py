@@ -85,6 +85,7 @@ class Frozen:
             state.entry(job_id)
             if job_id in state.cluster.bookings:
                 state.leave(job_id)
+                state.returned(job_id, self.now)
             elif state.sparse and job_id in state.queue:
                 state.queue.remove(job_id)
             state.end(job_id, JobState.COMPLETED, self.now)

@@ -50,14 +50,16 @@ def replay(frozen: Frozen, durations: Durations) -> Dict[int, Planned]:
     """The jobs that run, and those that start in this allocation, by id."""
     run = frozen.run.copy()
     state, now = run.state, frozen.now
-    runs = {}
+    runs, loans = {}, state.cluster.loans
     for booking in state.cluster.running():
-        ran = now - booking.start
-        runs[booking.job.id] = max(durations(booking.job, max(0.0, ran)), ran)
+        lost = loans.lost(state.cluster, booking, now) if loans else 0.0
+        ran = now - booking.start - lost
+        runs[booking.job.id] = max(durations(booking.job, max(0.0, ran)), ran) + lost
     for job in frozen.waiting():
         runs[job.id] = durations(job, 0.0)
     plan = _Plan()
-    rate = CoRunning(state.cluster, frozen.speedups) if frozen.speedups is not None else None
+    rate = (CoRunning(state.cluster, frozen.speedups, ideal=False)
+            if frozen.speedups is not None or loans or run.scheduler.dispatcher.lends else None)
     simulator = Simulator.of(run, plan, runs, now, frozen.kill, rate, frozen.end,
                              frozen.due, frozen.fit)
     simulator.run(one._replace(run=durations(one.job, 0.0)) for one in frozen.later)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import bisect
-from typing import (Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Sequence,
+import math
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Sequence,
                     Tuple, Union)
 
 from vrm.model import bits, devices
 from vrm.model.amounts import amounts, base, people
+from vrm.model.core_share import Borrowed, Loan, Share, slots
 from vrm.model.job import Job
+from vrm.model.loans import Loans
 from vrm.model.node import CORES, HALF, Node, Socket, node_classes
-from vrm.model.placement import CoreLayout, CorePlacement, Placement
+from vrm.model.placement import CoreLayout, CorePlacement, Placement, RankSlot
 from vrm.model.reservation import NO_CALENDAR, Calendar
 from vrm.model.rooms import Ledger
 
@@ -22,12 +25,30 @@ _new = tuple.__new__
 
 class Booking(NamedTuple):
     """A running job: its placement, start, and expected end, in seconds. That is the start and the
-    expected run time, until the job has outlived it and something else is expected."""
+    expected run time, until the job has outlived it and something else is expected.
+
+    `shares` say from when on it has lent which of its cores; none: it never did. `extra` are the
+    seconds by which its walltime is longer, since it ran or runs with fewer cores than it asked for.
+    `until`: how long jobs that borrowed cores of it are expected to run (see `vrm.model.loans`).
+    """
 
     job: Job
     placement: AnyPlacement
     start: float
     expected_end: float
+    shares: Tuple[Share, ...] = ()
+    extra: float = 0.0
+    until: float = 0.0
+
+    @property
+    def limit(self) -> float:
+        """The end of its walltime."""
+        return self.start + self.job.walltime + self.extra
+
+    @property
+    def gives(self) -> float:
+        """When its room is expected to be free."""
+        return self.expected_end if self.expected_end > self.until else self.until
 
 
 class Watcher(Protocol):
@@ -258,6 +279,7 @@ class Cluster(Pool):
         self.watchers: List[Watcher] = []
         self.bookings: Dict[int, Booking] = {}
         self.held: devices.Held = {}
+        self.loans = Loans()
         self._ends: Optional[List[Tuple[float, int]]] = None
         self._limits: Optional[List[Tuple[float, int]]] = None
 
@@ -266,16 +288,16 @@ class Cluster(Pool):
         """(end of the walltime, job id) of the running jobs, earliest first; kept in order from the
         first question on."""
         if self._limits is None:
-            self._limits = sorted((booking.start + booking.job.walltime, job_id)
+            self._limits = sorted((booking.limit, job_id)
                                   for job_id, booking in self.bookings.items())
         return self._limits
 
     @property
     def ends(self) -> List[Tuple[float, int]]:
-        """(expected end, job id) of the running jobs, earliest first; kept in order from the first
-        question on."""
+        """(when its room is expected to be free, job id) of the running jobs, earliest first; kept in
+        order from the first question on."""
         if self._ends is None:
-            self._ends = sorted((booking.expected_end, job_id)
+            self._ends = sorted((booking.gives, job_id)
                                 for job_id, booking in self.bookings.items())
         return self._ends
 
@@ -290,6 +312,7 @@ class Cluster(Pool):
         twin.watchers = []
         twin.bookings = dict(self.bookings)
         twin.held = {place: set(indices) for place, indices in self.held.items()}
+        twin.loans = self.loans.copy()
         twin._ends = None if self._ends is None else list(self._ends)
         twin._limits = None if self._limits is None else list(self._limits)
         return twin
@@ -317,12 +340,18 @@ class Cluster(Pool):
             raise ValueError(f"job {job_id} runs already")
         if not job.request.plain:
             self._take_more(job, placement)
-        end = now + job.expected
-        booking = self.bookings[job_id] = _new(Booking, (job, placement, now, end))
+        end, extra = now + job.expected, 0.0
+        if type(placement) is Borrowed:
+            slower = job.cores / placement.width
+            end, extra = now + job.expected * slower, job.walltime * (slower - 1)
+            for lender, cores in placement.lent:
+                self.loans.lend(self, Loan(lender, job_id, cores, now, end))
+            self.loans.guests.add(job_id)
+        booking = self.bookings[job_id] = _new(Booking, (job, placement, now, end, (), extra, 0.0))
         if self._ends is not None:
             bisect.insort(self._ends, (end, job_id))
         if self._limits is not None:
-            bisect.insort(self._limits, (now + job.walltime, job_id))
+            bisect.insort(self._limits, (now + job.walltime + extra, job_id))
         lane0, lane1 = placement.claims
         if placement.share == CORES:
             placement.take(self)
@@ -356,12 +385,11 @@ class Cluster(Pool):
     def release(self, job_id: int) -> Booking:
         """Free the cores of a running job; KeyError when it does not run."""
         booking = self.bookings.pop(job_id)
-        job, placement, start, end = booking
+        job, placement = booking[:2]
         if self._ends is not None:
-            del self._ends[bisect.bisect_left(self._ends, (end, job_id))]
+            del self._ends[bisect.bisect_left(self._ends, (booking.gives, job_id))]
         if self._limits is not None:
-            limit = start + job.walltime
-            del self._limits[bisect.bisect_left(self._limits, (limit, job_id))]
+            del self._limits[bisect.bisect_left(self._limits, (booking.limit, job_id))]
         lane0, lane1 = placement.claims
         up = self.up == self._all
         if placement.share == CORES:
@@ -386,23 +414,44 @@ class Cluster(Pool):
             self._change_amounts(job, placement, +1)
         if self.rooms.used:
             self.rooms.touch(placement.node_set)
+        if type(placement) is Borrowed:
+            self._free = -1
         self.generation += 1
         for watcher in self.watchers:
             watcher.released(booking)
+        if self.loans:
+            self.loans.ended(self, booking)
+            self._empties = self._free = -1
         return booking
 
-    def revise(self, job_id: int, end: float) -> Booking:
+    def revise(self, job_id: int, end: float, now: float = -math.inf) -> Booking:
         """Expect the end of a running job at another time, in seconds; KeyError when it does not
-        run."""
-        job, placement, start, before = self.bookings[job_id]
-        booking = self.bookings[job_id] = Booking(job, placement, start, end)
+        run. With `now`, the jobs whose cores it has borrowed are slower until then."""
+        booking = self.reshape(job_id, expected_end=end)
+        if self.loans and now > -math.inf:
+            self.loans.outlives(self, job_id, now, end)
+        return booking
+
+    def reshape(self, job_id: int, **changes: Any) -> Booking:
+        """Something of a running job's booking is otherwise now: its cores, or its ends. Watchers hear
+        of it once. KeyError when it does not run."""
+        before = self.bookings[job_id]
+        booking = self.bookings[job_id] = before._replace(**changes)
         if self._ends is not None:
-            del self._ends[bisect.bisect_left(self._ends, (before, job_id))]
-            bisect.insort(self._ends, (end, job_id))
+            del self._ends[bisect.bisect_left(self._ends, (before.gives, job_id))]
+            bisect.insort(self._ends, (booking.gives, job_id))
+        if self._limits is not None and booking.limit != before.limit:
+            del self._limits[bisect.bisect_left(self._limits, (before.limit, job_id))]
+            bisect.insort(self._limits, (booking.limit, job_id))
         self.generation += 1
         for watcher in self.watchers:
-            watcher.revised(booking, before)
+            watcher.revised(booking, before.expected_end)
         return booking
+
+    def slots(self, booking: Booking) -> Iterator[RankSlot]:
+        """The place of every rank of a running job now, in rank order."""
+        lent = self.loans.lent(booking.job.id) if self.loans else 0
+        return slots(booking.placement, lent, self.nodes, self.layout)
 
     def set_up(self, node: int, up: bool) -> None:
         """Bring a node into use or take it out (jobs on it keep their cores until released)."""
@@ -423,7 +472,8 @@ class Cluster(Pool):
     @property
     def taken_cores(self) -> int:
         """Cores in use by the ranks of all jobs."""
-        return sum(booking.placement.cores for booking in self.bookings.values())
+        return (sum(booking.placement.cores for booking in self.bookings.values())
+                - (self.loans.cores(self) if self.loans else 0))
 
     def jobs_on(self, node: int) -> List[int]:
         """Ids of the jobs on a node, lowest first."""
@@ -435,14 +485,14 @@ class Cluster(Pool):
         sockets = [[Socket(i, [None] * cores) for i, cores in enumerate(node.sockets)]
                    for node in self.nodes]
         for job_id, booking in self.bookings.items():
-            for slot in booking.placement.slots(self.nodes):
+            for slot in self.slots(booking):
                 for core in slot.cores:
                     sockets[slot.node][slot.socket].slots[core] = job_id
         return sockets
 
     def remaining(self, node: int, now: float) -> Optional[float]:
         """Seconds until the first job on the node is expected to end; None when it has none."""
-        ends = [self.bookings[i].expected_end for i in self.jobs_on(node)]
+        ends = [self.bookings[i].gives for i in self.jobs_on(node)]
         return max(0.0, min(ends) - now) if ends else None
 
     def running(self) -> Iterator[Booking]:

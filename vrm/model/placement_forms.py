@@ -11,6 +11,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from vrm.model import bits, shapes
 from vrm.model.cluster import AnyPlacement
+from vrm.model.core_share import Borrowed
 from vrm.model.job import Job
 from vrm.model.node import HALF, WHOLE
 from vrm.model.placement import CoreLayout, CorePlacement, Placement
@@ -18,11 +19,14 @@ from vrm.model.placement import CoreLayout, CorePlacement, Placement
 Values = Tuple[Any, ...]
 """A placement as numbers, texts and tuples of them."""
 
-_BY_CORE = 4  # values of a placement made core by core; others have more
+_BY_CORE, _BORROWED = 4, 6  # values of a placement made core by core; of others there are more
 
 
 def to_values(placement: AnyPlacement) -> Values:
     """The placement as values that `marshal` takes."""
+    if isinstance(placement, Borrowed):
+        return (placement.taken, placement.procs, placement.width, placement.devices, placement.lent,
+                placement.hold)
     if isinstance(placement, CorePlacement):
         return placement.taken, placement.procs, placement.width, placement.devices
     return (placement.share, placement.claims, placement.order, placement.procs, placement.width,
@@ -31,12 +35,17 @@ def to_values(placement: AnyPlacement) -> Values:
 
 def of_values(values: Values, layout: CoreLayout) -> AnyPlacement:
     """The placement of some values."""
+    if len(values) == _BORROWED:
+        taken, procs, width, given, lent, hold = values
+        borrowed = Borrowed(layout, taken, procs, width, lent, hold)
+        borrowed.devices = given
+        return borrowed
     return CorePlacement(layout, *values) if len(values) == _BY_CORE else Placement(*values)
 
 
 def width_of(values: Values) -> int:
     """The cores of each rank."""
-    width: int = values[2 if len(values) == _BY_CORE else 4]
+    width: int = values[2 if len(values) <= _BORROWED else 4]
     return width
 
 
@@ -46,6 +55,8 @@ def to_record(placement: AnyPlacement) -> Dict[str, Any]:
     if isinstance(placement, CorePlacement):
         record = {"taken": hex(placement.taken), "procs": placement.procs,
                   "width": placement.width}
+        if isinstance(placement, Borrowed):
+            record["lent"] = [[lender, hex(cores)] for lender, cores in placement.lent]
     else:
         most = placement.most
         record = {"share": placement.share, "claims": [hex(claim) for claim in placement.claims],
@@ -62,6 +73,11 @@ def of_record(record: Mapping[str, Any], layout: CoreLayout) -> AnyPlacement:
     """The placement of a record, of which `fault` finds nothing wrong."""
     devices = {int(node): {name: tuple(indices) for name, indices in here.items()}
                for node, here in record.get("devices", {}).items()}
+    if "lent" in record:
+        borrowed = Borrowed(layout, int(record["taken"], 16), record["procs"], record["width"],
+                            tuple((lender, int(cores, 16)) for lender, cores in record["lent"]))
+        borrowed.devices = devices
+        return borrowed
     if "taken" in record:
         return CorePlacement(layout, int(record["taken"], 16), record["procs"], record["width"],
                              devices)
@@ -77,14 +93,20 @@ def fault(record: Mapping[str, Any], job: Job, nodes: Sequence[Tuple[str, Sequen
     """Why a record cannot be that of a job's placement on `nodes`, which are names with the cores of
     their sockets; "" when it can."""
     request = job.request
-    if (record.get("procs") != request.tasks
-            or record.get("width") != request.cores_per_task):
+    width: Any = record.get("width")
+    if (record.get("procs") != request.tasks or width != request.cores_per_task and not (
+            "lent" in record and shapes.positive(width) and width < request.cores_per_task)):
         return "placement: it is that of another job"
     if not _devices_sound(record.get("devices", {}), len(nodes)):
         return "placement: its devices are wrong"
     if "taken" in record:
-        taken = _set(record["taken"], sum(sum(sockets) for _, sockets in nodes))
-        wrong = taken is None or bits.count(taken) != request.cores
+        cores = sum(sum(sockets) for _, sockets in nodes)
+        taken = _set(record["taken"], cores)
+        wrong = taken is None or bits.count(taken) != request.tasks * record["width"]
+        if "lent" in record and not (type(record["lent"]) is list and all(
+                type(each) is list and len(each) == 2 and shapes.count(each[0])
+                and _set(each[1], cores) for each in record["lent"])):
+            return "placement: what it borrows is wrong"
         return "placement: its cores are wrong" if wrong else ""
     claims, order = record.get("claims"), record.get("order")
     if (record.get("share") not in (WHOLE, HALF) or type(claims) is not list

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from vrm.model import AnyPlacement, Cluster, CorePlacement, Job, Node, Placement, bits
+from vrm.model.core_share import Borrowed
 from vrm.model.fields import LINE, OF_DETAILS, OF_JOB, TABLE, getter, made, same
 from vrm.model.job import PLAIN, Details
 from vrm.model.node import Device
@@ -98,13 +99,15 @@ def moved(placement: AnyPlacement, before: Cluster, now: Cluster) -> Optional[An
         if other is None or now.nodes[other].sockets != node.sockets:
             return None
         new[number] = other
+    def there(cores: int) -> int:
+        return sum(before.layout.on_node(cores, number) << now.layout.node_first[other]
+                   for number, other in new.items())
+
+    if isinstance(placement, Borrowed):
+        return Borrowed(now.layout, there(placement.taken), placement.procs, placement.width,
+                        tuple((lender, there(cores)) for lender, cores in placement.lent))
     if isinstance(placement, CorePlacement):
-        taken = 0
-        for number, socket_number, first, stop in placement.layout.spans(placement.taken):
-            at = now.layout.node_first[new[number]] + sum(
-                before.nodes[number].sockets[:socket_number])
-            taken |= ((1 << stop) - (1 << first)) << at
-        return CorePlacement(now.layout, taken, placement.procs, placement.width)
+        return CorePlacement(now.layout, there(placement.taken), placement.procs, placement.width)
     lane0, lane1 = (sum(1 << new[number] for number in bits.members(claim))
                     for claim in placement.claims)
     # A set for each node: the ranks stay in their order though the numbers are others.

@@ -52,11 +52,12 @@ class Expectations:
         """A running job has outlived what was expected: expect it longer, if its walltime lets it
         run longer."""
         booking = cluster.bookings[job_id]
-        if not _correctable(booking):
+        if not _correctable(booking) or booking.expected_end > now:
             return booking
-        job, _, start, _ = booking
+        job, _, start = booking[:3]
         ran = max(now - start, job.expected) + _ROUNDING
-        return cluster.revise(job_id, start + self._correction(job.expected, ran, job.walltime))
+        return cluster.revise(job_id, start + self._correction(job.expected, ran, booking.limit - start),
+                              now)
 
     def correct_all(self, cluster: Cluster, now: float) -> bool:
         """Do that for all such jobs; whether there was any."""
@@ -98,5 +99,4 @@ def make_expectations(estimates: Union[str, Estimator], correction: str,
 
 def _correctable(booking: Booking) -> bool:
     """Whether more could be expected of a job than is: no more is than its walltime."""
-    job, _, start, end = booking
-    return end < start + job.walltime
+    return booking.expected_end < booking.limit

@@ -19,7 +19,7 @@ from vrm.model import Job, JobState
 from vrm.model.job import Details
 from vrm.model.reservation import Reservation
 from vrm.model.rules import Rules
-from vrm.run import journal_check as check
+from vrm.run import journal_check as check, lending
 from vrm.run.codec import jobs_of
 from vrm.run.journal_check import JournalError, Record
 from vrm.run.state import State
@@ -230,7 +230,8 @@ class Past:
     the managers that wrote it, `run_of` the one under which a job was started. `started` and
     `ended` are the records of the last start and of the end of jobs. `again` are those that wait
     after a start. `waits` are the seconds that jobs had waited at each start. `rules` is the last
-    record of a change of how the run schedules, if there was one.
+    record of a change of how the run schedules, if there was one. `rooms` are the records of the last
+    start of jobs that have lent cores, and of the manager then.
     """
 
     def __init__(self, state: Optional[State] = None) -> None:
@@ -248,6 +249,7 @@ class Past:
         self.run_of: Dict[int, Record] = {}
         self.commands: List[str] = []
         self.rules: Optional[Record] = None
+        self.rooms: Dict[int, Tuple[Record, Record]] = {}
 
     @property
     def jobs(self) -> Dict[int, Job]:
@@ -358,6 +360,15 @@ def _apply(record: Record, past: Past) -> None:
         state.reserved(Reservation(record["reservation"], record["name"],
                                    tuple(record["nodes_reserved"]), record["begin"], record["end"]),
                        record["jobs_bound"])
+    elif event == "lend":
+        past.rooms[record["id"]] = past.started[record["id"]], past.run_of[record["id"]]
+        state.lend(lending.of_record(record), record["number"])
+    elif event == "lent":
+        state.lent(record["number"], record["time"])
+    elif event == "regain":
+        state.regain(record["number"], record["time"], record["reason"])
+    elif event == "regained":
+        state.regained(record["number"], record["time"])
     elif event == "unreserve":
         state.unreserve(record["reservation"], record["time"], record["reason"])
     elif event == "rules":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Dict, Union
 from vrm.model import JobState, placement_forms, shapes
 from vrm.model.fields import TABLE, name_sound
 from vrm.model.rules import checks
+from vrm.run import lending
 from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
                               positive, size, text, whole)
 
@@ -47,6 +48,10 @@ def _pairs(second: Check) -> Check:
 
 def _rules(value: Any) -> bool:
     return mapping(value) and not shapes.fault(value, *checks())
+
+
+def _cores(value: Any) -> bool:
+    return type(value) is str and bool(re.fullmatch("0x[0-9a-f]{1,200000}", value))
 
 
 def _node(value: Any) -> bool:
@@ -101,6 +106,11 @@ _WANTED: Dict[str, Dict[str, Check]] = {
     "release": {"id": count},
     "reserve": {"reservation": positive, "name": name_sound, "nodes_reserved": list_of(line),
                 "begin": number, "end": number, "jobs_bound": list_of(count), "time": number},
+    "lend": {"number": positive, "id": count, "to": maybe(count), "cores": _cores, "time": number,
+             "until": maybe(number)},
+    "lent": {"number": positive, "id": count, "time": number},
+    "regain": {"number": positive, "id": count, "reason": text, "time": number},
+    "regained": {"number": positive, "id": count, "time": number},
     "unreserve": {"reservation": positive, "reason": text, "time": number},
     "rules": {"time": number, "rules": _rules, "was": _rules, "reason": text},
     "finished": {},
@@ -146,6 +156,25 @@ def fault(record: Record, past: "Past") -> str:
     return _out_of_order(event, record, past)
 
 
+_LENDING = {"lend": "", "lent": lending.LENDING, "regain": lending.LENDING + lending.LENT,
+            "regained": lending.REGAINING}
+"""The events of lends, and in which phases those must be before them."""
+
+
+def _lending_out_of_order(event: str, record: Record, past: "Past") -> str:
+    number, job_id = record["number"], record["id"]
+    found = past.state.lends.all.get(number)
+    if event == "lend":
+        if found is not None:
+            return f"lend {number} is there already"
+        return "" if job_id in past.started and job_id not in past.ended else (
+            f"lend of job {job_id}, which does not run")
+    if found is None or found.lender != job_id:
+        return f"{event} of lend {number} of job {job_id}, which there is not"
+    return "" if found.phase in _LENDING[event] else (
+        f"{event} of lend {number}, which is in phase {found.phase}")
+
+
 def _out_of_order(event: str, record: Record, past: "Past") -> str:
     """Why what a record tells cannot have happened to its job then."""
     if event in ("reserve", "unreserve"):
@@ -156,6 +185,8 @@ def _out_of_order(event: str, record: Record, past: "Past") -> str:
     if "id" not in record:
         return ""
     job_id = record["id"]
+    if event in _LENDING:
+        return _lending_out_of_order(event, record, past)
     if event == "job":
         return f"job {job_id} exists already" if job_id < past.state.next_id else ""
     if job_id not in past.state.book.entries:

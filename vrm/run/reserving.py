@@ -115,8 +115,8 @@ def _against(node: int, cluster: Cluster, begin: float, end: float, now: float) 
         return (f"is in reservation {other.name} from {when(other.begin)} to {when(other.end)}: "
                 "choose other nodes or times")
     for job_id in cluster.jobs_on(node):
-        job, _, start, _ = cluster.bookings[job_id]
-        until = max(start + job.walltime, now)
+        booking = cluster.bookings[job_id]
+        until = max(booking.limit, booking.until, now)
         if until > begin or begin <= now:
             return (f"has job {job_id} until {when(until)} by its walltime: choose a later begin or "
                     "other nodes")

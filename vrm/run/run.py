@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import List, Optional
 
 from vrm.model import Job, JobState
+from vrm.model.core_share import Borrowed
 from vrm.run.expectations import Expectations
 from vrm.run.state import State
 from vrm.scheduling import Scheduler, Start
@@ -13,7 +14,10 @@ from vrm.scheduling import Scheduler, Start
 
 class Run:
     """The state of a run and its scheduler. `expectations`: how long jobs are expected to take; None:
-    as long as their users say."""
+    as long as their users say. `asks`: a job that borrows cores has not started when that is decided:
+    who drives the run asks the nodes first, and calls `State.started`."""
+
+    asks = False
 
     def __init__(self, state: State, scheduler: Scheduler,
                  expectations: Optional[Expectations] = None) -> None:
@@ -29,6 +33,14 @@ class Run:
         starts = self.scheduler.step(now, state.queue, state.cluster)
         if not state.sparse or state.book.entries:
             for start in starts:
+                placement = start.booking.placement
+                if isinstance(placement, Borrowed) and not state.sparse:
+                    for loan in state.cluster.loans.of_borrower(start.job.id):
+                        found = state.lend(loan)
+                        if not self.asks:
+                            state.lent(found.number, now)
+                    if self.asks:
+                        continue  # it has started when its cores are clear
                 state.started(start, now)
         if state.log is not None and self.scheduler.dispatcher.promising:
             state.promise(self.scheduler.promises(now, state.queue, state.cluster), now)

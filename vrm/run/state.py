@@ -17,6 +17,10 @@ applied in their order (`vrm.run.journal.replay`), make the same state again.
 | `hold`, `release` | hold, release | a waiting job is kept from starting, or no longer |
 | `expect` | expect | something else is expected of waiting jobs than before |
 | `promise` | promise | latest starts of waiting jobs are promised |
+| `lend` | lend | a running job is about to lend cores to another, or to the node |
+| `lent` | lent | its nodes are clear of it: the borrower may start |
+| `regain` | regain | it takes them back: the borrower has left, or does not start |
+| `regained` | regained | its nodes have answered that it has them |
 | `reserve` | reserve | nodes are kept for some jobs from one time to another |
 | `unreserve` | unreserve | a reservation is over or cancelled: its jobs compete again |
 | `pass_time` | | reservations open, and those that are over go |
@@ -33,10 +37,11 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Seq
 
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import PLAIN, Details, resolved
+from vrm.model.core_share import Loan
 from vrm.model.reservation import Reservation, ReservationError, Wanted
 from vrm.run.book import Dropped, Entry, JobBook, LifeError
 from vrm.model import placement_forms
-from vrm.run import reserving
+from vrm.run import lending, reserving
 from vrm.run.codec import job_record
 from vrm.scheduling import JobQueue, Start
 
@@ -51,8 +56,9 @@ class State:
     that are to be ended why, and since when. `losing` are jobs that can never run since one that
     they depend on failed, by id with the reason, until their own end is an event. `promises` are
     the latest starts that waiting jobs were promised, in seconds: by reservations that are kept, or by a
-    guard against starvation. `reservations` are
-    the advance reservations by id; `JobQueue.bound` has the jobs that are bound to them.
+    guard against starvation. `reservations` are the advance reservations by id; `JobQueue.bound` has the
+    jobs that are bound to them. `lends`: who lends cores to whom, as far as it is recorded; the cluster
+    has those that are in force.
 
     `lacks`: see `JobBook`. `sparse`, for simulations: jobs of which nothing is to be said but that
     they wait or run are in the queue and on the cluster alone, may come and go there (`arrive`,
@@ -73,6 +79,7 @@ class State:
         self.promises: Dict[int, float] = {}
         self.reservations: Dict[int, Reservation] = {}
         self.next_reservation = 1
+        self.lends = lending.Lends()
         self.counts: Dict[str, int] = {state.value: 0 for state in JobState if state.ended}
         self.next_id = 0
         self.names: Dict[str, List[int]] = {}  # ids of the jobs of each name
@@ -187,6 +194,7 @@ class State:
     def vacate(self, job_id: int) -> None:
         """A job has left its cores."""
         self.running.pop(job_id, None)
+        self.lends.forget(job_id)
         if job_id in self.cluster.bookings:
             self.cluster.release(job_id)
 
@@ -215,6 +223,7 @@ class State:
             self.log("end", id=job_id, time=now, state=state.value, reason=reason, **more)
         self.running.pop(job_id, None)
         self.promises.pop(job_id, None)
+        self.lends.forget(job_id)
         if self.sparse and job_id not in self.book.entries:
             return []
         return self._lose(self.book.ended(job_id, state))
@@ -226,6 +235,7 @@ class State:
         entry = self.entry(job_id)
         self.intents.pop(job_id, None)
         self.running.pop(job_id, None)
+        self.lends.forget(job_id)
         if self.losing.pop(job_id, None) is None and entry.state.ended:
             self.counts[entry.state.value] -= 1
         entry.losses += bool(origin.get("lost"))
@@ -321,6 +331,49 @@ class State:
         """The reservation to which a job is bound."""
         return self.reservations.get(self.queue.bound.get(job_id, -1))
 
+    # Running jobs that lend cores.
+
+    def lend(self, loan: Loan, number: int = 0, **origin: Any) -> lending.Lend:
+        """A running job is about to lend cores. ValueError, with the reason, where it cannot."""
+        if loan not in self.cluster.loans.all and loan.lender in self.cluster.bookings:
+            self.cluster.loans.lend(self.cluster, loan)
+        found = self.lends.add(loan, number)
+        if self.log is not None:
+            self.log("lend", **lending.record(found), **origin)
+        return found
+
+    def lent(self, number: int, now: float) -> None:
+        """The nodes of the lender are clear of it: the cores are the borrower's."""
+        found = self.lends.change(number, lending.LENT)
+        if self.log is not None:
+            self.log("lent", number=number, id=found.lender, time=now)
+
+    def regain(self, number: int, now: float, reason: str = "", **origin: Any) -> lending.Lend:
+        """A lender takes its cores back."""
+        found = self.lends.change(number, lending.REGAINING)
+        self._give_back(found.loan, now)
+        if self.log is not None:
+            self.log("regain", number=number, id=found.lender, reason=reason, time=now, **origin)
+        return found
+
+    def regained(self, number: int, now: float) -> None:
+        """A lender has its cores again, on all nodes."""
+        found = self.lends.all.pop(number)
+        if self.log is not None:
+            self.log("regained", number=number, id=found.lender, time=now)
+
+    def returned(self, borrower: int, now: float) -> None:
+        """A job has left the cores that it had borrowed, in a simulation: their lenders have them."""
+        for each in self.lends.of_borrower(borrower):
+            self.regain(each.number, now)
+            self.regained(each.number, now)
+        for loan in self.cluster.loans.of_borrower(borrower):
+            self._give_back(loan, now)
+
+    def _give_back(self, loan: Loan, now: float) -> None:
+        if loan in self.cluster.loans.all and loan.lender in self.cluster.bookings:
+            self.cluster.loans.regain(self.cluster, loan, now)
+
     def node_up(self, node: int) -> None:
         """Jobs may start on a node (again)."""
         self.cluster.set_up(node, True)
@@ -350,6 +403,7 @@ class State:
         twin.promises = dict(self.promises)
         twin.reservations = dict(self.reservations)
         twin.next_reservation = self.next_reservation
+        twin.lends = self.lends.copy()
         twin.counts = dict(self.counts)
         twin.next_id = self.next_id
         twin.names = {name: list(ids) for name, ids in self.names.items()}
@@ -392,6 +446,7 @@ class State:
                 twin.names[name] = kept
         twin.intents = dict(self.intents)
         twin.promises = dict(self.promises)
+        twin.lends = self.lends.copy()
         twin.counts = dict(self.counts)
         twin.next_id = self.next_id
         return twin

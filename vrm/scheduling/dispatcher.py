@@ -26,13 +26,15 @@ class Dispatcher:
 
     `heads_first`: heads start whenever they fit, so their number per step can be limited. `kept`:
     its reservations are promises, of which none is moved to a later time. `tries_all`: it looks at
-    jobs behind the first that does not fit.
+    jobs behind the first that does not fit. `lends`: it may start jobs on cores of running ones
+    (`vrm.model.core_share.Borrowed`).
     """
 
     name = "none"
     heads_first = True
     kept = False
     tries_all = True
+    lends = False
 
     def __init__(self) -> None:
         # The head that did not fit when the last step left the cluster: no need to ask again.
@@ -57,7 +59,7 @@ class Dispatcher:
 
     def idle(self, waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> bool:
         """Whether a count shows that nothing can start now; asked before `decide`, to save it."""
-        return self.heads_first and policy.room(view) == 0
+        return self.heads_first and not self.lends and policy.room(view) == 0
 
     def fill(self, now: float, waiting: Waiting, first: int, view: Cluster,
              policy: PlacementPolicy) -> Starts:

@@ -60,7 +60,7 @@ def problem_of(now: float, jobs: Sequence[Job], others: float, view: Cluster,
     for booking in view.running():
         request, placement = booking.job.request, booking.placement
         size = request.cores if room is None else view.returns(placement)
-        left = max(1, math.ceil(booking.expected_end - now))
+        left = max(1, math.ceil(booking.gives - now))
         running.append((left, wants(request, size, len(placement.nodes))))
     tasks = [(max(1, math.ceil(job.expected)), wants(
         job.request, job.request.cores if room is None else policy.size(job), job.request.nodes[0]))

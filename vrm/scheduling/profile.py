@@ -31,7 +31,7 @@ class Slot(NamedTuple):
 
 def expected_end(booking: Booking, now: float) -> float:
     """When a running job gives its nodes back; just after now if it should have ended."""
-    return booking.expected_end if booking.expected_end > now else math.nextafter(now, math.inf)
+    return booking.gives if booking.gives > now else math.nextafter(now, math.inf)
 
 
 class CountProfile:
@@ -107,7 +107,7 @@ class CountProfile:
 
     def give_booking(self, booking: Booking, now: float) -> None:
         """A running job ended before its expected end."""
-        self.change(now, booking.expected_end, self._cluster.returns(booking.placement))
+        self.change(now, booking.gives, self._cluster.returns(booking.placement))
 
     def earliest(self, job: Job) -> Slot:
         """The first hole in which the job fits for all its estimate; at infinity if none."""
@@ -247,7 +247,7 @@ class PoolProfile:
 
     def give_booking(self, booking: Booking, now: float) -> None:
         """A running job ended before its expected end."""
-        for pool in self._steps(now, booking.expected_end):
+        for pool in self._steps(now, booking.gives):
             pool.give(booking.job, booking.placement)
 
     def _free_throughout(self, job: Job, first: int) -> Optional[Pool]:

@@ -90,7 +90,7 @@ class Reserving(Dispatcher):
             return
         profile = self._profile
         if isinstance(profile, PoolProfile) and self._calendar.covers(
-                booking.placement.node_set, booking.start, booking.expected_end):
+                booking.placement.node_set, booking.start, booking.gives):
             profile.hold(booking.job, Slot(booking.start, booking.placement))
             return
         self._stale = True
@@ -148,7 +148,7 @@ class Reserving(Dispatcher):
             self._prioritised = True
             table.rekey(waiting.key)
         overdue = bool(cluster.ends) and cluster.ends[0][0] <= now
-        late = any(booking.expected_end < now for booking in self._early)
+        late = any(booking.gives < now for booking in self._early)
         known = len(table) + len(fresh) == len(waiting) if self.depth is None else \
             all(waiting.holds(job) for job, _ in table) and not any(
                 job.id in table for job in fresh)
@@ -174,11 +174,11 @@ class Reserving(Dispatcher):
             return
         profile = self._profile
         profile.advance(now)
-        early = [booking for booking in self._early if booking.expected_end > now]
+        early = [booking for booking in self._early if booking.gives > now]
         self._early.clear()
         for booking in early:
             profile.give_booking(booking, now)
-            self._regions.append((now, booking.expected_end))
+            self._regions.append((now, booking.gives))
         if (early or self._given_back) and len(table):
             if isinstance(profile, CountProfile):
                 self._regions = _compress(now, table, profile, self._regions,

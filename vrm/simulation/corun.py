@@ -1,9 +1,13 @@
-"""How fast jobs run beside others: the model of a run whose neighbours change.
+"""How fast jobs run beside others, and with fewer cores: the model of a run whose neighbours change.
 
 The model is that of the ELiSE group (JSSPP 2025; the measured speed-ups, with their definitions,
 are in `vrm.model.speedups`). A job is as fast as its slowest part: over all neighbours on all its
 nodes the smallest speed-up. When neighbours change, the work that is left is done at the new
 speed; the compact time is the work. What was not measured is speed 1, and counted.
+
+A job that lends cores, or runs on borrowed ones, is slower by the share of its cores that it lacks:
+`ideal`, as if its work were spread evenly over those that it has, or as its slowest rank. Lender and
+borrower are neighbours.
 """
 
 from __future__ import annotations
@@ -37,8 +41,10 @@ class _Run:
 class CoRunning:
     """The speeds of the jobs on a cluster, as neighbours come and go."""
 
-    def __init__(self, cluster: Cluster, speedups: Speedups) -> None:
+    def __init__(self, cluster: Cluster, speedups: Optional[Speedups] = None, ideal: bool = True
+                 ) -> None:
         self.cluster = cluster
+        self.ideal = ideal
         self.speedups = speedups
         self._runs: Dict[int, _Run] = {}
         self._on_node: List[List[int]] = [[] for _ in cluster.nodes]
@@ -89,10 +95,18 @@ class CoRunning:
         return ends
 
     def _speed(self, run: _Run) -> float:
+        """The speed beside its neighbours with the cores that it has."""
+        speed = 1.0 if self.speedups is None else self._company(run, self.speedups)
+        booking = self.cluster.bookings[run.booking.job.id]
+        return speed * self.cluster.loans.rate(self.cluster, booking, self.ideal)
+
+    def _company(self, run: _Run, speedups: Speedups) -> float:
         """The smallest speed-up over all nodes of the job."""
         job, placement = run.booking.job, run.booking.placement
         if placement.share != HALF:
-            return 1.0
+            others = [other for loan in self.cluster.loans.all if job.id in loan[:2]
+                      for other in loan[:2] if other != job.id and other in self._runs]
+            return min((self._beside(run, other, speedups) for other in others), default=1.0)
         neighbours = set()
         lonely = False
         for node in bits.members(placement.node_set):
@@ -102,12 +116,14 @@ class CoRunning:
         neighbours.discard(job.id)
         speeds = []
         if lonely or not neighbours:
-            speeds.append(self._measured(self.speedups.alone(job.app, job.procs), run, "alone"))
-        for other in neighbours:
-            beside = self._runs[other].booking.job
-            speeds.append(self._measured(self.speedups.beside(
-                job.app, job.procs, beside.app, beside.procs), run, "beside"))
+            speeds.append(self._measured(speedups.alone(job.app, job.procs), run, "alone"))
+        speeds += [self._beside(run, other, speedups) for other in neighbours]
         return min(speeds)
+
+    def _beside(self, run: _Run, other: int, speedups: Speedups) -> float:
+        job, beside = run.booking.job, self._runs[other].booking.job
+        return self._measured(speedups.beside(job.app, job.procs, beside.app, beside.procs), run,
+                              "beside")
 
     @staticmethod
     def _measured(speed: Optional[float], run: _Run, where: str) -> float:

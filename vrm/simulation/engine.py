@@ -121,6 +121,7 @@ class Simulator:
         self.events = 0
         self.ended = 0
         self.left = 0  # jobs that wait at the end: held ones, and those that depend on them
+        self._lends = False  # whether any job lent cores at the last moment
         self._nodes: List[Tuple[float, bool, int]] = []
         self._changes: List[Change] = []
 
@@ -221,6 +222,8 @@ class Simulator:
                 for start in step(now):
                     request = start[0][0].request
                     busy_cores += request[0] * request[1]
+                    if cluster.loans:
+                        self._lent(start.job.id, now)
                     start_job(start, now)
             if not wakes:
                 wake = never
@@ -231,6 +234,8 @@ class Simulator:
                                                     and not cluster.bookings
                                                     and not cluster.calendar)):
                     wake = never  # nothing waits, or none of it fits on an empty machine
+            if cluster.loans or self._lends:
+                self._lends, busy_cores = bool(cluster.loans), cluster.taken_cores
             moment((now, len(waiting), queue.wanted, busy_cores))
             number += 1
             if progress is not None and number % 1000 == 0:
@@ -295,6 +300,8 @@ class Simulator:
         executor = self.executor
         killed = event[3] and executor.unfinished(event, now)
         booking = state.leave(job_id)
+        if self.cluster.loans:
+            self._returned(job_id, now)
         if not executor.foreseen:
             executor.gone(start, now)
         job = booking[0]
@@ -310,6 +317,18 @@ class Simulator:
         if not state.sparse or state.book.entries:
             self._cancel(state.end(job_id, JobState.COMPLETED, now))
         return job.procs * job.cores
+
+    def _lent(self, borrower: int, now: float) -> None:
+        """A job has started: those that lend cores to it run to other ends."""
+        for loan in self.cluster.loans.of_borrower(borrower):
+            self.executor.reshaped(self.cluster.bookings[loan.lender], now)
+
+    def _returned(self, job_id: int, now: float) -> None:
+        """A job has left: what it had borrowed is its lenders' again."""
+        loans = self.cluster.loans.of_borrower(job_id)
+        self.state.returned(job_id, now)
+        for loan in loans:
+            self.executor.reshaped(self.cluster.bookings[loan.lender], now)
 
     def _failed(self, start: Start, how: JobState, reason: str, intent: str) -> None:
         """A job has left its cores and did not complete: it waits again, or not."""
@@ -337,6 +356,8 @@ class Simulator:
         for job_id in self.cluster.jobs_on(node):
             self.state.entry(job_id)  # from now on there is something to say of it
             cores += self.state.leave(job_id).job.request.cores
+            if self.cluster.loans:
+                self._returned(job_id, now)
             start = self.executor.gone_of(job_id, now)
             self._failed(start, JobState.FAILED,
                          f"node {self.cluster.nodes[node].name} is down", "node")

@@ -52,6 +52,7 @@ class VirtualExecutor:
             {} if tracked or revises or rate is not None else None)
         self._revises = revises
         self._expected: Dict[int, float] = {}  # ends that are expected otherwise than at the start
+        self._limits: Dict[int, float] = {}  # ends of walltimes that are others than at the start
         self.foreseen = self._live is None
 
     def next_time(self) -> float:
@@ -90,10 +91,12 @@ class VirtualExecutor:
 
     def set_end(self, start: Start, end: float) -> None:
         """A job will end at this time, or with `kill` at its walltime."""
-        job, _, begun, expected_end = start[0]
-        killed = self.kill and end > begun + job.walltime
+        booking = start[0]
+        job, expected_end = booking.job, booking.expected_end
+        limit = self._limits.get(job.id, booking.limit)
+        killed = self.kill and end > limit
         if killed:
-            end = begun + job.walltime
+            end = limit
         expected_end = self._expected.get(job.id, expected_end)
         if end > expected_end and (self._revises or self._live is None or job.id not in self._live
                                    or math.isnan(self._live[job.id][1])):
@@ -109,6 +112,13 @@ class VirtualExecutor:
         self._expected[job_id] = expected_end
         if self._live[job_id][1] > expected_end > now:
             heapq.heappush(self.events, (expected_end, EXPECTED, job_id, False, start))
+
+    def reshaped(self, booking: Booking, now: float) -> None:
+        """A job that runs has lent cores, or has them again: its ends are others. It goes slower or
+        faster when whom it lends to starts or ends."""
+        assert self._live is not None
+        self._limits[booking.job.id] = booking.limit
+        self.revise(self._live[booking.job.id][0], booking.expected_end, now)
 
     def _move(self, ends: Iterable[Tuple[int, float]]) -> None:
         assert self._live is not None
@@ -143,5 +153,6 @@ class VirtualExecutor:
         if self._live is not None:
             del self._live[start[0][0].id]
             self._expected.pop(start[0][0].id, None)
+            self._limits.pop(start[0][0].id, None)
         if self.rate is not None:
             self._move(self.rate.ended(start[0], now))

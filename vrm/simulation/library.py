@@ -192,7 +192,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
             return results
 
         results = recorder()
-        speeds = CoRunning(cluster, measured) if measured is not None else None
+        speeds = (CoRunning(cluster, measured) if measured is not None or dispatcher.lends else None)
         scheduler = Scheduler(ordering, dispatcher, placement, chosen.interval,
                               chosen.starts_per_interval, chosen.queues)
         simulator: Union[Simulator, CountingSimulator]
@@ -231,7 +231,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         **({} if used is None else used.summary()),
         "backfilled": results.backfilled,
         "held": simulator.left,
-        **({"unmatched_speeds": speeds.unmatched()} if speeds is not None else {}),
+        **({"unmatched_speeds": speeds.unmatched()} if measured is not None and speeds else {}),
         **_recorded(getattr(source, "waited", {})),
         "start_hash": results.start_hash(),
         "refusals": dict(results.refusals),

@@ -1,0 +1,148 @@
+"""Lends as transitions of a run's state: their events make them again, and what makes no sense in a
+journal is refused with the line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List
+
+import pytest
+
+from vrm.model import Cluster, Job, JobState
+from vrm.model.core_share import NOBODY, Borrowed, Loan
+from vrm.run import codec, lending
+from vrm.run.journal import Past, replay
+from vrm.run.journal_check import JournalError
+from vrm.run.run import Run
+from vrm.run.state import State
+from vrm.scheduling import Scheduler, Start, make_backfilling, make_ordering, make_policy
+from vrm.scheduling.offers import borrowed, offer
+
+Records = List[Dict[str, Any]]
+
+
+def begun(records: Records) -> Run:
+    """A run of two nodes whose first job has all of them, and whose second waits."""
+    cluster = Cluster.regular(2, 2, 2)
+    scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("easy"),
+                          make_policy("compact", cluster))
+    run = Run(State(scheduler.new_queue(), cluster), scheduler)
+    records.append({"event": "run", "format": 2, "run": "r",
+                    "nodes": codec.nodes_record(cluster.nodes)})
+    run.state.log = lambda event, **values: records.append(
+        json.loads(json.dumps({"event": event, **values})))
+    for number, ranks in ((1, 4), (2, 2)):
+        run.state.submit([Job(number, "ep.A", ranks, 100, 0.0, cores=2)])
+    assert [start.job.id for start in run.step(0.0)] == [1]
+    return run
+
+
+def facts(state: State) -> Dict[str, Any]:
+    return {"lends": state.lends.all, "next": state.lends.next, "epochs": state.lends.epochs}
+
+
+def test_a_lend_from_intent_to_return_is_replayed_at_each_record() -> None:
+    records: Records = []
+    run = begun(records)
+    state = run.state
+    seen = {len(records): facts(state.copy())}
+
+    def note() -> None:
+        seen[len(records)] = facts(state.copy())
+
+    job = state.queue.get(2)
+    found = offer(state.cluster, 1)
+    placement = borrowed(job, state.cluster, [(1, found.cores)], shrinks=True)
+    assert placement is not None
+    booking = state.cluster.book(job, placement, 5.0)
+    state.queue.remove_started([job])
+    loan, = state.cluster.loans.of_borrower(2)
+    assert state.lend(loan).number == 1 and state.lends.plan(1) == found.cores
+    note()
+    state.lent(1, 6.0)
+    note()
+    state.started(Start(booking, False), 6.0)
+    note()
+    node = Loan(1, NOBODY, 0, 7.0, float("inf"))
+    with pytest.raises(ValueError, match="does not have the cores"):
+        state.lend(node)
+    assert len(records) in seen, "what cannot be is not recorded"
+    state.vacate(2)
+    state.end(2, JobState.COMPLETED, 20.0, exit_code=0)
+    note()
+    assert state.cluster.loans.all, "until it is taken back"
+    state.regain(1, 21.0)
+    assert not state.cluster.loans.all and state.lends.plan(1) == 0
+    note()
+    state.regained(1, 22.0)
+    note()
+    assert state.lends.epochs == {1: 2}
+    for count, wanted in seen.items():
+        assert facts(replay(records[:count]).state) == wanted
+    past = replay(records)
+    start = next(record for record in records if record["event"] == "start" and record["id"] == 2)
+    there = codec.placement_of(start["placement"], state.cluster)
+    assert isinstance(there, Borrowed) and there.lent == ((1, found.cores),)
+    assert past.rooms[1][0]["id"] == 1
+
+
+def test_who_ends_lends_no_more_and_its_guest_has_the_room_after_a_restart() -> None:
+    records: Records = []
+    run = begun(records)
+    state = run.state
+    placement = borrowed(state.queue.get(2), state.cluster,
+                         [(1, offer(state.cluster, 1).cores)], shrinks=True)
+    assert placement is not None
+    booking = state.cluster.book(state.queue.get(2), placement, 5.0)
+    state.queue.remove_started([booking.job])
+    state.lend(state.cluster.loans.of_borrower(2)[0])
+    state.lent(1, 5.0)
+    state.started(Start(booking, False), 5.0)
+    state.vacate(1)
+    state.end(1, JobState.FAILED, 9.0, exit_code=1)
+    assert not state.lends.all
+    past = replay(records)
+    assert not past.state.lends.all
+    again = Cluster.regular(2, 2, 2)
+    own = codec.placement_of(past.started[2]["placement"], again)
+    rooms = {1: codec.placement_of(past.rooms[1][0]["placement"], again)}
+    again.book(past.jobs[2], past.state.lends.settled(own, 2, rooms), 5.0)
+    now = state.cluster
+    assert (again.busy0, again.busy1, again.busy_cores) == (now.busy0, now.busy1, now.busy_cores)
+    again.release(2)
+    assert again.busy0 == again.busy1 == 0
+
+
+@pytest.mark.parametrize("bad, why", [
+    ({"event": "lent", "number": 1, "id": 1, "time": 1.0}, "lent of lend 1 of job 1, which there is not"),
+    ({"event": "lend", "number": 1, "id": 2, "to": None, "cores": "0x1", "time": 1.0, "until": None},
+     "lend of job 2, which does not run"),
+    ({"event": "lend", "number": 1, "id": 1, "to": None, "cores": "1", "time": 1.0, "until": None},
+     "cores"),
+    ({"event": "regained", "number": 3, "id": 1, "time": 1.0}, "regained of lend 3"),
+])
+def test_a_journal_that_makes_no_sense_names_its_line(bad: Dict[str, Any], why: str) -> None:
+    records: Records = []
+    begun(records)
+    with pytest.raises(JournalError, match=f"journal:{len(records) + 1}: .*{why}"):
+        replay([*records, bad])
+
+
+def test_phases_come_in_their_order() -> None:
+    records: Records = []
+    run = begun(records)
+    cores = offer(run.state.cluster, 1).cores
+    run.state.lend(Loan(1, NOBODY, cores, 1.0, float("inf")))
+    past: Past = replay(records)
+    for event, why in (("regained", "in phase lend"), ("lend", "there already")):
+        record = {**records[-1], "event": event}
+        with pytest.raises(JournalError, match=why):
+            replay([*records, record])
+    run.state.lent(1, 2.0)
+    with pytest.raises(JournalError, match="lent of lend 1, which is in phase lent"):
+        replay([*records, records[-1]])
+    assert past.state.lends.all[1].phase == lending.LENDING
+    again = run.state.cluster.copy()
+    again.loans.all.clear()
+    run.state.lends.to_node(again)
+    assert [loan.cores for loan in again.loans.all] == [cores]

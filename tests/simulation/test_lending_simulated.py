@@ -1,0 +1,238 @@
+"""Simulated runs in which running jobs lend cores: against a plain loop over small steps of time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Optional, Tuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vrm.forecast.frozen import of_simulator
+from vrm.forecast.replay import replay
+from vrm.model import Booking, Cluster, Job, bits
+from vrm.model.core_share import Borrowed
+from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
+from vrm.scheduling.backfilling import Easy, reserve, reserve_by_count
+from vrm.scheduling.dispatcher import Starts
+from vrm.scheduling.offers import borrowed, offers
+from vrm.scheduling.queue import Waiting
+from vrm.simulation.corun import CoRunning
+from vrm.simulation.engine import Outage, Simulator, Unrecorded
+from vrm.simulation.results import Results
+from vrm.simulation.outcome import Row
+from vrm.workload.submission import Submission
+
+
+class Lender(Easy):
+    """EASY; what does not fit starts on half of the cores of the first running job that has not lent."""
+
+    lends = True
+
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: Any, heads: int) -> Starts:
+        started = set()
+        for job, placement in super().decide(now, waiting, view, policy, heads):
+            started.add(job.id)
+            yield job, placement
+        for job in list(waiting):
+            if job.id in started:
+                continue
+            for found in offers(view, lambda each: True):
+                placement = borrowed(job, view, [(found.lender, found.cores)], shrinks=True)
+                if placement is not None:
+                    yield job, placement
+                    break
+
+
+class Seen(Unrecorded):
+    """What was booked, and when jobs ended and how."""
+
+    def __init__(self) -> None:
+        self.begun: List[Booking] = []
+        self.ends: Dict[int, Tuple[float, str]] = {}
+        self.most = 0
+        self.refusals: List[int] = []
+        self.cluster: Optional[Cluster] = None
+
+    def booked(self, booking: Booking) -> None:
+        self.begun.append(booking)
+
+    def released(self, booking: Booking) -> None:
+        pass
+
+    def revised(self, booking: Booking, before: float) -> None:
+        pass
+
+    def nodes_changed(self) -> None:
+        pass
+
+    def refused(self, job: Job, reason: str) -> None:
+        self.refusals.append(job.id)
+
+    def ended(self, booking: Booking, start: Any, end: float, status: str) -> None:
+        self.ends[booking.job.id] = end, status
+
+    def moment(self, state: Any) -> None:
+        assert self.cluster is not None and state[3] == self.cluster.taken_cores
+        self.most = max(self.most, len(self.cluster.loans.all))
+
+
+def machine(policy: str, nodes: int = 2, sockets: int = 2, cores: int = 4) -> Tuple[Cluster, Scheduler]:
+    cluster = Cluster.regular(nodes, sockets, cores)
+    return cluster, Scheduler(make_ordering("FCFS"), Lender(), make_policy(policy, cluster))
+
+
+def run(policy: str, jobs: List[Submission], ideal: bool = True, kill: bool = False,
+        outages: Tuple[Outage, ...] = ()) -> Tuple[Seen, Cluster]:
+    cluster, scheduler = machine(policy)
+    seen = Seen()
+    seen.cluster = cluster
+    cluster.watchers.append(seen)
+    Simulator(scheduler, cluster, seen, kill, CoRunning(cluster, ideal=ideal), outages=outages).run(jobs)
+    return seen, cluster
+
+
+def plain(seen: Seen, runs: Dict[int, float]) -> Dict[int, float]:
+    """The ends of jobs that started as they did: an event at a time, each job's work done by the share
+    of its cores that it has."""
+    left: Dict[int, float] = {}
+    has: Dict[int, float] = {}           # cores of a job now
+    lent: Dict[int, List[Tuple[int, int]]] = {}  # borrower: lenders and numbers of cores
+    ends: Dict[int, float] = {}
+    full = {booking.job.id: booking.job.request.cores for booking in seen.begun}
+    now, coming = 0.0, list(seen.begun)
+    while coming or left:
+        speeds = {i: has[i] / full[i] for i in left}
+        due = min([now + left[i] / speeds[i] for i in left], default=math.inf)
+        starts = bool(coming) and coming[0].start < due - 1e-6
+        time = coming[0].start if starts else due
+        for i in left:
+            left[i] -= (time - now) * speeds[i]
+        now = time
+        if not starts:
+            for i in [i for i in left if left[i] < 1e-6]:
+                ends[i] = now
+                del left[i]
+                for lender, cores in lent.pop(i, []):
+                    if lender in left:
+                        has[lender] += cores
+        else:
+            booking = coming.pop(0)
+            job, placement = booking.job, booking.placement
+            left[job.id] = runs[job.id]
+            has[job.id] = placement.procs * placement.width
+            if isinstance(placement, Borrowed):
+                for lender, cores in placement.lent:
+                    has[lender] -= bits.count(cores)
+                    lent.setdefault(job.id, []).append((lender, bits.count(cores)))
+    return ends
+
+
+workloads = st.lists(st.tuples(st.integers(1, 4), st.sampled_from([1, 2, 4]), st.integers(1, 40),
+                               st.integers(0, 40)), min_size=2, max_size=12)
+
+
+def submissions(rows: List[Tuple[int, int, int, int]]) -> List[Submission]:
+    time, found = 0, []
+    for number, (ranks, cores, seconds, later) in enumerate(rows, 1):
+        time += later
+        found.append(Submission(Job(number, "ep.A", ranks, seconds * 1.5, time, cores=cores),
+                                float(seconds)))
+    return found
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(workloads, st.sampled_from(["compact", "strip", "pack"]), st.booleans())
+def test_ends_are_those_of_the_plain_loop(rows: List[Tuple[int, int, int, int]], policy: str,
+                                          ideal: bool) -> None:
+    jobs = submissions(rows)
+    seen, cluster = run(policy, jobs, ideal)
+    assert {i: end for i, (end, _) in seen.ends.items()} == pytest.approx(
+        plain(seen, {one.job.id: one.run for one in jobs}))
+    assert len(seen.ends) == len(jobs) - len(seen.refusals) and not cluster.loans and not cluster.bookings
+    assert (cluster.busy0, cluster.busy1, cluster.busy_cores) == (0, 0, 0)
+
+
+def test_lending_is_seen_by_hand_and_in_jobs_csv() -> None:
+    """A job on all cores lends half of them to one of 40 s that came at 10: it takes 80, and by then
+    40 of the other 90 s are done."""
+    jobs = [Submission(Job(1, "ep.A", 4, 200, 0, cores=4), 100),
+            Submission(Job(2, "cg.A", 4, 60, 10, cores=4), 40)]
+    seen, _ = run("compact", jobs)
+    assert seen.most == 1
+    assert seen.ends == {2: (90, "completed"), 1: (140, "completed")}
+    # Killed at their walltimes, which are longer by what they lost: 60 / (1/2), 200 + 40.
+    slow = [Submission(Job(1, "ep.A", 4, 100, 0, cores=4), 500),
+            Submission(Job(2, "cg.A", 4, 60, 10, cores=4), 500)]
+    seen, _ = run("compact", slow, kill=True)
+    assert seen.ends == {2: (130, "timeout"), 1: (160, "timeout")}
+
+
+def test_a_borrower_that_outlives_its_lender_goes_on_and_a_lost_node_ends_both() -> None:
+    jobs = [Submission(Job(1, "ep.A", 4, 200, 0, cores=4), 20),
+            Submission(Job(2, "cg.A", 2, 60, 10, cores=4), 50),
+            Submission(Job(3, "cg.A", 4, 60, 30, cores=4), 5)]
+    seen, _ = run("compact", jobs)
+    # 2 borrows of both nodes; 1 has 10 s left at half speed; 3 needs both nodes and half of 2's would
+    # not do, so it waits for 2's end.
+    assert seen.ends[1] == (30, "completed") and seen.begun[1].job.id == 2
+    assert seen.ends[2][1] == seen.ends[3][1] == "completed"
+    seen, cluster = run("compact", jobs, outages=(Outage(0, 12.0, 100.0),))
+    assert {status for _, status in seen.ends.values()} == {"completed"}  # all have run again
+    assert len(seen.ends) == 3 and not cluster.loans
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(workloads, st.sampled_from(["compact", "strip", "pack"]))
+def test_easy_reserves_what_is_free_when_lenders_have_ended(rows: List[Tuple[int, int, int, int]],
+                                                            policy: str) -> None:
+    """At each moment of a run with lends: the head's shadow time is the first end, of those expected,
+    after which it fits, with the nodes that borrowers keep taken until they end."""
+    cluster, scheduler = machine(policy)
+    simulator = Simulator(scheduler, cluster, Unrecorded(), rate=CoRunning(cluster))
+    head = Job(99, "ep.A", 4, 10, cores=4)
+    if policy == "strip":
+        head = Job(99, "ep.A", 4, 10, cores=2)
+    for now in simulator.moments(submissions(rows)):
+        there = cluster.copy()
+        expected = math.inf
+        ends = sorted({max(booking.gives, now) for booking in there.bookings.values()})
+        for end in ends:
+            for job_id in [i for i, booking in there.bookings.items()
+                           if max(booking.gives, now) <= end]:
+                there.release(job_id)  # as it would be, with heirs
+            if scheduler.policy.fits(head, there):
+                expected = end
+                break
+        if cluster.bookings:
+            assert reserve(head, now, cluster, scheduler.policy).time == expected
+            if scheduler.policy.exact(head):
+                assert reserve_by_count(head, now, cluster, scheduler.policy).time == expected
+
+
+def test_a_forecast_goes_on_with_the_lends_of_now() -> None:
+    jobs = [Submission(Job(1, "ep.A", 4, 100, 0, cores=4), 100),
+            Submission(Job(2, "cg.A", 4, 60, 10, cores=4), 60)]
+    cluster, scheduler = machine("compact")
+    simulator = Simulator(scheduler, cluster, Unrecorded(), rate=CoRunning(cluster))
+    found = {}
+    for now in simulator.moments(jobs):
+        if now == 10:
+            found = replay(of_simulator(simulator), lambda job, ran: job.walltime)
+    assert {i: each.end for i, each in found.items()} == pytest.approx({2: 130, 1: 160})
+
+
+def test_results_of_a_run_with_lends(tmp_path: Any) -> None:
+    cluster, scheduler = machine("compact")
+    with open(tmp_path / "jobs.csv", "w", encoding="utf-8") as file:
+        results = Results(cluster.nodes, file, "full")
+        jobs = [Submission(Job(1, "ep.A", 4, 200, 0, cores=4), 100),
+                Submission(Job(2, "cg.A", 4, 60, 10, cores=4), 40)]
+        Simulator(scheduler, cluster, results, rate=CoRunning(cluster)).run(results.noting(jobs))
+        results.flush()
+        rows: List[Row] = list(results.rows())
+    assert {row.id: row.end for row in rows} == {1: 140, 2: 90}
+    assert make_backfilling("easy").lends is False

@@ -1,0 +1,245 @@
+"""Which cores of a running job are lent, and how fast it runs with the others.
+
+A lender gives the same number of cores for each of its ranks, and each rank keeps at least one. Ranks
+stay on their nodes. What they keep is packed into the first sockets of the node, so that whole sockets
+are lent first (M. D'Amico, "Scheduling and resource management solutions ...", UPC, 2021: jobs that
+share a node in separate sockets); or into the first cores of their own sockets, which is a lane where
+they had both. Sets of cores are in the numbering of the cluster's layout.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from vrm.model import bits
+from vrm.model.node import Node
+from vrm.model.placement import CoreLayout, CorePlacement, Placement, RankSlot
+
+if TYPE_CHECKING:
+    from vrm.model.cluster import Pool
+
+NOBODY = -1
+"""The borrower of cores that are lent to the node: no job of the queue starts on them."""
+
+Plan = Sequence[Tuple[float, float]]
+"""How fast a job is (1: with all its cores) from which time on, in seconds; earliest first."""
+
+
+class Share(NamedTuple):
+    """From when on (seconds) which of a job's cores are lent."""
+
+    since: float
+    lent: int
+
+
+class Loan(NamedTuple):
+    """Cores that one running job has lent to another, or to NOBODY, and until when it is expected to
+    last (seconds; infinity: unknown)."""
+
+    lender: int
+    borrower: int
+    cores: int
+    since: float
+    until: float
+
+
+class OnNode(NamedTuple):
+    """The ranks of a job on one node, and their cores when none is lent."""
+
+    node: int
+    ranks: int
+    cores: int
+
+
+class Borrowed(CorePlacement):
+    """Ranks on cores that running jobs lend: `lent` are these jobs, each with all that it lends to this
+    one. It takes no room of its own, since the lenders hold it: `hold`, sets of nodes by lane and of
+    cores, is what passed to it from lenders that have ended."""
+
+    __slots__ = ("lent", "hold")
+
+    def __init__(self, layout: CoreLayout, taken: int, procs: int, width: int,
+                 lent: Tuple[Tuple[int, int], ...], hold: Tuple[int, int, int] = (0, 0, 0)) -> None:
+        super().__init__(layout, taken, procs, width)
+        self.lent = lent
+        self.hold = hold
+        self.size = bits.count(hold[0] | hold[1]) + bits.count(hold[2])
+
+    def holding(self, hold: Tuple[int, int, int]) -> Borrowed:
+        """The same ranks with more room of their own."""
+        lane0, lane1, cores = (mine | more for mine, more in zip(self.hold, hold))
+        twin = Borrowed(self.layout, self.taken, self.procs, self.width, self.lent,
+                        (lane0, lane1, cores))
+        twin.devices = self.devices
+        return twin
+
+    def take(self, pool: "Pool") -> None:
+        """Mark the room of its own as taken."""
+        pool.busy0 |= self.hold[0]
+        pool.busy1 |= self.hold[1]
+        pool.busy_cores |= self.hold[2]
+
+    def give(self, pool: "Pool") -> None:
+        """Undo `take`."""
+        pool.busy0 &= ~self.hold[0]
+        pool.busy1 &= ~self.hold[1]
+        pool.busy_cores &= ~self.hold[2]
+
+    def clashes(self, pool: "Pool") -> bool:
+        """Whether one of its nodes is down."""
+        return bool(self.taken & ~pool.up_cores)
+
+    def size_on(self, pool: "Pool") -> int:
+        """What it has of its own, on nodes that are up."""
+        return (bits.count((self.hold[0] | self.hold[1]) & pool.up)
+                + bits.count(self.hold[2] & pool.up_cores))
+
+    @property
+    def cores(self) -> int:
+        """Cores in use by the ranks."""
+        return self.procs * self.width
+
+
+AnyOf = Union[Placement, CorePlacement]
+
+
+def room_on(placement: AnyOf, chosen: int, layout: CoreLayout) -> Tuple[int, int, int]:
+    """What a placement holds of some nodes: sets of nodes by lane, and of cores."""
+    if isinstance(placement, Borrowed):
+        lane0, lane1, cores = placement.hold
+    elif isinstance(placement, CorePlacement):
+        lane0, lane1, cores = 0, 0, placement.taken
+    else:
+        lane0, lane1, cores = (*placement.claims, 0)
+    here = 0
+    if cores:
+        for node in bits.members(chosen):
+            here |= cores & layout.node_cores(node)
+    return lane0 & chosen, lane1 & chosen, here
+
+
+def on_nodes(placement: AnyOf, nodes: Sequence[Node], layout: CoreLayout) -> List[OnNode]:
+    """The ranks and cores of a placement node by node, in rank order."""
+    found: List[OnNode] = []
+    offsets: Dict[Tuple[int, int], int] = {}
+    for slot in placement.slots(nodes):
+        at = offsets.get((slot.node, slot.socket))
+        if at is None:
+            at = layout.node_first[slot.node] + sum(nodes[slot.node].sockets[:slot.socket])
+            offsets[slot.node, slot.socket] = at
+        cores = sum(1 << at + core for core in slot.cores)
+        if found and found[-1].node == slot.node:
+            last = found[-1]
+            found[-1] = OnNode(last.node, last.ranks + 1, last.cores | cores)
+        else:
+            found.append(OnNode(slot.node, 1, cores))
+    return found
+
+
+def _of_sockets(cores: int, sockets: Sequence[int]) -> Iterator[int]:
+    """A set of cores of a node, counted from its first, socket by socket."""
+    at = 0
+    for count in sockets:
+        yield cores & ((1 << count) - 1) << at
+        at += count
+
+
+def widest(cores: int, sockets: Sequence[int], ranks: int, most: int) -> int:
+    """The most cores, up to `most`, that each of so many ranks has of a set of cores of a node, when all
+    have the same number and each has its own in one socket; 0 where there is not one for each."""
+    counts = [bits.count(each) for each in _of_sockets(cores, sockets)]
+    for width in range(min(most, max(counts)), 0, -1):
+        if sum(count // width for count in counts) >= ranks:
+            return width
+    return 0
+
+
+def _keep(cores: int, sockets: Sequence[int], ranks: int, width: int, now: int) -> int:
+    """What ranks of `width` cores keep of a node's set of cores; with `now` in the sockets in which they
+    are with so many cores each."""
+    kept = 0
+    for each in _of_sockets(cores, sockets):
+        here = min(ranks, bits.count(each) // (now or width))
+        kept |= bits.lowest(each, here * width)
+        ranks -= here
+    return kept
+
+
+def choose(here: Iterable[OnNode], lent: int, nodes: Sequence[Node], layout: CoreLayout,
+           width: int, per_rank: int, within: bool = False) -> int:
+    """The cores that ranks lend, `per_rank` each, beyond those that they have `lent`. `width`: the cores
+    of each when none is lent. `within`: each rank stays in its socket. ValueError where a rank would
+    keep none."""
+    chosen = 0
+    for node, ranks, cores in here:
+        first, sockets = layout.node_first[node], nodes[node].sockets
+        mine = layout.on_node(cores & ~lent, node)
+        now = widest(mine, sockets, ranks, width)
+        if now <= per_rank:
+            raise ValueError(f"each rank on {nodes[node].name} has {now} core(s), and keeps one")
+        chosen |= (mine & ~_keep(mine, sockets, ranks, now - per_rank, now if within else 0)) << first
+    return chosen
+
+
+def slots(placement: AnyOf, lent: int, nodes: Sequence[Node], layout: CoreLayout
+          ) -> Iterator[RankSlot]:
+    """The place of every rank, in rank order, while some cores are lent."""
+    if not lent & cores_of(placement, nodes, layout):
+        yield from placement.slots(nodes)
+        return
+    rank = 0
+    for node, ranks, cores in on_nodes(placement, nodes, layout):
+        sockets = nodes[node].sockets
+        mine = layout.on_node(cores & ~lent, node)
+        width = widest(mine, sockets, ranks, placement.width)
+        stop, at = rank + ranks, 0
+        for socket, each in enumerate(_of_sockets(mine, sockets)):
+            found = [core - at for core in bits.members(each)]
+            for first in range(0, len(found) - width + 1, width):
+                if rank < stop:
+                    yield RankSlot(rank, node, socket, tuple(found[first:first + width]))
+                    rank += 1
+            at += sockets[socket]
+
+
+def cores_of(placement: AnyOf, nodes: Sequence[Node], layout: CoreLayout) -> int:
+    """The cores of all ranks of a placement."""
+    if isinstance(placement, CorePlacement):
+        return placement.taken
+    found = 0
+    for each in on_nodes(placement, nodes, layout):
+        found |= each.cores
+    return found
+
+
+def rate(here: Sequence[OnNode], lent: int, nodes: Sequence[Node], layout: CoreLayout, width: int,
+         ideal: bool = False) -> float:
+    """How fast a job runs, 1 with all its cores: as its slowest rank, by the share of its cores that
+    it has (the worst case), or `ideal`: by the share of all cores."""
+    widths = [(ranks, widest(layout.on_node(cores & ~lent, node), nodes[node].sockets, ranks, width)
+               if cores & lent else width) for node, ranks, cores in here]
+    if ideal:
+        return sum(ranks * now for ranks, now in widths) / (width * sum(ranks for ranks, _ in widths))
+    return min(now for _, now in widths) / width
+
+
+def work(plan: Plan, begin: float, end: float) -> float:
+    """The work that is done from one time to another, in seconds at full speed."""
+    done = 0.0
+    for at, (since, speed) in enumerate(plan):
+        until = plan[at + 1][0] if at + 1 < len(plan) else end
+        done += speed * max(0.0, min(until, end) - max(since, begin))
+    return done
+
+
+def finish(plan: Plan, now: float, left: float) -> float:
+    """When so much work is done that is left at `now`."""
+    for at, (since, speed) in enumerate(plan):
+        begin = max(since, now)
+        until: Optional[float] = plan[at + 1][0] if at + 1 < len(plan) else None
+        if until is not None and until <= begin:
+            continue
+        if until is None or begin + left / speed <= until:
+            return begin + left / speed
+        left -= (until - begin) * speed
+    raise AssertionError("a plan has no end")

@@ -1,0 +1,203 @@
+"""Running jobs that lend cores: what that does to the bookings of a cluster.
+
+The lender keeps the room that it holds: a borrower is on its cores, and takes none of its own. So
+policies count as before. What is expected moves: the lender is slower while it lends (see
+`vrm.model.core_share.rate`, the worst case), so that its end and the end of its walltime come later by
+what it loses, and a borrower with fewer cores than it asked for takes longer. When a lender ends first,
+its borrowers hold what it held of their nodes. Where a borrower is expected to end after its lender,
+`Booking.until` says how long the lender's room is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+
+from vrm.model import bits, core_share
+from vrm.model.core_share import NOBODY, Borrowed, Loan, OnNode, Share
+
+if TYPE_CHECKING:
+    from vrm.model.cluster import Booking, Cluster
+
+
+class Loans:
+    """The loans of a cluster, in the order in which they were made. `guests` are the running jobs that
+    started on borrowed cores; it is false where there is neither."""
+
+    def __init__(self, loans: Sequence[Loan] = (), guests: Iterable[int] = ()) -> None:
+        self.all: List[Loan] = list(loans)
+        self.guests: Set[int] = set(guests)
+        self._ranks: Dict[int, List[OnNode]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.all or self.guests)
+
+    def copy(self) -> Loans:
+        """An independent copy."""
+        return Loans(self.all, self.guests)
+
+    def of_lender(self, job_id: int) -> List[Loan]:
+        """What a job has lent."""
+        return [loan for loan in self.all if loan.lender == job_id]
+
+    def of_borrower(self, job_id: int) -> List[Loan]:
+        """What a job has borrowed."""
+        return [loan for loan in self.all if loan.borrower == job_id]
+
+    def lent(self, job_id: int) -> int:
+        """The cores that a job has lent."""
+        cores = 0
+        for loan in self.of_lender(job_id):
+            cores |= loan.cores
+        return cores
+
+    def cores(self, cluster: "Cluster") -> int:
+        """The number of cores that are lent."""
+        return sum(bits.count(loan.cores) for loan in self.all
+                   if not isinstance(cluster.bookings[loan.lender].placement, Borrowed))
+
+    def ranks(self, cluster: "Cluster", booking: "Booking") -> List[OnNode]:
+        """The ranks of a running job node by node, with their cores when none is lent."""
+        found = self._ranks.get(booking.job.id)
+        if found is None:
+            found = core_share.on_nodes(booking.placement, cluster.nodes, cluster.layout)
+            self._ranks[booking.job.id] = found
+        return found
+
+    def rate(self, cluster: "Cluster", booking: "Booking", ideal: bool = False) -> float:
+        """How fast a running job is with the cores that it has now (see `core_share.rate`)."""
+        placement = booking.placement
+        if isinstance(placement, Borrowed):
+            return placement.width / booking.job.cores
+        lent = self.lent(booking.job.id) if self.all else 0
+        if not lent:
+            return 1.0
+        return core_share.rate(self.ranks(cluster, booking), lent, cluster.nodes, cluster.layout,
+                               placement.width, ideal)
+
+    def lost(self, cluster: "Cluster", booking: "Booking", now: float) -> float:
+        """The seconds that a running job has lost by now, since it had fewer cores than it asked
+        for (the worst case)."""
+        placement = booking.placement
+        if isinstance(placement, Borrowed):
+            return (now - booking.start) * (1 - placement.width / booking.job.cores)
+        lost = 0.0
+        for at, (since, lent) in enumerate(booking.shares):
+            until = booking.shares[at + 1].since if at + 1 < len(booking.shares) else now
+            lost += (until - since) * (1 - core_share.rate(
+                self.ranks(cluster, booking), lent, cluster.nodes, cluster.layout, placement.width))
+        return lost
+
+    # What the cluster does.
+
+    def lend(self, cluster: "Cluster", loan: Loan) -> None:
+        """A running job lends cores. ValueError, with the reason, where it cannot."""
+        booking = cluster.bookings[loan.lender]
+        placement = booking.placement
+        if isinstance(placement, Borrowed):
+            raise ValueError(f"job {loan.lender} runs on borrowed cores, and lends none")
+        here = self.ranks(cluster, booking)
+        held = 0
+        for each in here:
+            held |= each.cores
+        lent = self.lent(loan.lender)
+        if not loan.cores or loan.cores & ~held or loan.cores & lent:
+            raise ValueError(f"job {loan.lender} does not have the cores that it is to lend")
+        if not core_share.rate(here, lent | loan.cores, cluster.nodes, cluster.layout, placement.width):
+            raise ValueError(f"job {loan.lender} would keep a rank without a core")
+        self._change(cluster, booking, loan.since, [*self.of_lender(loan.lender), loan])
+        self.all.append(loan)
+
+    def regain(self, cluster: "Cluster", loan: Loan, now: float) -> None:
+        """A lender has the cores of a loan again."""
+        self.all.remove(loan)
+        booking = cluster.bookings[loan.lender]
+        before = [*self.of_lender(loan.lender), loan]
+        self._change(cluster, booking, now, self.of_lender(loan.lender), before)
+        if not self.of_lender(loan.lender):
+            self._ranks.pop(loan.lender, None)
+
+    def outlives(self, cluster: "Cluster", borrower: int, now: float, until: float) -> None:
+        """A borrower is expected to end at another time."""
+        for loan in self.of_borrower(borrower):
+            before = self.of_lender(loan.lender)
+            self.all[self.all.index(loan)] = loan._replace(until=until)
+            if loan.lender in cluster.bookings:
+                self._change(cluster, cluster.bookings[loan.lender], now,
+                             self.of_lender(loan.lender), before, same=True)
+
+    def ended(self, cluster: "Cluster", booking: "Booking") -> None:
+        """A job has left its cores: those that borrowed some hold what it held of their nodes. Of
+        several on one node it is the one that is expected to run longest, and it lends to the
+        others."""
+        job_id = booking.job.id
+        self._ranks.pop(job_id, None)
+        self.guests.discard(job_id)
+        mine = sorted((loan for loan in self.of_lender(job_id) if loan.borrower in cluster.bookings),
+                      key=lambda loan: (-loan.until, loan.borrower))
+        self.all = [loan for loan in self.all if loan.lender != job_id]
+        left = booking.placement.node_set
+        heirs: List[int] = []
+        for loan in mine:
+            heir = cluster.bookings[loan.borrower]
+            placement = heir.placement
+            assert isinstance(placement, Borrowed)
+            here = placement.node_set & left
+            left &= ~here
+            if here:
+                own = placement.holding(core_share.room_on(booking.placement, here, cluster.layout))
+                own.take(cluster)
+                cluster.reshape(loan.borrower, placement=own)
+            for other in heirs:
+                if cluster.bookings[other].placement.node_set & placement.node_set:
+                    self.all.append(loan._replace(lender=other))
+                    until = max(cluster.bookings[other].until, loan.until)
+                    cluster.reshape(other, until=until)
+            heirs.append(loan.borrower)
+
+    def _change(self, cluster: "Cluster", booking: "Booking", now: float, after: List[Loan],
+                before: Optional[List[Loan]] = None, same: bool = False) -> None:
+        """Expect other ends of a lender whose loans change at `now`. `same`: they are the same loans,
+        of which something else is expected."""
+        was = self._plan(cluster, booking, now, before if before is not None
+                         else self.of_lender(booking.job.id), foreseen=True)
+        really = self._plan(cluster, booking, now, before if before is not None
+                            else self.of_lender(booking.job.id))
+        will = self._plan(cluster, booking, now, after)
+        since = booking.shares[-1].since if booking.shares else booking.start
+        # What loans that last longer than foreseen have cost by now.
+        lost = core_share.work(was, since, now) - core_share.work(really, since, now)
+        ends = []
+        for end in (booking.expected_end, booking.limit):
+            left = max(0.0, core_share.work(was, now, end) + lost)
+            ends.append(core_share.finish(will, now, left) if end > now or lost > 0 else end)
+        shares = booking.shares
+        if not same:
+            lent = 0
+            for loan in after:
+                lent |= loan.cores
+            shares = (*shares, Share(now, lent))
+        until = max((loan.until for loan in after if loan.borrower != NOBODY), default=0.0)
+        cluster.reshape(booking.job.id, expected_end=ends[0], shares=shares, until=until,
+                        extra=ends[1] - booking.start - booking.job.walltime)
+
+    def _plan(self, cluster: "Cluster", booking: "Booking", now: float, loans: List[Loan],
+              foreseen: bool = False) -> List[Tuple[float, float]]:
+        """How fast a lender is from the last change on: slower until its loans are expected to end, or
+        until `now` where they have outlived that; `foreseen`: as if they had not."""
+        here, width = self.ranks(cluster, booking), booking.placement.width
+        since = booking.shares[-1].since if booking.shares else booking.start
+        left = sorted(loans, key=lambda loan: loan.until)
+        plan: List[Tuple[float, float]] = []
+        while True:
+            lent = 0
+            for loan in left:
+                lent |= loan.cores
+            speed = core_share.rate(here, lent, cluster.nodes, cluster.layout, width)
+            if plan and plan[-1][0] == since:
+                plan.pop()
+            plan.append((since, speed))
+            if not left or left[0].until == math.inf:
+                return plan
+            until = left.pop(0).until
+            since = max(since, until if foreseen else max(until, now))

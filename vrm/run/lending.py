@@ -1,0 +1,125 @@
+"""The lends of a run: which cores running jobs lend to whom, and how far the nodes are with it.
+
+A lend is intended first (the lender's ranks are told to leave the cores), then in force (all its nodes
+have answered that they are clear, and the borrower may start), then taken back (the borrower has
+left), and over when all nodes have answered that the lender has its cores again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+
+from vrm.model import core_share
+from vrm.model.cluster import AnyPlacement, Cluster
+from vrm.model.core_share import NOBODY, Borrowed, Loan
+
+LENDING, LENT, REGAINING = "lend", "lent", "regain"
+
+
+class Lend(NamedTuple):
+    """A loan with its number in the run, and its phase."""
+
+    number: int
+    loan: Loan
+    phase: str = LENDING
+
+    @property
+    def lender(self) -> int:
+        """The job that lends."""
+        return self.loan.lender
+
+    @property
+    def borrower(self) -> int:
+        """The job that it lends to, or NOBODY."""
+        return self.loan.borrower
+
+
+class Lends:
+    """Those of a run by number. `epochs` counts the orders about the cores of each lender: the last
+    one is in force."""
+
+    def __init__(self) -> None:
+        self.all: Dict[int, Lend] = {}
+        self.next = 1
+        self.epochs: Dict[int, int] = {}
+
+    def copy(self) -> Lends:
+        """An independent copy."""
+        twin = Lends()
+        twin.all, twin.next, twin.epochs = dict(self.all), self.next, dict(self.epochs)
+        return twin
+
+    def add(self, loan: Loan, number: int = 0) -> Lend:
+        """Intend a loan; its number is the next one, where none is given."""
+        found = Lend(number or self.next, loan)
+        self.all[found.number] = found
+        self.next = max(self.next, found.number + 1)
+        self.epochs[loan.lender] = self.epochs.get(loan.lender, 0) + 1
+        return found
+
+    def change(self, number: int, phase: str) -> Lend:
+        """A lend is in another phase now."""
+        found = self.all[number] = self.all[number]._replace(phase=phase)
+        if phase == REGAINING:
+            self.epochs[found.lender] += 1
+        return found
+
+    def forget(self, lender: int) -> None:
+        """A lender has ended: what it lent is its borrowers' now."""
+        for number in [each.number for each in self.all.values() if each.lender == lender]:
+            del self.all[number]
+
+    def of_borrower(self, job_id: int) -> List[Lend]:
+        """What a job borrows, or is about to."""
+        return [each for each in self.all.values() if each.borrower == job_id]
+
+    def of_lender(self, job_id: int) -> List[Lend]:
+        """What a job lends, is about to, or takes back."""
+        return [each for each in self.all.values() if each.lender == job_id]
+
+    def plan(self, job_id: int) -> int:
+        """The cores that a job is not to be on."""
+        cores = 0
+        for each in self.of_lender(job_id):
+            cores |= each.loan.cores if each.phase != REGAINING else 0
+        return cores
+
+    def settled(self, placement: AnyPlacement, job_id: int, rooms: Mapping[int, AnyPlacement]
+                ) -> AnyPlacement:
+        """The placement of a job that was started, as it is now: where lenders of it have ended, what
+        they held of its nodes (`rooms` by lender) is its own."""
+        if not isinstance(placement, Borrowed):
+            return placement
+        lenders = {each.lender for each in self.of_borrower(job_id) if each.phase != REGAINING}
+        kept: List[Tuple[int, int]] = []
+        twin = placement
+        for lender, cores in placement.lent:
+            if lender in lenders:
+                kept.append((lender, cores))
+            elif lender in rooms:
+                twin = twin.holding(core_share.room_on(rooms[lender], placement.node_set,
+                                                       placement.layout))
+        return Borrowed(twin.layout, twin.taken, twin.procs, twin.width, tuple(kept), twin.hold)
+
+    def to_node(self, cluster: Cluster) -> None:
+        """Let the jobs on the cluster lend what they lend to the node."""
+        for each in self.all.values():
+            if (each.borrower == NOBODY and each.phase != REGAINING
+                    and each.lender in cluster.bookings):
+                cluster.loans.lend(cluster, each.loan)
+
+
+def record(found: Lend) -> Dict[str, Any]:
+    """A lend as values of a journal's record."""
+    loan = found.loan
+    return {"number": found.number, "id": loan.lender,
+            "to": None if loan.borrower == NOBODY else loan.borrower, "cores": hex(loan.cores),
+            "time": loan.since, "until": None if loan.until == math.inf else loan.until}
+
+
+def of_record(values: Mapping[str, Any]) -> Loan:
+    """The loan of a journal's record."""
+    until = values["until"]
+    return Loan(values["id"], NOBODY if values["to"] is None else values["to"],
+                int(values["cores"], 16), values["time"], math.inf if until is None else until)

@@ -1,0 +1,143 @@
+"""What running jobs could lend, and where a waiting job would be on it."""
+
+from __future__ import annotations
+
+from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from vrm.model import bits, core_share
+from vrm.model.cluster import Booking, Cluster
+from vrm.model.core_share import Borrowed
+from vrm.model.job import Job
+
+
+class Offer(NamedTuple):
+    """Cores that a running job could lend: on all its nodes, `per_rank` of each rank."""
+
+    lender: int
+    cores: int
+    nodes: int
+    per_rank: int
+
+
+class NoOffer(ValueError):
+    """A job cannot lend that; the text says why, and what to ask for."""
+
+
+def ranks_on_a_node(cluster: Cluster, booking: Booking) -> int:
+    """The ranks of a running job on the node with the most of them."""
+    return max(each.ranks for each in cluster.loans.ranks(cluster, booking))
+
+
+def width(cluster: Cluster, booking: Booking) -> int:
+    """The cores that each rank of a running job has now, where it has the fewest."""
+    lent = cluster.loans.lent(booking.job.id)
+    least = booking.placement.width * core_share.rate(
+        cluster.loans.ranks(cluster, booking), lent, cluster.nodes, cluster.layout,
+        booking.placement.width)
+    return round(least)
+
+
+def offer(cluster: Cluster, job_id: int, cores: int = 0, within: bool = False) -> Offer:
+    """What a running job lends at so many cores on each node; 0: half of those that it has, rounded
+    down. On a node with fewer of its ranks it is less: each rank lends the same number.
+    `within`: every rank stays in its socket. NoOffer where it cannot."""
+    booking = cluster.bookings[job_id]
+    if isinstance(booking.placement, Borrowed):
+        raise NoOffer(f"job {job_id} runs on borrowed cores: it lends none of them")
+    if booking.job.exclusive:
+        raise NoOffer(f"job {job_id} is exclusive: it shares its nodes with nobody")
+    ranks, now = ranks_on_a_node(cluster, booking), width(cluster, booking)
+    if now < 2:
+        raise NoOffer(f"job {job_id} has {now} core for each of its ranks, and each keeps one: it can "
+                      "lend none")
+    each = cores // ranks if cores else now // 2
+    if cores and (cores < 0 or cores % ranks):
+        choices = " or ".join(str(ranks * number) for number in range(1, min(now, 4)))
+        raise NoOffer(f"job {job_id} has {ranks} ranks on a node, each of which lends the same number "
+                      f"of cores: give {choices}, not {cores}")
+    if each >= now:
+        raise NoOffer(f"job {job_id} has {ranks * now} cores on a node and keeps one for each of its "
+                      f"{ranks} ranks: it lends {ranks * (now - 1)} at most, not {cores}")
+    here = cluster.loans.ranks(cluster, booking)
+    try:
+        lent = core_share.choose(here, cluster.loans.lent(job_id), cluster.nodes, cluster.layout,
+                                 booking.placement.width, each, within)
+    except ValueError as error:
+        raise NoOffer(f"job {job_id}: {error}") from error
+    return Offer(job_id, lent, booking.placement.node_set, each)
+
+
+def offers(cluster: Cluster, able: Callable[[Job], bool], share: float = 0.5, within: bool = False
+           ) -> Iterator[Offer]:
+    """What the running jobs that are `able` to could lend, by id: at most that share of the cores that
+    they asked for, of which they have lent some perhaps."""
+    for job_id, booking in sorted(cluster.bookings.items()):
+        if isinstance(booking.placement, Borrowed) or not able(booking.job):
+            continue
+        asked = booking.placement.width
+        each = int(share * asked) - (asked - width(cluster, booking))
+        if each > 0:
+            try:
+                yield offer(cluster, job_id, each * ranks_on_a_node(cluster, booking), within)
+            except NoOffer:
+                continue
+
+
+def borrowed(job: Job, cluster: Cluster, lent: Sequence[Tuple[int, int]], shrinks: bool = False
+             ) -> Optional[Borrowed]:
+    """Where a job would be on cores that running jobs lend (their ids, with the cores): its ranks fill
+    the nodes by number. `shrinks`: with fewer cores for each rank than it asks for, where it does not
+    fit else. None where it does not fit."""
+    request = job.request
+    if job.exclusive or not cluster.has_licences(job):
+        return None
+    cores = 0
+    for _, some in lent:
+        cores |= some
+    able: List[Tuple[int, int, int]] = []  # a node, its cores that are lent, the most tasks there
+    for node in _nodes_of(cores, cluster):
+        facts = cluster.nodes[node]
+        if not cluster.up >> node & 1 or not request.features <= facts.features:
+            continue
+        left, most = cluster.left_on(node), request.tasks_per_node or request.tasks
+        for name, amount in request.per_node:
+            most = most if left(name) >= amount else 0
+        once = dict(request.per_node)
+        for name, amount in request.per_task:
+            most = min(most, (left(name) - once.get(name, 0)) // amount)
+        if most > 0:
+            able.append((node, cluster.layout.on_node(cores, node), most))
+    widest = max((bits.count(here) for _, here, _ in able), default=0)
+    for each in range(min(request.cores_per_task, widest), 0, -1):
+        if each < request.cores_per_task and not shrinks:
+            return None
+        taken = _filled(job, cluster, able, each)
+        if taken:
+            return Borrowed(cluster.layout, taken, job.procs, each, tuple(lent))
+    return None
+
+
+def _nodes_of(cores: int, cluster: Cluster) -> List[int]:
+    return sorted({node for node, *_ in cluster.layout.spans(cores)})
+
+
+def _filled(job: Job, cluster: Cluster, able: Sequence[Tuple[int, int, int]], each: int) -> int:
+    """The cores that the ranks of a job take, with so many cores each; 0 where there are too few."""
+    request, layout = job.request, cluster.layout
+    least, limit = request.nodes
+    taken, ranks, nodes = 0, request.tasks, 0
+    for node, cores, most in able:
+        if not ranks or limit and nodes == limit:
+            break
+        # Each further node that it must have takes one rank at least.
+        here, found = min(most, ranks - max(0, least - nodes - 1)), 0
+        at = 0
+        for count in cluster.nodes[node].sockets:
+            free = cores & ((1 << count) - 1) << at
+            some = min(here - found, bits.count(free) // each)
+            taken |= bits.lowest(free, some * each) << layout.node_first[node]
+            found += some
+            at += count
+        ranks -= found
+        nodes += bool(found)
+    return taken if not ranks and nodes >= least else 0
