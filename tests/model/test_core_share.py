@@ -238,7 +238,7 @@ def test_who_outlives_its_lender_has_the_lenders_room(policy: str) -> None:
     left = cluster.bookings[2]
     here = placement.node_set
     assert cluster.empty == empty.up & ~here and here & on == here
-    assert not cluster.loans
+    assert not cluster.loans.all
     other = hybrid(3, 1, 1)
     where = make_policy(policy, cluster).place(other, cluster)
     assert where is not None  # and policies go on with what is free
@@ -265,7 +265,7 @@ def test_of_two_borrowers_on_a_node_the_longer_one_has_the_room() -> None:
     cluster.release(3)
     assert cluster.busy0 == 1, "the other one is still there"
     cluster.release(2)
-    assert (cluster.busy0, cluster.busy1) == (0, 0) and not cluster.loans
+    assert (cluster.busy0, cluster.busy1) == (0, 0) and not cluster.loans.all
 
 
 def test_a_copy_lends_on_its_own() -> None:
