@@ -167,7 +167,7 @@ def snapshot(simulator: Simulator, nodes: List[SiteNode], now: float) -> Snapsho
     """What a run is at this moment."""
     found = [SiteJob(f"{job.id:012}", job.walltime, job.procs, submit=job.submit - now, start=start - now,
                      places=tuple((node, None) for node in placement.nodes))
-             for job, placement, start, _ in simulator.cluster.running()]
+             for job, placement, start, *_ in simulator.cluster.running()]
     found += [SiteJob(f"{job.id:012}", job.walltime, job.procs, submit=job.submit - now)
               for job in simulator.queue.in_order(now)]
     return Snapshot(now, nodes, found)
