@@ -7,11 +7,12 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import socket
 import stat
 import time
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Optional
+from typing import Iterator, List, Mapping, NamedTuple, Optional
 
 from vrm.system.errors import RunError
 from vrm.system.files import fault, naming, open_own, read_own, trusted_owners, write_atomically, write_new
@@ -40,7 +41,7 @@ class RunDirectory:
 
     `pids/<id>` marks a live job, `ended/<id>` holds the exit status that a supervisor wrote
     until the manager has it in its journal, `scripts/` keeps the scripts that are jobs,
-    `commands/` and `replies/` carry `vrm submit`, `vrm cancel` and `vrm stop`.
+    `bin/` the commands that scripts find, `commands/` and `replies/` carry `vrm submit`, `vrm cancel` and `vrm stop`.
     """
 
     def __init__(self, directory: Path, log: Path, state: Path) -> None:
@@ -57,6 +58,7 @@ class RunDirectory:
         self.ended = self.directory / "ended"
         self.rankfiles = self.directory / "rankfiles"
         self.scripts = self.directory / "scripts"
+        self.programs = self.directory / "bin"
         self.commands = self.directory / "commands"
         self.replies = self.directory / "replies"
         self._pids, self._ended = str(self.pids), str(self.ended)
@@ -146,6 +148,19 @@ class RunDirectory:
                 raise RunError(f"cannot write in {place}: {error.strerror}; set Log, State or "
                                "Directory to a place you may write to") from error
 
+    def make_commands(self, programs: Mapping[str, str]) -> None:
+        """Write programs, by their names, into `bin/`. RunError when that fails."""
+        try:
+            self.programs.mkdir(PRIVATE, exist_ok=True)
+            _make_private(self.programs)
+            for name, text in programs.items():
+                temporary = self.programs / f".{name}.{os.getpid()}"
+                write_new(temporary, text)
+                temporary.chmod(0o700)
+                os.replace(temporary, self.programs / name)
+        except OSError as error:
+            raise RunError(f"cannot make {error.filename}: {error.strerror}") from error
+
     @contextlib.contextmanager
     def owned(self) -> Iterator[int]:
         """Own the directory while the block runs: gives the lock's descriptor.
@@ -207,6 +222,8 @@ class RunDirectory:
                 os.replace(path, folder / path.name)
         for path in [*self.pids.iterdir(), *self.ended.iterdir()]:
             path.unlink()
+        for path in self.rankfiles.glob("*.steps"):
+            shutil.rmtree(path, ignore_errors=True)
         return folder
 
 

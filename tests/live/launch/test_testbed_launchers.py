@@ -316,7 +316,7 @@ def test_scripts_run_on_the_cores_of_their_first_node(real: Testbed, batch: Batc
     for job_id, host in ((0, "n0"), (1, "n1")):
         words = (tmp_path / "log" / f"where.sh.{job_id}.o").read_text().split()
         cpus = frozenset(cpu for core in (0, 1) for cpu in read_topology().core(0, core).cpus)
-        assert words[:2] == ["none", host] and words[-4] == host
+        assert words[:2] == [str(job_id), host] and words[-4] == host
         assert parse_cpu_list(words[-3]) == cpus
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from conftest import Site, mpirun_environment, mpiruns, wait_until
 from vrm.live.launch.script import Scripts
+from vrm.live.launch.stepping import counted, folded_names
 from vrm.model import Cluster, RankSlot
 from vrm.results.steps import read_steps
 
@@ -150,11 +151,17 @@ def test_variables_of_a_batch_system_are_not_for_scripts() -> None:
     base = {"SLURM_JOB_ID": "7", "PBS_NODEFILE": "/x", "HOME": "/home/user", "NSLOTS": "3"}
     launcher = Scripts(base, {"SLURM_CPU_BIND": "none"}, {}, emulated=True)
     slots = [RankSlot(rank, rank // 2, 0, (rank % 2,)) for rank in range(3)]
-    launch = launcher.command(3, "/x/run.sh", slots, nodes, "", ("a b",), {"PBS_O_MINE": "1"})
+    launch = launcher.command(3, "/x/run.sh", slots, nodes, "/r/run.sh.3.rf", ("a b",), {"PBS_O_MINE": "1"})
     env: Dict[str, str] = dict(launch.env)
     assert launch.argv == ("/x/run.sh", "a b") and env["OMP_NUM_THREADS"] == "2"
-    assert {name for name in env if name.startswith(("SLURM", "PBS", "NSLOTS"))} <= {
-        "SLURM_CPU_BIND", "PBS_O_MINE"}
+    assert {name for name in env if name.startswith(("PBS", "NSLOTS"))} == {"PBS_O_MINE"}
+    assert {name: env[name] for name in (
+        "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NNODES", "SLURM_NTASKS", "SLURM_TASKS_PER_NODE",
+        "SLURM_JOB_CPUS_PER_NODE", "SLURM_CPUS_ON_NODE")} == {
+        "SLURM_JOB_ID": "3", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_NNODES": "2", "SLURM_NTASKS": "3",
+        "SLURM_TASKS_PER_NODE": "2,1", "SLURM_JOB_CPUS_PER_NODE": "2,1", "SLURM_CPUS_ON_NODE": "2"}
+    assert env["VRM_STEPS"] == "/r/run.sh.3.steps"
+    assert [path.name for path in launch.files] == ["job", "nodes"]
     assert (env["VRM_NTASKS"], env["VRM_TASKS_PER_NODE"]) == ("3", "2,1")
 
 
@@ -179,6 +186,63 @@ def test_an_mpirun_in_a_script_stays_on_the_cores_of_the_job(site: Site, mpirun:
         assert ranks == own * 2, mpirun
         seen += own
     assert len(set(seen)) == 2
+
+
+def test_names_and_numbers_as_slurm_folds_them() -> None:
+    assert [folded_names(names.split()) for names in (
+        "n1", "n0 n1 n2 n7", "n08 n09 n10", "a b1 b2 c5", "n9 n10")] == [
+        "n1", "n[0-2,7]", "n[08-10]", "a,b[1-2],c5", "n9,n10"]
+    assert [counted(numbers) for numbers in ((4,), (4, 4, 2), (1, 2, 2))] == ["4", "4(x2),2", "1,2(x2)"]
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("mpirun", mpiruns())
+def test_steps_and_mpirun_in_a_script(site: Site, mpirun: str) -> None:
+    """Through the whole program: steps side by side, MPI programs among them, each on its own cores;
+    mpirun next to them; what is recorded; and that nothing of it stays."""
+    script(site.bin / "steps.sh", """
+        set -e
+        show='echo "$SLURM_JOB_ID $SLURM_PROCID $(grep Cpus_allowed_list /proc/self/status)"'
+        srun -n 2 --mpi=none sh -c "$show"
+        srun -n 2 -l sh -c "$show" >mpi.out
+        srun -n 1 sh -c "$show; touch one; while ! [ -e two ]; do sleep 0.02; done" >one.out &
+        srun -n 1 sh -c "$show; touch two; while ! [ -e one ]; do sleep 0.02; done" >two.out &
+        wait
+        mpirun -n 2 sh -c 'grep Cpus_allowed_list /proc/self/status' >mpirun.out
+        srun -n 2 sh -c 'exit 3' || echo "ended $?"
+        echo "$SLURM_JOB_NAME $SLURM_SUBMIT_DIR $SLURM_NTASKS"
+        """)
+    config: Dict[str, Any] = {"Mpirun": mpirun} if mpirun != "auto" else {}
+    path = f"{Path(mpirun).parent}:" if "/" in mpirun else ""
+    site.config(Nodes=1, Sockets=1, Cores=2, Allocation={"Policy": "pack"},
+                Launcher={**config, "Environment": {**mpirun_environment(),
+                                                    "PATH": path + os.environ["PATH"]}})
+    site.lines("steps.sh 2 60 script=1 name=relax")
+    done = site.run("--once")
+    errors = "".join(path.read_text() for path in site.log.glob("*.e"))
+    assert done.returncode == 0, done.stdout + errors
+    lines = output(site, 0).splitlines()
+    assert lines[-2:] == ["ended 3", f"relax {site.queue.parent} 2"], lines + [errors]
+    ranks = [line.split() for line in lines[:2]]
+    assert sorted(rank[1] for rank in ranks) == ["0", "1"] and ranks[0][0] == "0"
+    cores = {rank[-1] for rank in ranks}
+    assert len(cores) == 2 and all(core.isdigit() for core in cores)
+
+    def words(name: str) -> "list[list[str]]":
+        return [line.split() for line in (site.queue.parent / name).read_text().splitlines()]
+
+    labelled = words("mpi.out")
+    assert sorted(line[0] for line in labelled) == ["0:", "1:"]
+    assert all(line[0] == f"{line[2]}:" for line in labelled) and {line[-1] for line in labelled} == cores
+    assert {words("one.out")[0][-1], words("two.out")[0][-1]} == cores
+    both = {",".join(sorted(cores)), "-".join(sorted(cores))}
+    assert len(words("mpirun.out")) == 2 and {line[-1] for line in words("mpirun.out")} <= both
+    steps = read_steps(site.log / "steps.csv")[0]
+    assert [(step.step, step.state, step.exit_code) for step in steps if step.step not in "23"] == [
+        ("0", "completed", 0), ("1", "completed", 0), ("4", "failed", 3), ("batch", "completed", 0)]
+    assert not list((site.log / "rankfiles").glob("*.steps"))
+    site.nothing_left()
 
 
 def test_what_is_checked_before_the_run(anywhere: Site) -> None:

@@ -83,6 +83,7 @@ class Launcher:
     | `complaints` | pattern of the beginnings of lines in which its program says that a rank failed |
     | `mpirun`, `version_text` | its program, and what that calls itself |
     | `run_id` | marks the processes of one run |
+    | `in_steps` | how it starts the steps of scripts, see `vrm.steps.programs.command`; none: without MPI |
     """
 
     kind = ""
@@ -94,6 +95,7 @@ class Launcher:
     mpirun = ""
     version_text = ""
     run_id = ""
+    in_steps = ""
 
     @classmethod
     def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],

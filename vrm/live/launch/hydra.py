@@ -53,6 +53,7 @@ class Hydra(Launcher):
                  options: Sequence[str] = ()) -> None:
         self.mpirun = mpiexec
         self.family = family
+        self.in_steps = "mpich" if family == MPICH else "intel"
         self.version_text = f"{family} {version}"
         self.env = dict(env)
         self.topologies = dict(topologies)

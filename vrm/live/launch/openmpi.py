@@ -72,6 +72,7 @@ class OpenMPI(Launcher):
                  options: Sequence[str] = (), run_id: str = "", stamp: bool = False) -> None:
         self.mpirun = mpirun
         self.version = version
+        self.in_steps = f"openmpi{min(5, version[0])}"
         self.stamp = stamp
         self.version_text = "Open MPI " + ".".join(map(str, version))
         self.env = dict(env or {})

@@ -2,22 +2,25 @@
 has there.
 
 What batch systems and launchers set for a job of their own is not passed on to it: an mpirun in a
-script would else take the nodes of the whole allocation for those of the job.
+script would else take the nodes of the whole allocation for those of the job. What the script finds instead
+says the same of its own job: see `vrm.live.launch.stepping`.
 """
 
 from __future__ import annotations
 
-import re
+import os
+from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from vrm.live.launch.base import Launch, PathLike, Settings
+from vrm.live.launch.base import Launch, Launcher, PathLike, Settings, slot_cpus
 from vrm.live.launch.direct import Direct
 from vrm.live.launch.environment import environment
+from vrm.live.launch.stepping import (AGENT, OF_OTHERS, Ways, confined, is_bound, nodes_script, slurm_variables,
+                                      values_of)
+from vrm.live.launch.stepping import NODES as NODES_FILE
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
-
-OF_OTHERS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|PBS|SGE|PE|LSB|COBALT)_.*|NSLOTS|NHOSTS|JOB_ID")
-
+from vrm.steps import jobfile
 
 UNBOUND = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none",
            "I_MPI_PIN": "off"}
@@ -28,6 +31,10 @@ machine otherwise, also to those of other jobs."""
 class Scripts(Direct):
     """Starts scripts; see `vrm.live.launch.base.Launcher`.
 
+    `launcher` is that of the run, which starts the steps of MPI programs; `ways` lead to the other nodes;
+    `site` is what the batch system around says. `records` is the run's file of steps, `commands` the folder
+    with the programs that scripts find first.
+
     | variable | what it says |
     |---|---|
     | `VRM_JOB_ID` | the job |
@@ -35,17 +42,30 @@ class Scripts(Direct):
     | `VRM_NTASKS`, `VRM_CPUS_PER_TASK` | its ranks, and the cores of each |
     | those of UNBOUND | that ranks of an mpirun are not bound, unless the user says otherwise |
     | `VRM_TASKS_PER_NODE` | ranks on each of its nodes, in their order, as 4,4,2 |
+    | those of `vrm.live.launch.stepping` | the same as Slurm says it, and where steps and mpiruns may go |
     """
 
     kind = "script"
     several_nodes = True
     version_text = "scripts are started directly, on the first node of a job"
+    launcher: Launcher = Launcher()
+    ways: Ways = {}
+    site: Mapping[str, str] = {}
+    records = Path("steps.csv")
+    commands = Path()
 
     @classmethod
     def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
                base: Mapping[str, str]) -> "Scripts":
         """Nothing is to be found."""
-        return cls(environment(base, settings.environment), settings.environment, topologies, emulated)
+        made = cls(environment(base, settings.environment), settings.environment, topologies, emulated)
+        made.site = {name: value for name, value in base.items()
+                     if OF_OTHERS.fullmatch(name) and name.isidentifier()}
+        return made
+
+    def steps(self, rankfile: PathLike) -> Path:
+        """The directory of a job's steps: next to its rankfile."""
+        return Path(rankfile).with_suffix(".steps")
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
                 nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
@@ -54,13 +74,32 @@ class Scripts(Direct):
         on: Dict[str, List[RankSlot]] = {}
         for slot in slots:
             on.setdefault(nodes[slot.node].name, []).append(slot)
-        first = next(iter(on.values()))
+        names = list(on)
+        first = on[names[0]]
         launch = super().command(job_id, app, first, nodes, rankfile, arguments, variables)
         own = {"VRM_NNODES": str(len(on)), "VRM_NODELIST": ",".join(on),
                "VRM_NTASKS": str(len(slots)),
                "VRM_CPUS_PER_TASK": str(len(slots[0].cores)),
                "VRM_TASKS_PER_NODE": ",".join(str(len(here)) for here in on.values())}
         chosen = {**self.user, **(variables or {})}
-        env = {name: value for name, value in launch.env.items()
-               if name in chosen or not OF_OTHERS.fullmatch(name)}
-        return Launch(launch.argv, {**UNBOUND, **env, **own}, {}, launch.affinity, launch.host)
+        env = {**self._of_launcher(), **{name: value for name, value in launch.env.items()
+                                         if name in chosen or not OF_OTHERS.fullmatch(name)}}
+        bound = is_bound(self.topologies, slots, nodes, self.emulated)
+        cpus = {name: sorted(cpu for slot in here for cpu in slot_cpus(self.topologies, slot, nodes[slot.node]))
+                for name, here in on.items()} if bound else {}
+        folder, name = self.steps(rankfile), os.path.basename(os.fspath(app))
+        values = values_of(job_id, name, on, self.topologies, bound, self.launcher, self.records, self.run_id,
+                           self.site, env.get("OMP_NUM_THREADS", ""))
+        files = {folder / jobfile.JOB: jobfile.text_of(values),
+                 folder / NODES_FILE: nodes_script(on, cpus, self.ways, self.site, self.run_id, job_id)}
+        own.update({jobfile.VARIABLE: str(folder), jobfile.NODE: names[0],
+                    "PATH": f"{self.commands}{os.pathsep}{env.get('PATH', os.defpath)}"})
+        given = {"SLURM_JOB_NAME": name, **UNBOUND, **confined(self.commands / AGENT, not bound),
+                 **slurm_variables(job_id, on)}
+        return Launch(launch.argv, {**given, **env, **own}, files, launch.affinity, launch.host)
+
+    def _of_launcher(self) -> Dict[str, str]:
+        """What the run's launcher sets for its mpirun, for those in scripts."""
+        theirs: Mapping[str, str] = getattr(self.launcher, "env", {})
+        return {name: value for name, value in theirs.items()
+                if self.env.get(name) != value and not OF_OTHERS.fullmatch(name)}

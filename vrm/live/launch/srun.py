@@ -31,6 +31,7 @@ class Srun(Launcher):
 
     kind = "srun"
     automatic = True
+    in_steps = "srun"
     rank_variables = ("SLURM_PROCID",)
     complaints = r"srun: (error: .*: task|Terminating|Job step|launch)|slurmstepd"
 

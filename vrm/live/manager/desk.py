@@ -60,7 +60,8 @@ class Desk:
         self.rules = settings.rules
         self.launcher = site.launcher
         self.visible = site.visible
-        self._scripts = site.scripts
+        self.scripts = site.scripts
+        self.scripts.records, self.scripts.commands = run.steps, run.programs
         self.room = site.room
         self.place = Place.here(site.allocation)
         try:
@@ -102,11 +103,11 @@ class Desk:
 
     def launcher_of(self, job: Job) -> Launcher:
         """What starts the job."""
-        return self._scripts if job.payload.script else self.launcher
+        return self.scripts if job.payload.script else self.launcher
 
     def mark(self, run_id: str) -> None:
         """Processes bear this mark from now on."""
-        self.launcher.run_id = self._scripts.run_id = run_id
+        self.launcher.run_id = self.scripts.run_id = run_id
 
     # What is expected of running jobs.
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Dict, List
 
 from vrm.live.launch.base import LaunchError
+from vrm.live.launch.stepping import of_submission
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.nodes import Nodes
@@ -98,14 +100,21 @@ class Launches:
         program, arguments, table = desk.visible.wrapped(
             booking, desk.cluster.nodes, file, payload.arguments, payload.variables,
             Path(paths.rankfile).with_suffix(".gpus"), payload.script)
+        directory = payload.directory or self.workplace
+        said = of_submission(job, desk.state.entry(job.id).details, directory,
+                             booking.start) if payload.script else {}
         launch = desk.launcher_of(job).command(
             job.id, program, list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes,
             paths.rankfile, arguments,
-            {**desk.visible.variables(booking, desk.cluster.nodes), **payload.variables})
+            {**desk.visible.variables(booking, desk.cluster.nodes), **said, **payload.variables})
+        if payload.script:
+            steps = desk.scripts.steps(paths.rankfile)
+            shutil.rmtree(steps, ignore_errors=True)  # of an earlier try
+            steps.mkdir(0o700)
         for path, text in (*launch.files.items(), *table.items()):
             self._write(path, text)
         return LaunchRequest(job.id, launch.argv, launch.env,
-                             payload.directory or self.workplace,
+                             directory,
                              paths.output, paths.errors, paths.marker, paths.status,
                              launch.affinity, host=launch.host, reports=(
                                  paths.bindings, job.procs, launch.reports)

@@ -9,11 +9,13 @@ import collections
 import contextlib
 import math
 import os
+import shutil
 import signal
 from dataclasses import dataclass
 from typing import Callable, Collection, Deque, Dict, List, Optional, Set, Tuple
 
 from vrm.live.launch.base import Launcher, Result, read_result
+from vrm.live.launch.script import Scripts
 from vrm.live.manager.lastwords import last_words
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.model import Booking, Cluster, Job, JobState
@@ -57,7 +59,7 @@ class Outcome:
 class Records:
     """The ended jobs of a run: `rows` are in `jobs.csv`, `pending` are still to be written."""
 
-    def __init__(self, run: RunDirectory, cluster: Cluster, launcher: Launcher, scripts: Launcher,
+    def __init__(self, run: RunDirectory, cluster: Cluster, launcher: Launcher, scripts: Scripts,
                  check: str, tell: Tell, recorded: Callable[[str], None]) -> None:
         """`scripts` starts those jobs that are one, `check` is the configuration's
         Launcher.CheckBindings; `recorded` takes the status files of jobs when they are not needed any
@@ -185,6 +187,7 @@ class Records:
             append(self.run.steps, step)
         except OSError as error:
             self.tell("warning", f"#{job.id} {job.app}: {self.run.steps} lacks its line: {error.strerror}")
+        shutil.rmtree(self.scripts.steps(self.run.rankfile(job.app, job.id)), ignore_errors=True)
 
     def tell_start(self, start: Start) -> None:
         """Report that a job was started: where its cores are, or its nodes when these are more than

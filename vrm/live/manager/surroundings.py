@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Dict, Mapping
 
-from vrm.live.launch.script import OF_OTHERS
+from vrm.live.launch.stepping import OF_OTHERS
 from vrm.model import Job
 from vrm.model.job import Details
 from vrm.system.files import read_own

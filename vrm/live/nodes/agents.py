@@ -184,13 +184,22 @@ def command_line(host: str, reach: str, timeout: float, command: Sequence[str] =
     if reach == "local":
         return (start[0], "-I", "-S", *start[1:])
     words = ("/bin/sh", "-c", _START, "sh", *start)
-    way = WAYS[reach]
-    if not way.shell:
-        return (*way.start(host, timeout), *way.gpus(gpus), *words)
+    before, shell = way_to(host, reach, timeout, command, gpus)
+    if not shell:
+        return (*before, *words)
     if attach:
         words = ("/bin/sh", "-c", _ATTACH + _START, "sh", *attach, *start)
-    before = (*command, host) if command else way.start(host, timeout)
     return (*before, " ".join(map(shlex.quote, words)))
+
+
+def way_to(host: str, reach: str, timeout: float, command: Sequence[str] = (), gpus: int = 0
+           ) -> Tuple[Tuple[str, ...], bool]:
+    """The words that start a program on a node, before its own; whether these go as one word, for a
+    shell. Arguments as `command_line`."""
+    way = WAYS[reach]
+    if not way.shell:
+        return (*way.start(host, timeout), *way.gpus(gpus)), False
+    return ((*command, host) if command else way.start(host, timeout)), True
 
 
 def is_local(host: str, env: Mapping[str, str]) -> bool:
@@ -442,6 +451,11 @@ class Agents:
         return {node.host: command_line(node.host, node.reach, self.timeout, self._command,
                                         (program,), self._attach, self._granted_gpus(node.host))
                 for node in self._nodes.values() if not node.local}
+
+    def reached(self) -> Dict[str, Tuple[Tuple[str, ...], bool]]:
+        """What starts any program on a node from another one, by their names (see `way_to`)."""
+        return {host: way_to(host, self.reach, self.timeout, self._command, self._granted_gpus(host))
+                for host in self._nodes}
 
     def _granted_gpus(self, host: str) -> int:
         """How many GPUs of a node the batch system grants, as far as it says it."""

@@ -6,6 +6,7 @@ Everything that can be checked before the first job is checked here, and told at
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass, field
 from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
@@ -61,7 +62,7 @@ class Site:
     warnings: Tuple[str, ...] = ()
     adoption: Adoption = field(default_factory=lambda: Adoption(()))
     visible: Visible = field(default_factory=lambda: Visible({}))
-    scripts: Launcher = field(default_factory=lambda: Scripts({}, {}, {}))
+    scripts: Scripts = field(default_factory=lambda: Scripts({}, {}, {}))
 
 
 def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
@@ -159,6 +160,11 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
     except BaseException:
         agents.close()
         raise
+    scripts = Scripts.detect(settings.launcher, wished.emulated, wished.topologies, env)
+    scripts.launcher = launcher
+    if not wished.emulated:
+        scripts.ways = {host: ((shutil.which(words[0], path=env.get("PATH")) or words[0], *words[1:]), shell)
+                        for host, (words, shell) in agents.reached().items()}
     ways = agents.ways(runner.__file__) if not wished.emulated else {}
     relay = Relay(ways, agents.env, settings.hosts.timeout) if ways else None
     watched = watch and not wished.emulated
@@ -177,4 +183,4 @@ def prepare(settings: Settings, env: Optional[Mapping[str, str]] = None, watch: 
                 batch_job(env, allocation.runs),
                 (lambda: end_of(allocation, env)) if allocation.job else None, watcher,
                 relay, (*wished.warnings, *told), Adoption(attach, env), visible,
-                Scripts.detect(settings.launcher, wished.emulated, wished.topologies, env))
+                scripts)

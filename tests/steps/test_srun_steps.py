@@ -1,0 +1,280 @@
+"""`srun` in a script job, as a program: on which cores, with which variables, output and exit status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import pytest
+
+from conftest import mpirun_environment, wait_until
+from vrm.live.launch.stepping import commands
+from vrm.results.steps import Step, read_steps
+from vrm.steps.jobfile import JOB, text_of
+from vrm.steps.options import Wrong, hosts
+
+
+class Around:
+    """A job that has begun, as its script sees it: two emulated nodes of four cores, tasks of one core."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.records = root / "steps.csv"
+        self.steps = root / "7.steps"
+        self.srun = root / "srun"
+        self.steps.mkdir()
+        self.srun.write_text(commands()["srun"])
+        self.srun.chmod(0o700)
+        self.write()
+        self.env = {**mpirun_environment(), "VRM_STEPS": str(self.steps), "VRM_NODE": "n0", "SLURM_NTASKS": "8",
+                    "SLURM_JOB_NAME": "relax", "OMP_NUM_THREADS": "4", "VRM_RUN": "t", "VRM_JOB_ID": "7"}
+
+    def write(self, nodes: Any = ("n0 n0 4 0/1;2/3", "n1 n1 4 0/1;2/3"), **values: str) -> None:
+        """Write the job's file."""
+        given = {"job": "7", "slurm": "7", "run": "t", "name": "relax.sh", "records": str(self.records),
+                 "tasks": "8", "cpus": "1", "bound": "0", "launcher": "direct", "program": "", "threads": "4",
+                 **values}
+        (self.steps / JOB).write_text(text_of({**{key: [value] for key, value in given.items()},
+                                               "node": list(nodes)}))
+
+    def start(self, *words: str, **how: Any) -> "subprocess.Popen[str]":
+        """Start a step."""
+        env = {**self.env, **how.pop("env", {})}
+        return subprocess.Popen([str(self.srun), *words], env=env, text=True, cwd=self.root, **{
+            "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how})
+
+    def run(self, *words: str, input: Optional[str] = None, **how: Any) -> "subprocess.CompletedProcess[str]":
+        """Run a step to its end."""
+        return subprocess.run([str(self.srun), *words], env={**self.env, **how.pop("env", {})}, text=True,
+                              cwd=self.root, capture_output=True, timeout=30, check=False, **(
+                                  {"stdin": subprocess.DEVNULL} if input is None else {"input": input}))
+
+    def shell(self, script: str, *options: str, **how: Any) -> "subprocess.CompletedProcess[str]":
+        """Run a step of a shell."""
+        return self.run(*options, "sh", "-c", script, **how)
+
+    def recorded(self) -> List[Step]:
+        """The steps that have ended."""
+        return read_steps(self.records).get(7, [])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Around:
+    return Around(tmp_path)
+
+
+def pairs(text: str) -> Dict[str, str]:
+    return dict(line.partition("=")[::2] for line in text.splitlines())
+
+
+def test_a_step_has_the_variables_of_one(job: Around) -> None:
+    done = job.run("-n", "5", "--cpus-per-task=1", "-J", "part", "sh", "-c",
+                   'env >"$SLURM_PROCID.env"')
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    found = [pairs((job.root / f"{rank}.env").read_text()) for rank in range(5)]
+    assert [env["SLURM_PROCID"] for env in found] == list("01234")
+    assert [env["SLURM_LOCALID"] for env in found] == list("01230")
+    assert [env["SLURM_NODEID"] + env["SLURMD_NODENAME"] for env in found] == ["0n0"] * 4 + ["1n1"]
+    last = found[4]
+    assert {name: last[name] for name in (
+        "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST",
+        "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEPID", "SLURM_STEP_ID", "SLURM_CPUS_PER_TASK", "SLURM_GTIDS",
+        "SLURM_JOB_NAME", "OMP_NUM_THREADS")} == {
+        "SLURM_NTASKS": "5", "SLURM_NPROCS": "5", "SLURM_STEP_NUM_TASKS": "5", "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_NODELIST": "n0,n1", "SLURM_STEP_TASKS_PER_NODE": "4,1", "SLURM_STEPID": "0",
+        "SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "1", "SLURM_GTIDS": "4", "SLURM_JOB_NAME": "part",
+        "OMP_NUM_THREADS": "1"}
+    step, = job.recorded()
+    assert (step.step, step.name, step.state, step.exit_code, step.tasks, step.cores, step.nodes) == (
+        "0", "part", "completed", 0, 5, 5, "n0 n1")
+    assert job.run("true").returncode == 0  # as many tasks as the job has
+    assert (job.recorded()[1].step, job.recorded()[1].tasks) == ("1", 8)
+
+
+def test_output_labels_and_files(job: Around) -> None:
+    labelled = job.shell('echo one; printf "two $SLURM_PROCID"; echo err >&2', "-l", "-n", "2")
+    assert sorted(labelled.stdout.splitlines()) == ["0: one", "0: two 0", "1: one", "1: two 1"]
+    assert sorted(labelled.stderr.splitlines()) == ["0: err", "1: err"]
+    wide = job.shell("echo x", "-l", "-n", "8", "-D", "/", env={"SLURM_NTASKS": "8"})
+    assert "7: x" in wide.stdout
+    assert job.shell("echo out; echo err >&2", "-n", "2", "-o", "o.%j.%s.%2t.%N", "-e", "none").stdout == ""
+    assert sorted(path.name for path in job.root.glob("o.*")) == ["o.7.2.00.n0", "o.7.2.01.n0"]
+    assert (job.root / "o.7.2.01.n0").read_text() == "out\n"
+    job.shell("echo out; echo err >&2", "-n", "2", "-o", "both", "--chdir", str(job.root))
+    assert sorted((job.root / "both").read_text().split()) == ["err", "err", "out", "out"]
+    missing = job.run("-n1", "-o", "no/such/folder/file", "true")
+    assert missing.returncode == 1 and "Could not open stdout file" in missing.stderr
+
+
+def test_standard_input_goes_to_all_tasks(job: Around) -> None:
+    assert job.run("-n", "3", "cat", input="a\nb\n").stdout == "a\nb\n" * 3
+    assert job.run("-n", "1", "cat", input="a\n").stdout == "a\n"
+    assert job.run("-n", "2", "-i", "1", "-l", "cat", input="a\n").stdout == "1: a\n"
+    assert job.run("-n", "2", "-i", "none", "cat", input="a\n").stdout == ""
+    (job.root / "in").write_text("from a file\n")
+    assert job.run("-n", "1", "--input=in", "cat", input="a\n").stdout == "from a file\n"
+
+
+def test_the_exit_status_is_the_greatest(job: Around) -> None:
+    failed = job.shell("exit $SLURM_PROCID", "-n", "4")
+    assert failed.returncode == 3
+    assert "srun: error: n0: task 3: Exited with exit code 3" in failed.stderr
+    killed = job.shell("kill -9 $$", "-n", "1")
+    assert killed.returncode == 137 and "srun: error: n0: task 0: Killed" in killed.stderr
+    ended = job.shell('[ "$SLURM_PROCID" = 0 ] && exit 5; exec sleep 60', "-n", "3", "-K")
+    assert ended.returncode == 143
+    others = job.shell('[ "$SLURM_PROCID" = 0 ] && exit 5; sleep 0.2; echo on', "-n", "2")
+    assert (others.returncode, others.stdout) == (5, "on\n")
+    assert [(step.state, step.exit_code) for step in job.recorded()] == [
+        ("failed", 3), ("failed", 137), ("failed", 143), ("failed", 5)]
+    gone = job.run("-n", "1", "no-such-program")
+    assert gone.returncode == 2 and "execve(): no-such-program: No such file" in gone.stderr
+
+
+def test_a_time_limit_ends_a_step(job: Around) -> None:
+    done = job.run("-n", "2", "-t", "0:01", "sleep", "60")
+    assert done.returncode == 143 and "CANCELLED DUE TO TIME LIMIT" in done.stderr
+    assert job.recorded()[0].state == "timeout"
+
+
+def test_steps_side_by_side_have_cores_of_their_own_and_wait(job: Around) -> None:
+    """Eight cores: two steps of four run, a third waits for one of them."""
+    show = 'echo "$SLURMD_NODENAME"; read line'
+    pipes = [job.start("-n", "1", "-c", "4", "sh", "-c", show, stdin=subprocess.PIPE) for _ in range(2)]
+    assert sorted(each.stdout.readline() for each in pipes) == ["n0\n", "n1\n"]  # type: ignore[union-attr]
+    third = job.start("-n", "1", "-c", "4", "sh", "-c", "echo third")
+    assert "temporarily disabled, retrying" in third.stderr.readline()  # type: ignore[union-attr]
+    shared = job.run("--overlap", "-n", "8", "sh", "-c", "echo $SLURM_PROCID")
+    assert sorted(shared.stdout.split()) == list("01234567")
+    assert third.poll() is None
+    pipes[0].communicate("\n", timeout=30)
+    out, err = third.communicate(timeout=30)
+    assert (out, third.returncode) == ("third\n", 0) and "Step created for job 7" in err
+    pipes[1].communicate("\n", timeout=30)
+    assert sorted(each.name for each in job.steps.iterdir()) == ["job", "lock"]
+
+
+def test_many_steps_at_once_all_run(job: Around) -> None:
+    """More than there is room for; each core has one step at a time."""
+    script = ('for i in $(seq 24); do "$0" -Q -n1 sh -c \'echo begin; sleep 0.01; echo end\' & done; wait')
+    done = subprocess.run(["sh", "-c", script, str(job.srun)], env=job.env, text=True, capture_output=True,
+                          timeout=60, stdin=subprocess.DEVNULL, check=False)
+    assert (done.stdout.count("begin"), done.stdout.count("end"), done.stderr) == (24, 24, "")
+    at_once = most = 0
+    for line in done.stdout.split():
+        at_once += 1 if line == "begin" else -1
+        most = max(most, at_once)
+    assert most <= 8
+    assert sorted(int(step.step) for step in job.recorded()) == list(range(24))
+
+
+def test_a_killed_srun_ends_its_tasks_and_frees_its_cores(job: Around) -> None:
+    step = job.start("-n", "8", "sh", "-c", 'trap "" TERM HUP; sleep 77 & echo $$; wait')
+    pids = [int(step.stdout.readline()) for _ in range(8)]  # type: ignore[union-attr]
+    step.kill()
+    step.wait()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "its tasks have ended")
+    assert job.run("-Q", "-n", "8", "true").returncode == 0
+    wait_until(lambda: len(job.recorded()) == 2, "both are recorded")
+    assert {(each.step, each.state) for each in job.recorded()} == {("0", "cancelled"), ("1", "completed")}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_reach_the_tasks(job: Around, number: signal.Signals) -> None:
+    step = job.start("-n", "2", "sh", "-c", 'trap "echo got USR1" USR1; echo begun; '
+                     'while :; do sleep 0.02; done')
+    assert [step.stdout.readline() for _ in range(2)] == ["begun\n"] * 2  # type: ignore[union-attr]
+    step.send_signal(signal.SIGUSR1)
+    assert [step.stdout.readline() for _ in range(2)] == ["got USR1\n"] * 2  # type: ignore[union-attr]
+    step.send_signal(number)
+    step.communicate(timeout=30)
+    assert step.returncode == 128 + number
+    assert job.recorded()[0].state == "cancelled"
+
+
+def test_export_says_which_variables_tasks_have(job: Around) -> None:
+    env = {"MINE": "1", "OTHER": "2"}
+    show = ["sh", "-c", 'echo "$MINE $OTHER ${SLURM_PROCID:-none}"']
+    assert job.run("-n1", *show, env=env).stdout == "1 2 0\n"
+    assert job.run("-n1", "--export=NONE", *show, env=env).stdout == "  0\n"
+    assert job.run("-n1", "--export=MINE,OTHER=5", *show, env=env).stdout == "1 5 0\n"
+    assert job.run("-n1", "--export=ALL,OTHER=5", *show, env=env).stdout == "1 5 0\n"
+
+
+def test_lists_of_nodes() -> None:
+    assert hosts("n1") == ["n1"] and hosts("a,b7,") == ["a", "b7"]
+    assert hosts("a,n[08-10,3]x,m[1-2]") == ["a", "n08x", "n09x", "n10x", "n3x", "m1", "m2"]
+    for wrong in ("n[1", "n[a-b]", "n[1-999999999]"):
+        with pytest.raises(Wrong):
+            hosts(wrong)
+
+
+def test_a_step_stays_on_the_nodes_that_it_names(job: Around) -> None:
+    show = ["sh", "-c", "echo $SLURMD_NODENAME"]
+    assert job.run("-n", "4", "-w", "n1", *show).stdout.split() == ["n1"] * 4
+    assert sorted(job.run("-n", "4", "-N", "2", *show).stdout.split()) == ["n0", "n0", "n0", "n1"]
+    assert sorted(job.run("-n", "4", "-N", "2", "-m", "cyclic", "--ntasks-per-node=2", "-l", *show).stdout.splitlines()
+                  ) == ["0: n0", "1: n1", "2: n0", "3: n1"]
+    warned = job.run("-n", "1", "-N", "2", *show)
+    assert warned.stdout == "n0\n" and "setting nnodes to 1" in warned.stderr
+
+
+def test_what_cannot_be_is_said_in_one_line(job: Around) -> None:
+    wrong = {("-n", "9"): "More processors requested than permitted", ("-n", "x"): 'Invalid numeric value "x"',
+             ("-n", "0"): "Invalid numeric value", ("-N", "3-2"): "invalid number of nodes",
+             ("-N", "3", "-n", "3"): "the job has 4 on n0, 4 on n1", ("-t", "soon"): "Invalid --time",
+             ("--cpu-bind=map_cpu:0", "-n1"): "binds tasks to cores itself", ("--multi-prog",): "does not do",
+             ("--gpus=1",): "share its GPUs", ("--ntask-per-node=1",): "unrecognized option",
+             ("-w", "n7"): "n7 is no node of job 7", ("-D", "/no/such"): "couldn't chdir",
+             ("--distribution=plane=2",): "block and cyclic", ("-n",): "requires an argument",
+             ("-y",): "invalid option"}
+    for words, said in wrong.items():
+        done = job.run(*words, *([] if words == ("-n",) else ["true"]))
+        assert done.returncode == 1 and said in done.stderr, (words, done.stderr)
+        assert done.stderr.startswith("srun: error: ") and done.stderr.count("\n") == 1, done.stderr
+    assert "No command given" in job.run("-n", "1").stderr
+    assert job.run("--version").stdout.startswith("slurm ")
+    assert not job.recorded()
+    (job.steps / JOB).write_text("job 7\n")
+    assert "is damaged" in job.run("true").stderr
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core only")
+def test_tasks_are_bound_to_their_cores(job: Around) -> None:
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    job.write([f"n0 n0 2 {first}/{second}"], tasks="2", bound="1")
+    show = ["grep", "Cpus_allowed_list", "/proc/self/status"]
+    found = [line.split()[1] for line in job.run("-n", "2", *show).stdout.splitlines()]
+    assert sorted(found) == sorted([str(first), str(second)])
+    begun = job.start("-n", "1", "sh", "-c", "grep Cpus_allowed_list /proc/self/status; read line",
+                      stdin=subprocess.PIPE)
+    here = begun.stdout.readline().split()[1]  # type: ignore[union-attr]
+    there = job.run("-n", "1", *show).stdout.split()[1]
+    begun.communicate("\n", timeout=30)
+    assert {here, there} == {str(first), str(second)}
+    wide = job.run("-n", "2", "--cpu-bind=none", *show).stdout.split()[1::2]
+    assert wide[0] == wide[1] and wide[0] in (f"{first}-{second}", f"{first},{second}")
+
+
+def test_a_step_loads_little() -> None:
+    """What takes milliseconds to load is not loaded: a step would start late."""
+    root = Path(__file__).parents[2]
+    code = (f"import sys; sys.path.insert(0, {str(root)!r}); import vrm.steps.main; "
+            "print(*sorted(set(sys.modules) & {'re', 'json', 'typing', 'subprocess', 'enum', 'signal', "
+            "'collections', 'ctypes', 'dataclasses', 'pathlib', 'threading'}))")
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], text=True, capture_output=True, check=True)
+    assert done.stdout == "\n"
+
+
+def test_a_step_without_a_tidy_end_of_its_reader(job: Around) -> None:
+    """`srun ... | head -1` ends."""
+    step = job.start("-n", "1", "-l", "sh", "-c", "while echo line; do :; done")
+    assert step.stdout.readline() == "0: line\n"  # type: ignore[union-attr]
+    step.stdout.close()  # type: ignore[union-attr]
+    begun = time.monotonic()
+    assert step.wait(20) != 0 and time.monotonic() - begun < 20

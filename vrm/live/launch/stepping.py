@@ -1,0 +1,206 @@
+"""What a script job is given to start its own programs: files for its steps (`vrm.steps`), and variables by
+which a plain mpirun stays on the job's nodes and cores.
+
+| variable | why |
+|---|---|
+| `VRM_STEPS`, `VRM_NODE` | an srun finds its job by them |
+| `SLURM_JOB_ID` and the others of `slurm_variables` | what a batch script for Slurm expects. mpirun takes the job's nodes and tasks from them |
+| `OMPI_MCA_plm=rsh` (4.1), `PRTE_MCA_plm=ssh` (5), and their agent; `HYDRA_BOOTSTRAP=ssh`, `HYDRA_BOOTSTRAP_EXEC`, and the same of Intel MPI | daemons on other nodes are started by `AGENT`, on the job's cores there, and nowhere else: else mpirun would take the srun on PATH, which is vrm's, or ranks would be on all cores of the node |
+| `OMPI_MCA_ras=^slurm` and the like, more ranks than cores allowed | on emulated nodes, which are this one machine |
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Dict, List, Mapping, Sequence, Tuple
+
+import vrm
+from vrm.live.launch.base import Launcher, synthetic
+from vrm.live.nodes.topology import Topology
+from vrm.model import Job, Node, RankSlot
+from vrm.model.job import Details
+from vrm.steps import jobfile
+
+OF_OTHERS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|PBS|SGE|PE|LSB|COBALT)_.*|NSLOTS|NHOSTS|JOB_ID")
+"""Variables that batch systems and their launchers set for a job of their own."""
+
+AGENT = "vrm-agent"
+"""The program that takes the place of ssh for mpiruns in scripts, among the commands."""
+
+NODES = "nodes"
+"""The file next to the job's, which says how the agent gets to them."""
+
+Ways = Mapping[str, Tuple[Sequence[str], bool]]
+"""What starts a program on another node, by its name (see `vrm.live.nodes.agents.way_to`)."""
+
+_AGENT = f"""#!/bin/sh
+# Starts a command on another node of the script job around, on the job's cores there.
+. "${{{jobfile.VARIABLE}:?this is no script job of vrm}}/{NODES}"
+"""
+
+_NODES = """while :; do
+    case $1 in
+        -l|-p|-o|-F|-i|-S|-E) shift 2;;
+        -*) shift;;
+        *) break;;
+    esac
+done
+host=$1
+shift
+command=$(printf '%s\\n' "$*" | sed "s/'/'\\\\\\\\''/g; 1s/^/'/; \\$s/\\$/'/")
+shell=${SHELL:-/bin/sh}
+"""
+
+
+def slurm_variables(job_id: int, on: Mapping[str, Sequence[RankSlot]]) -> Dict[str, str]:
+    """What Slurm sets for the batch script of such a job; `on` are its tasks by their nodes."""
+    counts = [len(slots) for slots in on.values()]
+    cores = [sum(len(slot.cores) for slot in slots) for slots in on.values()]
+    first = next(iter(on.values()))
+    nodes, tasks, names = str(len(on)), str(sum(counts)), folded_names(list(on))
+    cpus = str(len(first[0].cores))
+    return {"SLURM_JOB_ID": str(job_id), "SLURM_JOBID": str(job_id),
+            "SLURM_JOB_NODELIST": names, "SLURM_NODELIST": names, "SLURM_JOB_NUM_NODES": nodes,
+            "SLURM_NNODES": nodes, "SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks, "SLURM_CPUS_PER_TASK": cpus,
+            "SRUN_CPUS_PER_TASK": cpus, "SLURM_CPUS_ON_NODE": str(cores[0]),
+            "SLURM_JOB_CPUS_PER_NODE": counted(cores), "SLURM_TASKS_PER_NODE": counted(counts),
+            "SLURMD_NODENAME": next(iter(on)), "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
+            "SLURM_GTIDS": "0", "SLURM_CLUSTER_NAME": "vrm", "SLURM_JOB_PARTITION": "vrm",
+            "SLURM_JOB_USER": os.environ.get("USER", str(os.getuid())), "SLURM_JOB_UID": str(os.getuid()),
+            "SLURM_SUBMIT_HOST": os.uname().nodename}
+
+
+def of_submission(job: Job, details: Details, directory: str, start: float) -> Dict[str, str]:
+    """What Slurm says to a batch script of how its job was submitted. `start`: epoch seconds."""
+    found = {"SLURM_JOB_NAME": details.name or job.app, "SLURM_SUBMIT_DIR": directory,
+             "SLURM_JOB_START_TIME": str(int(start)), "SLURM_JOB_END_TIME": str(int(start + job.walltime))}
+    if details.index is not None:
+        found.update(SLURM_ARRAY_TASK_ID=str(details.index), **{
+            f"SLURM_ARRAY_{word}": str(details.more[f"array_{word.lower()}"])
+            for word in ("JOB_ID",) if f"array_{word.lower()}" in details.more})
+    return found
+
+
+def counted(numbers: Sequence[int]) -> str:
+    """As Slurm writes a number for each node: `4(x2),2`."""
+    found: List[List[int]] = []
+    for number in numbers:
+        if found and found[-1][0] == number:
+            found[-1][1] += 1
+        else:
+            found.append([number, 1])
+    return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in found)
+
+
+def folded_names(names: Sequence[str]) -> str:
+    """Node names as Slurm folds them, `n[0-3],m7`, in their order."""
+    found: List[Tuple[str, int, List[List[int]]]] = []
+    for name in names:
+        stem = name.rstrip("0123456789")
+        digits = name[len(stem):]
+        if not digits:
+            found.append((name, 0, []))
+            continue
+        number = int(digits)
+        if found and found[-1][:2] == (stem, len(digits)) and found[-1][2]:
+            runs = found[-1][2]
+            if runs[-1][1] + 1 == number:
+                runs[-1][1] = number
+            else:
+                runs.append([number, number])
+        else:
+            found.append((stem, len(digits), [[number, number]]))
+    texts = []
+    for stem, width, runs in found:
+        parts = [f"{first:0{width}}" + (f"-{last:0{width}}" if last > first else "") for first, last in runs]
+        inner = ",".join(parts)
+        texts.append(stem + (inner if len(runs) == 1 and "-" not in inner else f"[{inner}]" * bool(runs)))
+    return ",".join(texts)
+
+
+def values_of(job_id: int, name: str, on: Mapping[str, Sequence[RankSlot]], topologies: Mapping[str, Topology],
+              bound: bool, launcher: Launcher, records: Path, run: str, site: Mapping[str, str],
+              threads: str) -> Dict[str, List[str]]:
+    """What the file of a job says (see `vrm.steps.jobfile`)."""
+    nodes = []
+    for host, slots in on.items():
+        cores: List[List[int]] = []
+        sockets: List[int] = []
+        for slot in slots:
+            for core in slot.cores:
+                cores.append(list(topologies[host].core(slot.socket, core).cpus) if bound else [len(cores)])
+                sockets.append(slot.socket)
+        order = sorted(range(len(cores)), key=lambda at: (sockets[at], cores[at]))
+        machine = topologies[host].host if host in topologies else host
+        nodes.append(jobfile.JobNode(host, machine, len(slots), [cores[at] for at in order],
+                                     [sockets[at] for at in order]).text)
+    first = next(iter(on.values()))
+    return {"job": [str(job_id)], "slurm": [str(job_id)], "run": [run], "name": [name],
+            "records": [str(records)], "tasks": [str(sum(map(len, on.values())))],
+            "cpus": [str(len(first[0].cores))], "node": nodes, "bound": [str(int(bound))],
+            "launcher": [launcher.in_steps or "direct"], "program": [launcher.mpirun],
+            "option": list(getattr(launcher, "options", ())), "threads": [threads],
+            "site": [f"{name}={value}" for name, value in site.items()]}
+
+
+def nodes_script(on: Mapping[str, Sequence[RankSlot]], cpus: Mapping[str, Sequence[int]], ways: Ways,
+                 site: Mapping[str, str], run: str, job_id: int) -> str:
+    """The file NODES of a job."""
+    lines = [_NODES, "case $host in\n"]
+    for name in on:
+        bind = f"taskset -c {','.join(map(str, cpus[name]))} " if cpus.get(name) else ""
+        before, shell = ways.get(name, ((), False))
+        own = f"env {jobfile.NODE}={shlex.quote(name)} VRM_RUN={run} VRM_JOB_ID={job_id} {bind}"
+        if not before:
+            start = f"echo \"vrm: there is no way to {name}\" >&2; exit 1"
+        elif shell:
+            start = f"exec {shlex.join(before)} {shlex.quote(own)}\"$shell -c $command\""
+        else:
+            start = (_without_ours(site) + f"exec {shlex.join(before)} {own}\"$shell\" -c \"$*\"")
+        short = name.partition(".")[0]
+        lines.append(f"{'|'.join(dict.fromkeys((name, short, short + '.*')))})\n"
+                     f"[ \"${jobfile.NODE}\" != {shlex.quote(name)} ] || exec {own}\"$shell\" -c \"$*\"\n"
+                     f"{start};;\n")
+    lines.append("*) echo \"vrm: $host is no node of this job, which has " + " ".join(on)
+                 + "\" >&2; exit 1;;\nesac\n")
+    return "".join(lines)
+
+
+def _without_ours(site: Mapping[str, str]) -> str:
+    """Lines by which the site's own srun takes the batch job around for its job."""
+    unset = ("for each in $(env | sed -n 's/^\\(S[A-Z]*_[A-Za-z0-9_]*\\)=.*/\\1/p'); do case $each in "
+             "SLURM*|SRUN*|SBATCH*) unset \"$each\";; esac; done\n")
+    return unset + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in site.items()
+                           if name.isidentifier())
+
+
+def confined(agent: Path, emulated: bool) -> Dict[str, str]:
+    """The variables by which mpiruns in a script stay on the job's nodes."""
+    found = {"OMPI_MCA_plm": "rsh", "OMPI_MCA_plm_rsh_agent": str(agent), "PRTE_MCA_plm": "ssh",
+             "PRTE_MCA_plm_ssh_agent": str(agent), "HYDRA_BOOTSTRAP": "ssh",
+             "HYDRA_BOOTSTRAP_EXEC": str(agent), "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(agent),
+             "I_MPI_HYDRA_BOOTSTRAP": "ssh", "I_MPI_HYDRA_BOOTSTRAP_EXEC": str(agent)}
+    if emulated:
+        found.update({"OMPI_MCA_ras": "^slurm", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+                      "PRTE_MCA_ras": "^slurm", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+                      "HYDRA_RMK": "user"})
+    return found
+
+
+def commands() -> Dict[str, str]:
+    """The programs that scripts find first on their PATH."""
+    start = ("import sys; sys.path.insert(0, "
+             + repr(str(Path(vrm.__file__).resolve().parents[1])) + "); from vrm.steps.main import run; run()")
+    return {AGENT: _AGENT, "srun": "#!/bin/sh\nexec " + shlex.join(
+        [sys.executable, "-I", "-S", "-c", start]) + ' "$@"\n'}
+
+
+def is_bound(topologies: Mapping[str, Topology], slots: Sequence[RankSlot], nodes: Sequence[Node],
+             emulated: bool) -> bool:
+    """Whether tasks can be bound to the cores of these slots."""
+    return not emulated and not synthetic(topologies, slots, nodes) and all(
+        nodes[slot.node].name in topologies for slot in slots)

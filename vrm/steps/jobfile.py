@@ -1,0 +1,111 @@
+"""What a step knows of its job: a file that the manager writes when the script starts.
+
+It is lines of a key and a value; line ends in values are written as `\\n`.
+
+| key | value |
+|---|---|
+| `job`, `run` | vrm's id of the job, the mark of the run |
+| `slurm` | the id by which Slurm's commands know the job |
+| `name` | its name |
+| `records` | the path of `steps.csv` |
+| `tasks`, `cpus` | its tasks, and the cores of each |
+| `node` | one for each: name, name of the machine, tasks there, its cores: `0,4/1,5;2,6` are three, of two sockets |
+| `bound` | 1: tasks are bound to their cores; 0: nodes are emulated, or the machine made up |
+| `launcher` | what starts MPI programs: openmpi4, openmpi5, mpich, intel, srun or direct |
+| `program`, `option` | its program, and its options, one a line |
+| `way` | name of a node, a tab, and a word of what starts a program there; one line for each word |
+| `shell` | 1: such a way takes the program's words as one, for a shell |
+| `site` | a variable of the batch system around, for its own commands |
+| `threads` | what the script found in OMP_NUM_THREADS |
+"""
+
+from __future__ import annotations
+
+import os
+
+JOB = "job"
+"""The name of the file in the directory of a job's steps."""
+
+VARIABLE = "VRM_STEPS"
+"""The variable in which a script finds that directory."""
+
+NODE = "VRM_NODE"
+"""The variable that says on which of the job's nodes a process is."""
+
+
+class JobNode:
+    """A node of the job: `cores` are the CPU numbers of each, `socket` that of each core."""
+
+    __slots__ = ("name", "host", "tasks", "cores", "socket")
+
+    def __init__(self, name: str, host: str, tasks: int, cores: "list[list[int]]", socket: "list[int]") -> None:
+        self.name, self.host, self.tasks = name, host, tasks
+        self.cores, self.socket = cores, socket
+
+    @property
+    def text(self) -> str:
+        """The value of its line."""
+        sockets: "dict[int, list[str]]" = {}
+        for cpus, socket in zip(self.cores, self.socket):
+            sockets.setdefault(socket, []).append(",".join(map(str, cpus)))
+        return f"{self.name} {self.host} {self.tasks} " + ";".join(map("/".join, sockets.values()))
+
+
+def node_of(text: str) -> JobNode:
+    """The node of such a line; ValueError for what is none."""
+    name, host, tasks, cores = text.split(" ")
+    found, socket = [], []
+    for number, group in enumerate(cores.split(";")):
+        for core in group.split("/"):
+            found.append([int(cpu) for cpu in core.split(",")])
+            socket.append(number)
+    return JobNode(name, host, int(tasks), found, socket)
+
+
+class StepJob:
+    """A job as its steps know it: `values` are those of the file by key, `nodes` its nodes."""
+
+    def __init__(self, values: "dict[str, list[str]]", directory: str = "") -> None:
+        self.values, self.directory = values, directory
+        self.nodes = [node_of(text) for text in values["node"]]
+        self.id, self.slurm = int(values["job"][0]), values["slurm"][0]
+        self.tasks, self.cpus = int(values["tasks"][0]), int(values["cpus"][0])
+        self.launcher = values["launcher"][0]
+        self.bound = values["bound"][0] == "1"
+
+    def one(self, key: str) -> str:
+        """The value of a key that has one, or ""."""
+        return self.values.get(key, [""])[0]
+
+    def here(self, env: "dict[str, str] | os._Environ[str]") -> int:
+        """The number of the node on which this process is; the first where nothing says so."""
+        name = env.get(NODE, "")
+        return next((at for at, node in enumerate(self.nodes) if node.name == name), 0)
+
+    def way(self, node: str) -> "list[str]":
+        """The words that start a program on a node."""
+        return [word for name, _, word in (line.partition("\t") for line in self.values.get("way", ()))
+                if name == node]
+
+
+def text_of(values: "dict[str, list[str]]") -> str:
+    """The file of these values."""
+    return "".join(f"{key} " + value.replace("\\", "\\\\").replace("\n", "\\n") + "\n"
+                   for key, each in values.items() for value in each)
+
+
+def read(directory: str) -> StepJob:
+    """The job whose steps have this directory. OSError when the file cannot be read, ValueError when it
+    is damaged."""
+    path = f"{directory}/{JOB}"
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        values: "dict[str, list[str]]" = {}
+        for line in file:
+            key, _, value = line.rstrip("\n").partition(" ")
+            if "\\" in value:
+                value = "\\".join(part.replace("\\n", "\n") for part in value.split("\\\\"))
+            values.setdefault(key, []).append(value)
+    try:
+        return StepJob(values, directory)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error})") from None

@@ -1,0 +1,179 @@
+"""How the MPI launcher of a run starts a step: one command for all launchers of the run's kind.
+
+mpirun starts the tasks unbound, so many on each node, and each of them runs a script of this step, which
+binds it to its cores, sets its variables and goes on as the program. So a step is bound the same way by all
+launchers, and remote tasks have the whole environment. Slurm's variables are kept from mpirun itself: it
+would take its nodes and tasks from them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from vrm.steps.cores import Task
+from vrm.steps.jobfile import NODE, StepJob
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping
+
+_OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PMI2_", "PRTE_", "HYDI_", "HYDRA_", "MPIR_", "MPI_LOCAL", "I_MPI_")
+"""Variables that the launcher itself gives a task; they are not set over."""
+
+RANK = "${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${PMI_RANK:-$SLURM_PROCID}}}"
+LOCAL = "${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-$SLURM_LOCALID}}"
+
+
+def quoted(text: str) -> str:
+    """A word for a shell."""
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def is_name(text: str) -> bool:
+    """Whether a shell can have a variable of this name."""
+    return text.isascii() and text.isidentifier()
+
+
+def wrapper(job: StepJob, tasks: "list[Task]", common: "Mapping[str, str]", cwd: str, wide: bool,
+            outputs: "list[tuple[str, str]]", label: int) -> str:
+    """The script that each task of a step goes through.
+
+    `common` are the variables of all tasks. `wide`: a task may use all cores of the step on its node.
+    `outputs` are the files of each task, "" for those of the launcher. `label`: the width of a label before
+    each line, 0 for none.
+    """
+    lines = ["#!/bin/sh", f"r={RANK}", f"l={LOCAL}", "h=$(uname -n)"]
+    nodes = list(dict.fromkeys(task.node for task in tasks))
+    if job.bound and len(nodes) > 1:
+        lines.append("case ${h%%.*} in")
+        for number, at in enumerate(nodes):
+            node = job.nodes[at]
+            names = dict.fromkeys((node.name.partition(".")[0], node.host.partition(".")[0]))
+            lines.append(f"{'|'.join(map(quoted, names))}) i={number};;")
+        lines += ["*) echo \"srun: error: $h is no node of this step\" >&2; exit 1;;", "esac"]
+    elif len(nodes) > 1:  # emulated: one machine, where the ranks come in their order
+        lines += ["case $r in", *(f"{rank}) i={nodes.index(task.node)} l="
+                                  f"{sum(each.node == task.node for each in tasks[:rank])};;"
+                                  for rank, task in enumerate(tasks)), "esac"]
+    else:
+        lines.append("i=0")
+    lines += [f"export {name}={quoted(value)}" for name, value in common.items()
+              if is_name(name) and not name.startswith(_OF_LAUNCHERS)]
+    lines.append('export SLURM_PROCID="$r" SLURM_LOCALID="$l" SLURM_NODEID="$i" SLURM_TASK_PID=$$')
+    lines.append("case $i in")
+    for number, at in enumerate(nodes):
+        here = [task for task in tasks if task.node == at]
+        name = quoted(job.nodes[at].name)
+        ranks = ",".join(str(rank) for rank, task in enumerate(tasks) if task.node == at)
+        lines.append(f"{number}) export SLURMD_NODENAME={name} {NODE}={name} SLURM_GTIDS={ranks} "
+                     f"SLURM_CPUS_ON_NODE={sum(len(task.cores) for task in here)};;")
+    lines.append("esac")
+    bind = ""
+    if job.bound:
+        bind = "taskset -c \"$c\" "
+        lines.append("case $i.$l in")
+        for number, at in enumerate(nodes):
+            here = [task for task in tasks if task.node == at]
+            for local, task in enumerate(here):
+                cores = [core for each in here for core in each.cores] if wide else task.cores
+                cpus = sorted(cpu for core in cores for cpu in job.nodes[at].cores[core])
+                lines.append(f"{number}.{local}) c={','.join(map(str, cpus))};;")
+        lines += ["*) echo 'srun: error: the launcher has started more tasks on a node than it was to' >&2; "
+                  "exit 1;;", "esac"]
+    lines.append(f"cd {quoted(cwd)} || exit 1")
+    if any(out or err for out, err in outputs):
+        lines.append("case $r in")
+        for rank, (out, err) in enumerate(outputs):
+            words = ([f">{quoted(out)}"] if out else []) + (
+                [] if not err else ["2>&1"] if err == out else [f"2>{quoted(err)}"])
+            lines.append(f"{rank}) exec {' '.join(words)} || exit 1;;")
+        lines.append("esac")
+    labelled = ""
+    if label:
+        from vrm.steps import label as program
+        labelled = f"{quoted(sys.executable)} -I -S {quoted(program.__file__)} \"$r\" {label} "
+    lines.append(f'exec {bind}{labelled}"$@"')
+    return "\n".join(lines) + "\n"
+
+
+def command(job: StepJob, step: str, tasks: "list[Task]", script: str, words: "list[str]"
+            ) -> "tuple[list[str], dict[str, str]]":
+    """What starts the tasks of a step, each through the script: the words, and a hosts file (path and
+    text), where one is needed."""
+    kind, program, options = job.launcher, job.one("program"), job.values.get("option", [])
+    counts: "dict[str, int]" = {}
+    for task in tasks:
+        name = job.nodes[task.node].name
+        counts[name] = counts.get(name, 0) + 1
+    if not job.bound and kind != "srun":
+        counts = {"localhost": len(tasks)}
+    total, started = str(len(tasks)), ["/bin/sh", script, *words]
+    runs = ",".join(f"{host}:{count}" for host, count in counts.items())
+    if kind in ("openmpi4", "openmpi5"):
+        how = ["-H", runs, "-np", total, "--bind-to", "none", "--map-by", "slot"]
+        return [program, *how, *options, *started], {}
+    if kind == "mpich":
+        boot = ["-bootstrap", "fork"] if _alone(job, counts) else []
+        return [program, *boot, "-hosts", runs, "-bind-to", "none", "-n", total, *options, *started], {}
+    if kind == "intel":
+        blocks: "list[str]" = []
+        for host, count in counts.items():
+            blocks += [":", "-host", host, "-n", str(count), *started]
+        return [program, "-genv", "I_MPI_PIN", "off", *options, *blocks[1:]], {}
+    hosts = f"{script}.hosts"
+    return ([program, f"--job-name=vrm.{step}", "--overlap", f"--nodes={len(counts)}", f"--ntasks={total}",
+             "--distribution=arbitrary", "--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", *options,
+             *started], {hosts: "".join(f"{job.nodes[task.node].name}\n" for task in tasks)})
+
+
+def _alone(job: StepJob, counts: "Mapping[str, int]") -> bool:
+    """Whether the step has no other node than the one on which this process is."""
+    return list(counts) in (["localhost"], [job.nodes[job.here(os.environ)].name])
+
+
+def environment(job: StepJob, env: "Mapping[str, str]", hosts: str) -> "dict[str, str]":
+    """The environment of the launcher's program: without what Slurm's commands say of this job, and for
+    the site's own srun with what the batch job around says."""
+    kept = {name: value for name, value in env.items()
+            if not name.startswith(("SLURM", "SRUN_")) or name == "SLURM_CONF"}
+    if job.launcher == "srun":
+        kept.update(line.split("=", 1) for line in job.values.get("site", ()))  # type: ignore[misc]
+        kept["SLURM_HOSTFILE"] = hosts
+    return kept
+
+
+def links_mpi(path: str) -> bool:
+    """Whether a program is linked with a library of an MPI: then it is for the launcher, also alone."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(4) != b"\x7fELF":
+                return False
+            file.seek(0)
+            return any(name.startswith((b"libmpi", b"libmpich", b"libmpl.")) for name in _needed(file.read()))
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _needed(data: bytes) -> "list[bytes]":
+    """The libraries that an ELF file of 64 bits wants (DT_NEEDED)."""
+    if data[4:6] != b"\x02\x01":
+        return []
+
+    def number(at: int, size: int = 8) -> int:
+        return int.from_bytes(data[at:at + size], "little")
+
+    headers, each, count = number(32), number(54, 2), number(56, 2)
+    loaded, dynamic = [], []
+    for at in range(headers, headers + each * count, each):
+        kind, offset, address, size = number(at, 4), number(at + 8), number(at + 16), number(at + 32)
+        if kind == 1:
+            loaded.append((address, offset, size))
+        elif kind == 2:
+            dynamic = [(number(entry), number(entry + 8)) for entry in range(offset, offset + size, 16)]
+    table = next((value for tag, value in dynamic if tag == 5), None)
+    if table is None:
+        return []
+    start = next(offset + table - address for address, offset, size in loaded
+                 if address <= table < address + size)
+    return [data[start + value:data.index(b"\0", start + value)] for tag, value in dynamic if tag == 1]
