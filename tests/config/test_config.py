@@ -42,6 +42,8 @@ DEFAULTS = {
     "Emulate": False,
     "NodeClasses": [],
     "Licences": {},
+    "Energy": {"Database": None, "Frequency": True},
+    "PowerCap": "",
     "Queues": {},
     "Allocation": {"Policy": "compact", "MinThroughput": 1.0, "NodeOrder": "auto"},
     "Walltime": "warn",

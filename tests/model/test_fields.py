@@ -60,7 +60,8 @@ VALUES: Dict[str, st.SearchStrategy[Any]] = {
     "front": st.just("") | NAME, "environment": st.just("") | NAME, "output": st.just("") | TEXT,
     "errors": st.just("") | TEXT, "input": st.just("") | TEXT, "append": st.booleans(),
     "array_id": st.integers(0, 99), "limit": st.just("") | NAME, "comment": st.just("") | TEXT,
-    "malleable": st.booleans()}
+    "malleable": st.booleans(),
+    "watts": st.just(0.0) | TIMES}
 """What each field may be, by its attribute: a new row of the table needs one here, too."""
 
 JOBS = st.fixed_dictionaries(VALUES).filter(

@@ -103,6 +103,9 @@ def add_choices(parser: Parser, sizes: Callable[[str], Any] = count) -> None:
             add(option, action="store_const", const=True, help=key.help)
         else:
             add(option, metavar=key.metavar, type=types.get(key.kind, str), help=key.help)
+        if key.kind == "cap":
+            add("--energy", metavar="FILE",
+                help="what was measured of programs, as `vrm energy measure` writes it")
         if name == "estimates":
             add("--calibrated", metavar="FILE",
                 help="for --estimates calibrated: run times, as `vrm calibrate` writes them")
@@ -213,9 +216,13 @@ def choices(args: argparse.Namespace) -> Dict[str, Any]:
             own(getattr(args, name), Path.cwd())
         elif name in chosen:
             own(str(chosen[name]), settings.base, settings.trust)
-    for name in (*KEYS, "heatmap", "calibrated", "history", "nodes", "sockets", "cores"):
+    for name in (*KEYS, "heatmap", "calibrated", "history", "energy", "nodes", "sockets",
+                 "cores"):
         if getattr(args, name, None) is not None:
             chosen[name] = getattr(args, name)
+    if args.power_cap is not None:
+        from vrm.config.energy import cap_text
+        chosen["power_cap"] = cap_text(args.power_cap, "")
     if args.machine is not None:
         if args.nodes or args.sockets or args.cores:
             raise ValueError("--machine says which nodes there are; leave out --nodes, --sockets and "

@@ -3,13 +3,17 @@ configurations."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Dict, List, Tuple, Union
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
 
+from vrm.config.energy import Energy
 from vrm.config.kinds import OURS, STRICT, kind
 from vrm.model.amounts import MEMORY, base, memory_bytes, memory_text, people
+from vrm.model.node import Node
+from vrm.model.power import MARK
 from vrm.system.hosts import expand
 
 def _memory(value: Any) -> Any:
@@ -65,11 +69,18 @@ class Holdings(BaseModel):
     memory: Annotated[Union[Memory, None], kind("memory with its unit", "64GiB")] = None
     resources: Resources = Field(default_factory=dict)
     features: Features = ()
+    energy: Annotated[Union[Energy, None], kind("a group of keys", "{Name: p1, Idle: 90}")] = None
 
     def amounts(self) -> Dict[str, float]:
         """The resources of a node, as `Node` has them: memory in GiB."""
         found = {MEMORY: self.memory or 0.0, **self.resources}
         return {name: amount for name, amount in found.items() if amount}
+
+    def node(self, node: Node) -> Node:
+        """A node with the features and the power of the class."""
+        power = None if self.energy is None else self.energy.power()
+        marks = {f"{MARK}{power.name}"} if power else set()
+        return replace(node, features=node.features | frozenset(self.features) | marks, power=power)
 
 
 def _hosts(value: Any) -> str:

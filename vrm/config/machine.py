@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import Annotated, Any, Dict, List, Tuple, Union
 
 from pydantic import BaseModel, Field
@@ -31,7 +32,7 @@ from vrm.model.node import Node
 MOST_SOCKETS = 1_000_000
 """Of a machine; each costs memory, and a wrong number would take all of it."""
 
-_DEPTH = 4  # Classes, its number, Resources, NAME
+_DEPTH = 5  # Classes, its number, Energy, Frequencies, its number
 _EXAMPLE = "Classes: [{Count: 4, Sockets: 2, Cores: 8, Memory: 64GiB}]"
 Count = Annotated[int, Field(ge=1, le=MOST_SOCKETS), kind("a whole number from 1 up", "8")]
 
@@ -61,11 +62,11 @@ class MachineFile(BaseModel):
         nodes: List[Node] = []
         numbers: Dict[str, int] = {}
         for each in self.classes:
-            amounts, features = each.amounts(), frozenset(each.features)
+            like = each.node(Node("n", (each.cores,) * each.sockets, each.amounts()))
             begin = each.name + "-" * each.name[-1].isdigit()
             first = numbers.get(begin, 0)
             numbers[begin] = first + each.count
-            nodes += [Node(f"{begin}{number}", (each.cores,) * each.sockets, amounts, features)
+            nodes += [replace(like, name=f"{begin}{number}")
                       for number in range(first, first + each.count)]
         return Machine(tuple(nodes), self.licences)
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Tuple
 
+from vrm.config.energy import read_programs
 from vrm.config.own import load_own
 from vrm.config.problems import ConfigError, Problem
 from vrm.config.schema import Settings
 from vrm.model import Cluster, Heatmap
+from vrm.model.energy import NO_PROGRAMS, Programs
 from vrm.model.rules import Rules
 from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.backfilling import with_order
 from vrm.scheduling.estimators import make_correction, make_estimator
 from vrm.scheduling.node_orders import AUTO
+from vrm.scheduling.power_cap import under_cap
 from vrm.workload import heatmap_files
 from vrm.workload.estimates import seconds_of_runs
 
@@ -56,11 +59,14 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
             ("Scheduling.Calibrated", lambda: table_of(settings)),
             ("Scheduling.Estimates", lambda: make_estimator(
                 settings.rules.estimates, made["Scheduling.Calibrated"], live=True)),
-            ("Applications.Heatmap", lambda: read_heatmap(settings))):
+            ("Applications.Heatmap", lambda: read_heatmap(settings)),
+            ("Energy.Database", lambda: programs_of(settings))):
         try:
             made[key] = make()
         except KeyError:
             pass  # what it needs is wrong itself
+        except ConfigError as error:
+            problems += error.problems
         except (PolicyError, ValueError, OSError) as error:
             problems.append(settings.problem(key, str(error)))
     for key, order in (("Allocation.Policy", AUTO),
@@ -71,6 +77,11 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
         except PolicyError as error:
             problems.append(settings.problem(key, str(error)))
             break
+    cluster.programs = made.get("Energy.Database", NO_PROGRAMS)
+    try:
+        policy = under_cap(policy, settings.rules.power_cap, cluster)
+    except PolicyError as error:
+        problems.append(settings.problem("PowerCap", str(error).partition(": ")[2]))
     if problems:
         raise ConfigError(problems)
     try:
@@ -79,6 +90,12 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
                          settings.rules.queues)
     except PolicyError as error:
         raise ConfigError([settings.problem("Scheduling.StartsPerInterval", str(error))]) from error
+
+
+def programs_of(settings: Settings) -> Programs:
+    """What was measured of programs. Raises ConfigError."""
+    path = settings.energy.database
+    return NO_PROGRAMS if path is None else read_programs(path)
 
 
 def table_of(settings: Settings) -> Optional[Dict[Tuple[str, int], float]]:

@@ -17,6 +17,7 @@ from pydantic import (BaseModel, BeforeValidator, Field, PlainSerializer, PlainV
                       PrivateAttr, ValidationInfo, create_model)
 from pydantic_core import PydanticCustomError
 
+from vrm.config.energy import PowerCap
 from vrm.config.holdings import Licences, NodeClasses
 from vrm.config.kinds import (OURS as _OURS, STRICT as _STRICT, defaults as _defaults,
                               group as _group, kind as _kind, lower as _lower,
@@ -50,7 +51,8 @@ def _backfilling(value: Any) -> Any:
     if re.fullmatch("[0-9]+", text):
         return int(text)
     from vrm.scheduling.backfilling import BACKFILLINGS
-    if text.split()[:1] == ["cp"] or text in BACKFILLINGS.names or re.fullmatch("0*[1-9][0-9]{0,5}-kept", text):
+    if (text.split()[:1] in (["cp"], ["eamc"]) or text in BACKFILLINGS.names
+            or re.fullmatch("0*[1-9][0-9]{0,5}-kept", text)):
         return text
     raise ValueError(text)
 
@@ -333,6 +335,14 @@ class Slurm(BaseModel):
     default_time: Duration = 3600.0  # of a job that says no limit
 
 
+class EnergySection(BaseModel):
+    """What is known of the energy of programs, and what may be done with it."""
+
+    model_config = _STRICT
+    database: Optional[FilePath] = None  # the database of programs; None = nothing is known
+    frequency: Switch = True  # set the cores' frequency where a policy chooses one and the user may
+
+
 class Replay(BaseModel):
     """How a recorded queue is played."""
 
@@ -358,6 +368,8 @@ class Settings(BaseModel):
     emulate: Switch = False  # a geometry larger than the machine, unbound
     node_classes: NodeClasses = Field(default_factory=list)  # what nodes have besides cores
     licences: Licences = Field(default_factory=dict)  # of the whole run
+    energy: Annotated[EnergySection, _group("{Database: energy.yaml}")] = Field(default_factory=_defaults)
+    power_cap: PowerCap = ""  # the most watts that the machine may draw, over time; "" = any
     queues: QueueTable = Field(default_factory=dict)  # what jobs of each may take; in this order
     allocation: Annotated[Allocation, _group("{Policy: compact}")] = Field(default_factory=_defaults)
     walltime: Walltime = "warn"  # for jobs that outrun their estimate
@@ -426,6 +438,7 @@ class Settings(BaseModel):
             ("Log", self.log, _may_be_directory),
             ("State", self.state, _may_be_file),
             ("Directory", self.directory, _may_be_directory),
+            ("Energy.Database", self.energy.database, _must_be_file),
         ]
         if os.sep in self.launcher.mpirun:
             named.append(("Launcher.Mpirun", Path(self.launcher.mpirun), _must_be_program))

@@ -23,8 +23,8 @@ from vrm.config.problems import ConfigError, Problem
 # The keys that lead to a value: ("Scheduling", "Algorithm"); entries of a list count from 0.
 Location = Tuple[Union[str, int], ...]
 
-# No setting lies deeper than NodeClasses, its number, Resources, NAME.
-_DEPTH = 4
+# No setting lies deeper than NodeClasses, its number, Energy, Frequencies, its number.
+_DEPTH = 5
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -12,7 +12,8 @@ import time
 from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
-from vrm.config.policies import load_all, make_scheduler, table_of
+from vrm.config.energy import on_nodes
+from vrm.config.policies import load_all, make_scheduler, programs_of, table_of
 from vrm.config.schema import Settings
 from vrm.forecast.draws import History
 from vrm.forecast.frozen import Frozen
@@ -241,7 +242,9 @@ class RunFiles:
             if self._nodes is None:
                 raise RunError(f"{self.run_directory.journal} does not say on which nodes the run is: "
                                "its manager has only begun, or was vrm 0.1.0")
-            self._cluster = Cluster(codec.nodes_of(self._nodes), self.settings.licences)
+            self._cluster = Cluster(on_nodes(self.settings.node_classes, codec.nodes_of(self._nodes)),
+                                    self.settings.licences)
+            self._cluster.programs = programs_of(self.settings)
             self._scheduler = make_scheduler(self.settings, self._cluster)
             rules, heatmap = self.rules, self._scheduler.policy.heatmap
             if rules != self.settings.rules:

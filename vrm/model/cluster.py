@@ -11,9 +11,11 @@ from vrm.model import bits, devices
 from vrm.model.amounts import amounts, base, people
 from vrm.model.core_share import Borrowed, Loan, Share, slots
 from vrm.model.job import Job
+from vrm.model.energy import NO_PROGRAMS
 from vrm.model.loans import Loans
 from vrm.model.node import CORES, HALF, Node, Socket, node_classes
 from vrm.model.placement import CoreLayout, CorePlacement, Placement, RankSlot
+from vrm.model.power import Budget, added, pace
 from vrm.model.reservation import NO_CALENDAR, Calendar
 from vrm.model.rooms import Ledger
 
@@ -28,7 +30,7 @@ class Booking(NamedTuple):
     expected run time, until the job has outlived it and something else is expected.
 
     `shares` say from when on it has lent which of its cores; none: it never did. `extra` are the
-    seconds by which its walltime is longer, since it ran or runs with fewer cores than it asked for.
+    seconds by which its walltime is longer, since it ran or runs with fewer cores than it asked for, or slower.
     `until`: how long jobs that borrowed cores of it are expected to run (see `vrm.model.loans`).
     """
 
@@ -76,7 +78,8 @@ class Pool:
     amounts (base units) of countable resources by node, where there are any, `licences` those of
     the whole run. `rooms` is what policies have asked of the nodes. `tenants` says which loads
     (executable and ranks) hold which lanes now. `calendar` are the advance reservations; where there
-    are any, `at` is the time (seconds) of which this is a view.
+    are any, or there is a cap on power, `at` is the time (seconds) of which this is a view. `programs`
+    is what was measured of programs, `budget` what a cap on power leaves, where there is one.
     """
 
     def __init__(self, nodes: Sequence[Node], licences: Optional[Mapping[str, float]] = None
@@ -99,6 +102,8 @@ class Pool:
         self.tenants: Dict[Tuple[str, int], List[int]] = {}
         self.calendar = NO_CALENDAR
         self.at = 0.0
+        self.programs = NO_PROGRAMS
+        self.budget: Optional[Budget] = None
 
     def what_if(self) -> Pool:
         """An independent copy of the free and taken state, for questions of the kind "what if
@@ -122,6 +127,8 @@ class Pool:
         twin.licences = dict(self.licences) if self.licences else self.licences
         twin.rooms = Ledger(self._all, self.rooms if self.rooms.used else None)
         twin.calendar, twin.at = self.calendar, self.at
+        twin.programs = self.programs
+        twin.budget = self.budget and self.budget.copy()
 
     def close(self, nodes: int) -> None:
         """Let nothing start on these nodes; for copies."""
@@ -205,14 +212,28 @@ class Pool:
             return facts.capacity(HALF, lanes.index(0), 1)
         return facts.cores - bits.count(self.busy_cores & self.layout.node_cores(node))
 
-    def take(self, job: Job, placement: AnyPlacement) -> None:
-        """Mark the placement's lanes or cores, amounts and licences as taken."""
+    def boundaries(self, now: float) -> Sequence[float]:
+        """When reservations or the cap on power change what there is, after `now`, ascending."""
+        if self.budget is None:
+            return self.calendar.boundaries(now)
+        return sorted({*self.calendar.boundaries(now), *self.budget.boundaries(now)})
+
+    def take(self, job: Job, placement: AnyPlacement, begun: Optional[float] = None) -> None:
+        """Mark the placement's lanes or cores, amounts, licences and power as taken; `begun`: since when
+        or from when on, if that is not the time of this view."""
         placement.take(self)
         self._empties = self._free = -1
         if self.rooms.used:
             self.rooms.touch(placement.node_set, freed=False)
         if not job.request.plain:
             self._change_amounts(job, placement, -1)
+        if self.budget is not None:
+            self._take_power(job, placement, self.at if begun is None else begun)
+
+    def _take_power(self, job: Job, placement: AnyPlacement, begun: float) -> None:
+        assert self.budget is not None
+        self.budget.take(job.id, begun + job.walltime * placement.pace,
+                         added(job, placement, self.nodes, self.programs) or 0)
 
     def give(self, job: Job, placement: AnyPlacement) -> None:
         """Undo `take`."""
@@ -222,6 +243,8 @@ class Pool:
             self.rooms.touch(placement.node_set)
         if not job.request.plain:
             self._change_amounts(job, placement, +1)
+        if self.budget is not None:
+            self.budget.give(job.id)
 
     def keep_common(self, other: "Pool") -> None:
         """Keep as free only what is free in the other, too."""
@@ -232,6 +255,8 @@ class Pool:
         self.busy_cores |= other.busy_cores
         self._down_cores |= other._down_cores
         self._empties = self._free = -1
+        if self.budget is not None and other.budget is not None:
+            self.budget.keep_common(other.budget, other.at)
         if self.left is not other.left:
             self.left = {name: list(map(min, left, other.left[name]))
                          for name, left in self.left.items()}
@@ -340,10 +365,15 @@ class Cluster(Pool):
             raise ValueError(f"job {job_id} runs already")
         if not job.request.plain:
             self._take_more(job, placement)
-        end, extra = now + job.expected, 0.0
+        if self.programs:
+            placement.pace = pace(job, placement, self.nodes, self.programs)
+        if self.budget is not None:
+            self._take_power(job, placement, now)
+        slower = placement.pace
         if type(placement) is Borrowed:
-            slower = job.cores / placement.width
-            end, extra = now + job.expected * slower, job.walltime * (slower - 1)
+            slower *= job.cores / placement.width
+        end, extra = now + job.expected * slower, job.walltime * (slower - 1)
+        if type(placement) is Borrowed:
             for lender, cores in placement.lent:
                 self.loans.lend(self, Loan(lender, job_id, cores, now, end))
             self.loans.guests.add(job_id)
@@ -412,6 +442,8 @@ class Cluster(Pool):
         if not job.request.plain:
             devices.free(self.held, placement.devices)
             self._change_amounts(job, placement, +1)
+        if self.budget is not None:
+            self.budget.give(job_id)
         if self.rooms.used:
             self.rooms.touch(placement.node_set)
         if type(placement) is Borrowed:
@@ -452,6 +484,12 @@ class Cluster(Pool):
         """The place of every rank of a running job now, in rank order."""
         lent = self.loans.lent(booking.job.id) if self.loans else 0
         return slots(booking.placement, lent, self.nodes, self.layout)
+
+    def pass_time(self, now: float) -> None:
+        """It is `now`: where the cap on power has become another one, answers are to be found again."""
+        if self.budget is not None and any(time <= now for time in self.budget.boundaries(self.at)):
+            self.generation += 1
+        self.at = now
 
     def set_up(self, node: int, up: bool) -> None:
         """Bring a node into use or take it out (jobs on it keep their cores until released)."""

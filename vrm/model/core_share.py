@@ -70,7 +70,7 @@ class Borrowed(CorePlacement):
         lane0, lane1, cores = (mine | more for mine, more in zip(self.hold, hold))
         twin = Borrowed(self.layout, self.taken, self.procs, self.width, self.lent,
                         (lane0, lane1, cores))
-        twin.devices = self.devices
+        twin.devices, twin.frequency, twin.pace = self.devices, self.frequency, self.pace
         return twin
 
     def take(self, pool: "Pool") -> None:

@@ -379,6 +379,7 @@ FEATURES = Kind(_features_of, _sound_as(_features_of), lambda value: [_features_
 NODES = Kind(_nodes_of, _sound_as(_nodes_of), lambda value: [_nodes_text(value)],
              to_record=_nodes_text, of_record=_nodes_of, of_plain=_nodes_of,
              plain=lambda value: "" if value == (1, 0) else _nodes_text(value))
+AMOUNT = Kind(_time, _seconds, cell=float, plain_sound=shapes.number)
 EXPECTED = Kind(_time, shapes.maybe(_seconds), cell=float, plain_sound=shapes.maybe(shapes.number))
 INDEX = Kind(_count, shapes.maybe(shapes.count), cell=_int_text,
              plain_sound=shapes.maybe(shapes.count))
@@ -558,6 +559,12 @@ TABLE: List[Field] = [
           column="malleable", form=4,
           option=Option("", "it may run with fewer cores for each rank than it asks for, and lend some while "
                         "it runs")),
+    Field("watts", AMOUNT, "watts above 0, as 250", JOB, "watts", 0.0, record="watts", shown="watts",
+          column="watts", form=4, option=Option("W", "what the job draws on all its nodes, above idle ones: for "
+                                        "PowerCap")),
+    Field("", AMOUNT, "", RESULT, "frequency", 0.0, column="frequency", form=4),
+    Field("", AMOUNT, "", RESULT, "energy", 0.0, column="energy", form=4),
+    Field("", AMOUNT, "", RESULT, "power", 0.0, column="power", form=4),
 ]
 
 

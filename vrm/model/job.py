@@ -250,7 +250,8 @@ class Job:
     by the one, scheduling by the other. Jobs of a higher `priority` come first, whatever the
     ordering. `user` is whose job it is, where a workload says so: for orderings that look at users.
     `queue` is the queue that it was submitted to. `payload` is what it runs, by the name `app`. A
-    `malleable` job may run with fewer cores for each rank than it asks for.
+    `malleable` job may run with fewer cores for each rank than it asks for. `watts` is what it draws on
+    all its nodes, above idle ones, where the user says so.
 
     `procs`, `cores`, `exclusive`, `resources` and `features` are those of the request, by the names
     that orderings of users know them by.
@@ -267,6 +268,7 @@ class Job:
     queue: str
     payload: Program
     malleable: bool
+    watts: float
     procs: int = field(repr=False, compare=False)
     cores: int = field(repr=False, compare=False)
     exclusive: bool = field(repr=False, compare=False)
@@ -277,7 +279,7 @@ class Job:
                  features: FrozenSet[str] = frozenset(), priority: int = 0,
                  user: str = "", expected: Optional[float] = None,
                  payload: Program = PROGRAM, queue: str = "", malleable: bool = False,
-                 request: Optional[Request] = None) -> None:
+                 request: Optional[Request] = None, watts: float = 0.0) -> None:
         """`estimate` is the user's limit, and what is expected unless that is given, too. A
         `request` says what it needs in the place of the other arguments, but for `procs` and
         `cores`, which are its own."""
@@ -303,6 +305,7 @@ class Job:
         self.queue = queue
         self.payload = payload
         self.malleable = malleable
+        self.watts = watts
         self.procs = procs
         self.cores = cores
         self.exclusive = exclusive

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from vrm.model.energy import PowerClass
+
 WHOLE, HALF, CORES = "whole", "half", "cores"
 Lane = Tuple[int, int]
 
@@ -23,13 +25,15 @@ class Device:
 @dataclass(frozen=True)
 class Node:
     """The facts of one node: the cores of each socket, countable resources (in pieces, memory in
-    GiB), features, and the `devices` of resources that are given by index (see `devices_of`)."""
+    GiB), features, the `devices` of resources that are given by index (see `devices_of`), and what is
+    known of its power."""
 
     name: str
     sockets: Tuple[int, ...]
     resources: Mapping[str, float] = field(default_factory=dict)
     features: FrozenSet[str] = frozenset()
     devices: Mapping[str, Tuple[Device, ...]] = field(default_factory=dict)
+    power: Optional[PowerClass] = None
 
     def __post_init__(self) -> None:
         if not self.sockets or min(self.sockets) < 1:

@@ -40,15 +40,17 @@ class Placement:
     by number, then the next, socket by socket and core by core; the last node may stay partly
     filled. `width` is the number of cores of each rank, `size` the number of nodes. `most` tells
     how many ranks a node takes where that is less than its cores allow (for lack of other
-    resources). `devices` are given when the job is booked.
+    resources). `devices` are given when the job is booked. `frequency` is that of its cores in GHz (0: as
+    the nodes choose), `pace` its run time there as a multiple of that of which its user speaks.
     """
 
-    __slots__ = ("share", "claims", "order", "procs", "width", "size", "most", "devices")
+    __slots__ = ("share", "claims", "order", "procs", "width", "size", "most", "devices",
+                 "frequency", "pace")
 
     def __init__(self, share: str, claims: Tuple[int, int], order: Tuple[int, ...],
                  procs: int, width: int = 1, size: int = 0,
                  most: Optional[Mapping[int, int]] = None,
-                 devices: Devices = NO_DEVICES) -> None:
+                 devices: Devices = NO_DEVICES, frequency: float = 0.0, pace: float = 1.0) -> None:
         self.share = share
         self.claims = claims
         self.order = order
@@ -57,6 +59,8 @@ class Placement:
         self.size = size or bits.count(claims[0] | claims[1])
         self.most = most
         self.devices = devices
+        self.frequency = frequency
+        self.pace = pace
 
     def take(self, pool: "Pool") -> None:
         """Mark the lanes as taken."""
@@ -193,19 +197,21 @@ class CorePlacement:
     is booked.
     """
 
-    __slots__ = ("layout", "taken", "procs", "width", "size", "devices", "_spans")
+    __slots__ = ("layout", "taken", "procs", "width", "size", "devices", "frequency", "pace", "_spans")
 
     share = CORES
     claims = (0, 0)  # no lane is closed
 
     def __init__(self, layout: CoreLayout, taken: int, procs: int, width: int = 1,
-                 devices: Devices = NO_DEVICES) -> None:
+                 devices: Devices = NO_DEVICES, frequency: float = 0.0, pace: float = 1.0) -> None:
         self.layout = layout
         self.taken = taken
         self.procs = procs
         self.width = width
         self.size = procs * width
         self.devices = devices
+        self.frequency = frequency
+        self.pace = pace
         self._spans: Optional[List[Tuple[int, int, int, int]]] = None
 
     @property

@@ -19,26 +19,27 @@ from vrm.model.placement import CoreLayout, CorePlacement, Placement
 Values = Tuple[Any, ...]
 """A placement as numbers, texts and tuples of them."""
 
-_BY_CORE, _BORROWED = 4, 6  # values of a placement made core by core; of others there are more
+_BY_CORE, _BORROWED = 6, 8  # values of a placement made core by core; of others there are more
 
 
 def to_values(placement: AnyPlacement) -> Values:
     """The placement as values that `marshal` takes."""
     if isinstance(placement, Borrowed):
         return (placement.taken, placement.procs, placement.width, placement.devices, placement.lent,
-                placement.hold)
+                placement.hold, placement.frequency, placement.pace)
     if isinstance(placement, CorePlacement):
-        return placement.taken, placement.procs, placement.width, placement.devices
+        return (placement.taken, placement.procs, placement.width, placement.devices,
+                placement.frequency, placement.pace)
     return (placement.share, placement.claims, placement.order, placement.procs, placement.width,
-            placement.size, placement.most, placement.devices)
+            placement.size, placement.most, placement.devices, placement.frequency, placement.pace)
 
 
 def of_values(values: Values, layout: CoreLayout) -> AnyPlacement:
     """The placement of some values."""
     if len(values) == _BORROWED:
-        taken, procs, width, given, lent, hold = values
+        taken, procs, width, given, lent, hold, frequency, pace = values
         borrowed = Borrowed(layout, taken, procs, width, lent, hold)
-        borrowed.devices = given
+        borrowed.devices, borrowed.frequency, borrowed.pace = given, frequency, pace
         return borrowed
     return CorePlacement(layout, *values) if len(values) == _BY_CORE else Placement(*values)
 
@@ -63,6 +64,9 @@ def to_record(placement: AnyPlacement) -> Dict[str, Any]:
                   "order": [hex(group) for group in placement.order], "procs": placement.procs,
                   "width": placement.width,
                   "most": most and {str(node): ranks for node, ranks in most.items()}}
+    for name, default in _PACE.items():
+        if getattr(placement, name) != default:
+            record[name] = getattr(placement, name)
     if placement.devices:
         record["devices"] = {str(node): {name: list(indices) for name, indices in here.items()}
                              for node, here in placement.devices.items()}
@@ -77,15 +81,16 @@ def of_record(record: Mapping[str, Any], layout: CoreLayout) -> AnyPlacement:
         borrowed = Borrowed(layout, int(record["taken"], 16), record["procs"], record["width"],
                             tuple((lender, int(cores, 16)) for lender, cores in record["lent"]))
         borrowed.devices = devices
+        borrowed.frequency, borrowed.pace = _pace(record).values()
         return borrowed
     if "taken" in record:
         return CorePlacement(layout, int(record["taken"], 16), record["procs"], record["width"],
-                             devices)
+                             devices, **_pace(record))
     lane0, lane1 = (int(claim, 16) for claim in record["claims"])
     most = record["most"]
     return Placement(record["share"], (lane0, lane1),
                      tuple(int(group, 16) for group in record["order"]), record["procs"],
-                     record["width"], devices=devices,
+                     record["width"], devices=devices, **_pace(record),
                      most=most and {int(node): ranks for node, ranks in most.items()})
 
 
@@ -99,6 +104,8 @@ def fault(record: Mapping[str, Any], job: Job, nodes: Sequence[Tuple[str, Sequen
         return "placement: it is that of another job"
     if not _devices_sound(record.get("devices", {}), len(nodes)):
         return "placement: its devices are wrong"
+    if not all(shapes.number(each) and 0 <= each < 1e6 for each in _pace(record).values()):
+        return "placement: its frequency or pace is wrong"
     if "taken" in record:
         cores = sum(sum(sockets) for _, sockets in nodes)
         taken = _set(record["taken"], cores)
@@ -133,6 +140,14 @@ def fault(record: Mapping[str, Any], job: Job, nodes: Sequence[Tuple[str, Sequen
             for node, ranks in most.items())):
         return "placement: most is wrong"
     return ""
+
+
+_PACE = {"frequency": 0.0, "pace": 1.0}
+"""What a record has of a placement where it is another value."""
+
+
+def _pace(record: Mapping[str, Any]) -> Dict[str, Any]:
+    return {name: record.get(name, default) for name, default in _PACE.items()}
 
 
 def _devices_sound(value: Any, nodes: int) -> bool:

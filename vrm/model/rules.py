@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Callable, Dict, Mapping, Tuple
 
+from vrm.model.power import Cap
 from vrm.model.queues import NO_QUEUES, Queues
 from vrm.model.shapes import count, flag, line, number
 
@@ -22,6 +23,13 @@ def _queues(value: Any) -> bool:
     return True
 
 
+def _cap(value: Any) -> bool:
+    try:
+        return value == "" or isinstance(value, str) and bool(Cap.of(value))
+    except ValueError:
+        return False
+
+
 KINDS: Mapping[str, Callable[[Any], bool]] = {
     "text": line,
     "backfilling": lambda value: count(value) or line(value),
@@ -30,6 +38,7 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
     "count": count,
     "flag": flag,
     "queues": _queues,
+    "cap": _cap,
 }
 """What values of a key look like in files, by the key's kind."""
 
@@ -122,6 +131,10 @@ class Rules:
         0.0, "number", "Starvation.Factor",
         "with easy: jobs that have waited longer than X times the mean wait come first (0: off)",
         metavar="X", example="25")
+    power_cap: str = _rule(
+        "", "cap", "PowerCap",
+        "the most watts that the machine may draw: a number, or a file of lines time,watts; jobs wait "
+        "until what they draw is left (docs/energy.md)", metavar="WATTS|FILE", example="5000")
 
     def record(self) -> Dict[str, Any]:
         """What files have of it; `read` reads that."""

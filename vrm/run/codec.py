@@ -107,11 +107,13 @@ def moved(placement: AnyPlacement, before: Cluster, now: Cluster) -> Optional[An
         return Borrowed(now.layout, there(placement.taken), placement.procs, placement.width,
                         tuple((lender, there(cores)) for lender, cores in placement.lent))
     if isinstance(placement, CorePlacement):
-        return CorePlacement(now.layout, there(placement.taken), placement.procs, placement.width)
+        return CorePlacement(now.layout, there(placement.taken), placement.procs, placement.width,
+                             frequency=placement.frequency, pace=placement.pace)
     lane0, lane1 = (sum(1 << new[number] for number in bits.members(claim))
                     for claim in placement.claims)
     # A set for each node: the ranks stay in their order though the numbers are others.
     return Placement(placement.share, (lane0, lane1),
                      tuple(1 << new[number] for number in placement.nodes), placement.procs,
                      placement.width, placement.size,
-                     placement.most and {new[n]: most for n, most in placement.most.items()})
+                     placement.most and {new[n]: most for n, most in placement.most.items()},
+                     frequency=placement.frequency, pace=placement.pace)

@@ -121,11 +121,9 @@ def start_bound(now: float, queue: JobQueue, cluster: Cluster, policy: Placement
     return bookings
 
 
-def changes(ends: Sequence[Tuple[float, int]], calendar: Calendar, now: float
-            ) -> Iterator[Tuple[float, Optional[int]]]:
+def changes(ends: Sequence[Tuple[float, int]], boundaries: Sequence[float]) -> Iterator[Tuple[float, Optional[int]]]:
     """When more may be free than before, in order: the ends of running jobs (time, id), and the
-    boundaries of reservations (time, None)."""
-    boundaries = calendar.boundaries(now)
+    boundaries of reservations and of a cap on power (time, None)."""
     at = 0
     for end, job_id in ends:
         while at < len(boundaries) and boundaries[at] < end:

@@ -48,7 +48,7 @@ def reserve(job: Job, now: float, cluster: Cluster, policy: PlacementPolicy) -> 
     """
     pool = cluster.what_if()
     shadow = math.inf
-    for end, job_id in changes(cluster.ends, cluster.calendar, now):
+    for end, job_id in changes(cluster.ends, cluster.boundaries(now)):
         end = max(end, now)
         if end > shadow:
             break
@@ -220,7 +220,7 @@ class Easy(Dispatcher):
             if now + job.expected <= known.time:
                 placement = policy.place(job, view)
             else:
-                placement = _beside_head(job, known, view, policy, too_large)
+                placement = _beside_head(job, now, known, view, policy, too_large)
             if placement is not None:
                 yield job, placement
                 started = True
@@ -250,8 +250,8 @@ class Easy(Dispatcher):
         return twin
 
 
-def _beside_head(job: Job, known: Reservation, view: Cluster, policy: PlacementPolicy,
-                 too_large: Dict[Hashable, int]) -> Optional[AnyPlacement]:
+def _beside_head(job: Job, now: float, known: Reservation, view: Cluster,
+                 policy: PlacementPolicy, too_large: Dict[Hashable, int]) -> Optional[AnyPlacement]:
     """The place of a job that runs past the shadow time, if the head still fits then."""
     similar = policy.similar(job)
     if similar and similar[1] >= too_large.get(similar[0], math.inf):
@@ -260,7 +260,7 @@ def _beside_head(job: Job, known: Reservation, view: Cluster, policy: PlacementP
     if placement is None:
         return None
     assert known.pool is not None
-    known.pool.take(job, placement)
+    known.pool.take(job, placement, now)
     if known.time == math.inf or policy.fits(known.job, known.pool):
         return placement
     known.pool.give(job, placement)
@@ -305,6 +305,21 @@ def cp(jobs: int = 100, budget: Fraction = Fraction("0.1"), start: str = "easy")
     return Planning(jobs, Effort(float(budget), max(16.0, float(budget)), start == "easy"))
 
 
+@BACKFILLINGS.register("eamc")
+def eamc(variant: str = "priority-inc-v", weight: Fraction = Fraction(1),
+         threshold: Fraction = Fraction("0.35")) -> Dispatcher:
+    """The best class of nodes and frequency for each job, by time and energy."""
+    from vrm.scheduling.eamc import Eamc
+    return Eamc(variant, float(weight), float(threshold))
+
+
+def _variant(text: str) -> str:
+    from vrm.scheduling.eamc import GOALS
+    if text not in GOALS:
+        raise ValueError(text)
+    return text
+
+
 def _start(text: str) -> str:
     if text not in ("easy", "nothing"):
         raise ValueError(text)
@@ -315,6 +330,9 @@ _READERS: Readers = {
     "jobs": (whole, "a number of waiting jobs from 1 on, as jobs=100"),
     "budget": (above_0, "seconds of the solver's deterministic clock, as budget=0.1"),
     "start": (_start, "start=easy or start=nothing: with which plan the search begins"),
+    "variant": (_variant, "variant=reorder, priority-inc, priority-inc-v, base, min-runtime or min-energy"),
+    "weight": (above_0, "how much more time counts than energy, as weight=1.5"),
+    "threshold": (above_0, "from which share above the best a class is tried last, as threshold=0.35"),
 }
 
 

@@ -10,6 +10,7 @@ from vrm.model.rules import Rules
 from vrm.scheduling.backfilling import make_backfilling
 from vrm.scheduling.ordering import make_ordering
 from vrm.scheduling.placement import make_policy
+from vrm.scheduling.power_cap import under_cap
 from vrm.scheduling.scheduler import Scheduler
 
 
@@ -19,7 +20,8 @@ def scheduler_of(rules: Rules, cluster: Cluster, heatmap: Optional[Heatmap] = No
     return Scheduler(
         make_ordering(rules.algorithm),
         make_backfilling(rules.backfill, rules.backfill_order, rules.starvation),
-        make_policy(rules.policy, cluster, heatmap, rules.node_order), rules.interval,
+        under_cap(make_policy(rules.policy, cluster, heatmap, rules.node_order), rules.power_cap,
+                  cluster), rules.interval,
         rules.starts_per_interval, rules.queues)
 
 

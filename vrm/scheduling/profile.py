@@ -197,7 +197,7 @@ class PoolProfile:
                 self.pools.append(self.pools[-1].what_if())
                 self.pools[-1].at = end
             self.pools[-1].give(booking.job, booking.placement)
-        for time in cluster.calendar.boundaries(now):  # there, too, a job may begin to fit
+        for time in cluster.boundaries(now):  # there, too, a job may begin to fit
             self._step_at(time)
 
     def copy(self, cluster: Cluster) -> PoolProfile:
@@ -237,7 +237,7 @@ class PoolProfile:
         """Take a reservation's lanes or cores."""
         if slot.placement is not None:
             for pool in self._steps(slot.time, slot.time + job.expected):
-                pool.take(job, slot.placement)
+                pool.take(job, slot.placement, slot.time)
 
     def give(self, job: Job, slot: Slot) -> None:
         """Undo `hold`."""

@@ -119,6 +119,8 @@ class Scheduler:
             return []
         starts: List[Start] = []
         policy = self.policy
+        if cluster.budget is not None:
+            cluster.pass_time(now)
         if cluster.calendar:
             policy = self.policy_on(cluster, now)
             if queue.bound:
@@ -160,9 +162,11 @@ class Scheduler:
         return self.dispatcher.wake(now)
 
     def boundary(self, now: float, cluster: Cluster) -> float:
-        """When the next advance reservation begins or ends; infinity with an interval, whose next
-        tick sees it."""
-        return math.inf if self.interval or not cluster.calendar else cluster.calendar.next(now)
+        """When the next advance reservation begins or ends, or the cap on power changes; infinity
+        with an interval, whose next tick sees it."""
+        if self.interval or not (cluster.calendar or cluster.budget):
+            return math.inf
+        return min(cluster.boundaries(now), default=math.inf)
 
     def ticked(self, at: float) -> None:
         """Go on with the ticks of which one was at this time (seconds)."""

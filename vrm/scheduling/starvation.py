@@ -179,7 +179,7 @@ class _Reservation:
             self._spare = room - wanted if self.time < math.inf else room
         else:
             self._pool: Pool = view.what_if()
-            for end, ending in changes(ends, view.calendar, now):
+            for end, ending in changes(ends, view.boundaries(now)):
                 if end > self.time:
                     break
                 self._pool.at = max(end, now)
@@ -215,7 +215,7 @@ class _Reservation:
             return True
         if self._exact:
             return placement.size <= self._spare
-        self._pool.take(job, placement)
+        self._pool.take(job, placement, self._now)
         fits = self._policy.fits(self._head, self._pool)
         self._pool.give(job, placement)
         return fits
@@ -226,4 +226,4 @@ class _Reservation:
             if self._exact:
                 self._spare -= placement.size
             else:
-                self._pool.take(job, placement)
+                self._pool.take(job, placement, self._now)

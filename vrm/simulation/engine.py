@@ -163,7 +163,8 @@ class Simulator:
         fit = self.fit and not sparse
         foreseen, expect = executor.foreseen, self.expectations
         interval = self.scheduler.interval
-        wakes = interval or not self.scheduler.dispatcher.heads_first or bool(state.reservations)
+        wakes = interval or not self.scheduler.dispatcher.heads_first or bool(
+            state.reservations) or cluster.budget is not None
         busy_cores = cluster.taken_cores
         nodes, never, last, progress = self._nodes, math.inf, self.end, self.progress
         changes = self._changes
@@ -242,7 +243,7 @@ class Simulator:
                 progress(now, self.ended, len(queue))
             self.events = number
             yield now
-        if len(queue) and self.end == math.inf and not self._down():
+        if len(queue) and self.end == math.inf and not self._down() and cluster.budget is None:
             raise PolicyError(f"{len(queue)} job(s) wait for ever on an empty machine; the "
                               "placement policy promised that they fit")
         self.left = state.waiting

@@ -67,7 +67,7 @@ class VirtualExecutor:
         """A job starts, whose run time is in `runs`."""
         booking = start[0]
         job_id = booking[0].id
-        run = self.runs[job_id]
+        run = self.runs[job_id] * booking[1].pace
         if self.foreseen and now + run <= booking[3]:
             heapq.heappush(self.events, (now + run, END, job_id, False, start))
             return

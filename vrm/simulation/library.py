@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optio
 from vrm.model import bits
 from vrm.model.amounts import MEMORY
 from vrm.model.cluster import Cluster
+from vrm.model.energy import NO_PROGRAMS, Programs
 from vrm.model.heatmap import Heatmap
 from vrm.model.machine import Machine
 from vrm.model.node import Node
@@ -33,6 +34,7 @@ from vrm.scheduling.node_orders import AUTO
 from vrm.scheduling.of_rules import maker
 from vrm.scheduling.ordering import ADVISED, Ordering, Utility, make_ordering
 from vrm.scheduling.placement import make_policy
+from vrm.scheduling.power_cap import under_cap
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.corun import CoRunning
@@ -68,6 +70,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
              calibrated: Union[str, Path, None] = None,
              history: Iterable[Union[str, Path]] = (),
              reservations: Iterable[Wanted] = (), changes: Iterable[Tuple[float, Rules]] = (),
+             energy: Union[str, Path, Programs, None] = None,
              **how: Any) -> Outcome:
     """Run a workload in virtual time and return its outcome.
 
@@ -104,6 +107,9 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     that name. `history`: earlier runs, from which it learns before the first job: directories with
     a jobs.csv, or such files.
 
+    `energy`: what was measured of programs on classes of nodes, a file (`vrm.config.energy`) or a
+    `vrm.model.energy.Programs`.
+
     `out`: a directory for jobs.csv (and evalys.csv with `evalys`); `places`: full, nodes or none,
     how much of a job's place is written (default: full up to 1024 nodes, else nodes).
     `efficiency`: also how well nodes that differ are used (see `vrm.results.efficiency`): in the
@@ -137,6 +143,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     if watch is not None:
         watch(source)
     cluster = machine_of(source, nodes, sockets, cores, machine, chosen.queues, licences)
+    cluster.programs = _programs(energy)
     cluster.watchers += watchers
     bookings = Bookings()
     if efficiency:
@@ -160,6 +167,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                               f"policy={policy!r}: "
                               "give a name, or a function that gives an object with `nodes` and "
                               "`place`"))
+    placement = under_cap(placement, chosen.power_cap, cluster)
     expectations = make_expectations(
         chosen.estimates if isinstance(chosen.estimates, (str, Estimator))
         else OwnEstimator(_own_name(chosen.estimates), chosen.estimates), chosen.correction,
@@ -182,12 +190,14 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         asked = getattr(getattr(source, "rules", None), "memory", False)
         more = getattr(source, "says_more", asked or (
             source is workload and bool(cluster.left or cluster.licences)))
-        more = more or expectations is not None
+        powered = bool(cluster.programs) or cluster.budget is not None or any(
+            one.node.power is not None for one in cluster.classes)
+        more = more or expectations is not None or powered
 
         def recorder() -> Results:
             results = Results(cluster.nodes, files[0], places, files[1],
                               Path(workload).name if isinstance(workload, (str, Path)) else
-                              "workload", more=more)
+                              "workload", more=more, programs=cluster.programs if more else None)
             stack.callback(results.close)
             return results
 
@@ -199,7 +209,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         outages, reservations = tuple(outages), tuple(reservations)
         changed = [(at, maker(rules, heatmap)) for at, rules in changes]
         countable = not (results.needs_bookings or cluster.watchers or speeds or outages
-                         or end < math.inf or expectations or reservations or changed
+                         or end < math.inf or expectations or reservations or changed or powered
                          ) and possible(source, scheduler)
         begun = time.perf_counter()
         interrupted = False
@@ -229,6 +239,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                   ).record(),
         **results.summary(warm_up, cool_down, threshold),
         **({} if used is None else used.summary()),
+        **results.energy(),
         "backfilled": results.backfilled,
         "held": simulator.left,
         **({"unmatched_speeds": speeds.unmatched()} if measured is not None and speeds else {}),
@@ -240,6 +251,13 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         "jobs_per_second": results.ran / seconds if seconds > 0 else 0.0,
     }
     return Outcome(summary, results, cluster, dict(getattr(source, "dirt", {})), interrupted, used)
+
+
+def _programs(energy: Union[str, Path, Programs, None]) -> Programs:
+    if isinstance(energy, Programs) or energy is None:
+        return energy or NO_PROGRAMS
+    from vrm.config.energy import read_programs  # its libraries take a quarter of a second
+    return read_programs(energy)
 
 
 def _recorded(waited: Dict[int, float]) -> Dict[str, Any]:
@@ -273,6 +291,8 @@ def choices_of(settings: Any) -> Dict[str, Any]:
         chosen["history"] = settings.scheduling.history
     if settings.licences:
         chosen["licences"] = settings.licences
+    if settings.energy.database is not None:
+        chosen["energy"] = settings.energy.database
     for name in ("nodes", "sockets", "cores"):
         if isinstance(getattr(settings, name), int):
             chosen[name] = getattr(settings, name)

@@ -12,10 +12,13 @@ from typing import (Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, O
                     TextIO, Tuple, Union)
 
 from vrm.model.cluster import Booking, Cluster
+from vrm.model.energy import Programs
 from vrm.model.job import PLAIN, Details, Job
 from vrm.model.node import Node
 from vrm.model.placement_forms import to_values
 from vrm.model.policies import PlacementPolicy
+from vrm.model.power import draw
+from vrm.results.energy import Drawn, columns_of, energy_of
 from vrm.results.jobs import fields_of, job_line, more_columns
 from vrm.results.metrics import THRESHOLD
 from vrm.results.places import PlacementText
@@ -83,13 +86,15 @@ class Results:
 
     def __init__(self, nodes: Sequence[Node], out: Optional[TextIO] = None, places: str = "full",
                  evalys: Optional[TextIO] = None, workload: str = "workload",
-                 more: bool = False) -> None:
+                 more: bool = False, programs: Optional[Programs] = None) -> None:
         if places not in PLACES:
             raise ValueError(f"places are {', '.join(PLACES)}, not `{places}`")
         self._writer: Union[None, JobLines, Aside] = None
         if out is not None:
             self._writer = JobLines(nodes, out, places, more)
         self._text = PlacementText(nodes)
+        self._nodes, self._programs = nodes, programs
+        self._drawn: List[Drawn] = []
         self._details: Optional[Dict[int, Details]] = {} if more and out is not None else None
         self._rows: List[Any] = []  # for the writer
         self._batches = 0
@@ -117,11 +122,13 @@ class Results:
         procs = job.procs
         self._jobs += _pack_job(job.id, procs, procs * job.cores, user, app, how,
                                 job.submit, booking.start, end, job.walltime)
+        drawn = self._note(booking, end) if self._programs is not None else {}
         if self._writer is not None:
             row = (job.id, job.app, job.procs, job.submit, booking.start, end, job.walltime,
                    status, job.exclusive, start.backfilled, to_values(booking.placement))
             self._rows.append(row if self._details is None else
-                              (*row, self._more(job, self._text.devices(booking.placement))))
+                              (*row, self._more(job, {
+                                  "devices": self._text.devices(booking.placement), **drawn})))
             if len(self._rows) >= BATCH:
                 self._hand_over()
         if self._evalys is not None:
@@ -143,11 +150,26 @@ class Results:
                             status, exclusive=job.exclusive, reason=reason)
             self._rows.append(line if self._details is None else f"{line[:-1]}{self._more(job)}\n")
 
-    def _more(self, job: Job, devices: str = "") -> str:
+    def _more(self, job: Job, result: Optional[Dict[str, Any]] = None) -> str:
         """The columns behind `reason`."""
         assert self._details is not None
-        return more_columns({**fields_of(job, self._details.pop(job.id, PLAIN)),
-                             "devices": devices})
+        return more_columns({**fields_of(job, self._details.pop(job.id, PLAIN)), **(result or {})})
+
+    def _note(self, booking: Booking, end: float) -> Dict[str, float]:
+        """What a job has drawn, as far as it is known, and its columns."""
+        assert self._programs is not None
+        watts = draw(booking.job, booking.placement, self._nodes, self._programs) or 0.0
+        self._drawn.append(Drawn(booking.start, end, watts, booking.placement.frequency))
+        return columns_of(self._drawn[-1])
+
+    @property
+    def drawn(self) -> Sequence[Drawn]:
+        """What jobs have drawn, in the order of their ends; none where nobody knows."""
+        return self._drawn
+
+    def energy(self) -> Dict[str, Any]:
+        """The energy of the jobs, for the summary; empty where nothing is known of any."""
+        return energy_of(self._drawn) if self._programs is not None else {}
 
     def noting(self, submissions: Iterable[Submission]) -> Iterable[Submission]:
         """The same submissions; what they say of jobs is kept for their lines, where these have

@@ -49,7 +49,7 @@ class Running:
     @property
     def due(self) -> float:
         """When its walltime is over."""
-        return self.booking.start + self.job.walltime + self.paused
+        return self.booking.limit + self.paused
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import Dict, List, Sequence, Tuple
 from vrm.config.schema import Settings
 from vrm.model import Node
 from vrm.model.machine import holdings
+from vrm.model.power import MARK as POWER_MARK
 from vrm.model.queues import MARK
 
 
@@ -39,8 +40,7 @@ def declared(settings: Settings, nodes: Sequence[Node]) -> Tuple[Tuple[Node, ...
                                 f"{there:g} are used")
             amounts[name] = amount if there is None else min(amount, there)
         fewer = {name: listed[:int(amounts.get(name, 0))] for name, listed in node.devices.items()}
-        found.append(replace(node, resources=amounts, devices=fewer,
-                             features=node.features | frozenset(said.features)))
+        found.append(said.node(replace(node, resources=amounts, devices=fewer)))
     for number, each in enumerate(settings.node_classes):
         if number not in used:
             warnings.append(f"{settings.where(f'NodeClasses.{number}')}: NodeClasses: entry "
@@ -60,7 +60,7 @@ MOST_KINDS = 4
 def described(nodes: Sequence[Node]) -> str:
     """How many of the nodes have what besides their cores; empty where none has anything."""
     counts = Counter(holdings(node.resources, frozenset(
-        feature for feature in node.features if not feature.startswith(MARK))) for node in nodes)
+        feature for feature in node.features if not feature.startswith((MARK, POWER_MARK)))) for node in nodes)
     del counts[""]
     known = counts.most_common() if len(counts) > MOST_KINDS else list(counts.items())
     text = "".join(f", {count} with {what}" for what, count in known[:MOST_KINDS])

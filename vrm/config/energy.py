@@ -1,0 +1,272 @@
+"""What files say of power: the key `Energy` of node classes, tables of coefficients (CSV), the database
+of programs (YAML), and power caps over time. What is wrong is reported with file, line, key and the fix.
+
+A database of programs, which `vrm energy measure` fills:
+
+    Programs:
+      lu.C:
+        p1: {Seconds: 52.5, Watts: 386, CPI: 0.669, TPI: 19.6, Frequency: 2.7}
+        p2: {Seconds: 57.4, Watts: 367}
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Dict, List, Optional, Sequence, Tuple, Union
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from vrm.config.kinds import OURS, STRICT, kind
+from vrm.config.problems import ConfigError, Problem
+from vrm.config.yaml_reader import Document, reason
+from vrm.model.energy import Coefficients, Measured, PowerClass, Programs
+from vrm.model.node import Node
+from vrm.model.power import Cap
+from vrm.system.files import write_atomically
+
+COLUMNS = "from_ghz,to_ghz,A,B,C,D,E,F"
+"""The first line of a table of coefficients."""
+
+_WATTS = kind("watts, 0 or more", "90")
+Watts = Annotated[float, Field(ge=0, allow_inf_nan=False, le=1e9), _WATTS]
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False, le=1e9), kind("a number above 0", "52.5")]
+FROM0 = Annotated[float, Field(ge=0, allow_inf_nan=False, le=1e9), kind("a number, 0 or more", "0.67")]
+Ghz = Annotated[float, Field(ge=0.05, le=100), kind("a frequency in GHz", "2.7")]
+_GHZ = "[1.2, 1.8, 2.7]"
+
+
+def _ours(message: str, hint: str) -> PydanticCustomError:
+    return PydanticCustomError(OURS, "{message}", {"message": message, "hint": hint})
+
+
+def _table(value: Any, info: ValidationInfo) -> Any:
+    """The path of a table, absolute, of which each line is understood."""
+    base = info.context.directory if info.context else ""
+    path = os.path.abspath(os.path.join(base, os.path.expanduser(str(value).strip())))
+    try:
+        read_coefficients(path)
+    except ConfigError as error:
+        first = error.problems[0]
+        place = f"{first.file}:{first.line}" if first.line else first.file
+        raise _ours(f"{place}: {first.message}", first.hint) from None
+    return path
+
+
+def _ascending(values: List[float]) -> List[float]:
+    if sorted(set(values)) != values:
+        raise _ours("the frequencies do not ascend", f"write them in order, as {_GHZ}")
+    return values
+
+
+class Energy(BaseModel):
+    """The key `Energy` of a node class."""
+
+    model_config = STRICT
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$"),
+                    kind("the class's name in the database of programs", "p1")]
+    idle: Watts = 0.0
+    busy: Watts = 0.0
+    frequencies: Annotated[List[Ghz], AfterValidator(_ascending),
+                           kind("a list of frequencies in GHz", _GHZ, empty=[])] = Field(
+                               default_factory=list)
+    coefficients: Annotated[Optional[str], BeforeValidator(_table), PlainSerializer(
+        lambda path: path, return_type=Optional[str])] = Field(None, validate_default=False)
+
+    def power(self) -> PowerClass:
+        """As the scheduler knows it. Without `frequencies` those of the table count."""
+        table = read_coefficients(self.coefficients) if self.coefficients else {}
+        frequencies = tuple(self.frequencies) or tuple(sorted({to for _, to in table}))
+        return PowerClass(self.name, self.idle, self.busy, frequencies, table)
+
+
+def read_coefficients(path: Union[str, "os.PathLike[str]"]) -> Dict[Tuple[float, float], Coefficients]:
+    """The table of a class: lines as COLUMNS say. Raises ConfigError with the first line that is wrong."""
+    file = os.fspath(path)
+
+    def wrong(line: Optional[int], message: str, hint: str) -> ConfigError:
+        return ConfigError([Problem(file, line, "", message, hint)])
+
+    try:
+        with open(file, encoding="utf-8") as stream:
+            lines = stream.read().splitlines()
+    except OSError as error:
+        raise wrong(None, reason(error), "correct the path of Coefficients") from None
+    except UnicodeDecodeError:
+        raise wrong(None, "not UTF-8 text", "name a table of coefficients (CSV)") from None
+    if not lines or lines[0].strip() != COLUMNS:
+        raise wrong(1, "this is no table of coefficients", f"its first line is {COLUMNS}")
+    found: Dict[Tuple[float, float], Coefficients] = {}
+    for number, line in enumerate(lines[1:], 2):
+        if not line.strip():
+            continue
+        try:
+            begin, end, *six = map(float, line.split(","))
+            if not (0.05 <= begin <= 100 and 0.05 <= end <= 100):
+                raise wrong(number, f"{begin:g} to {end:g} are no frequencies in GHz",
+                            "frequencies are above 0.05 and at most 100 GHz")
+            if any(abs(each) > 1e9 or each != each for each in six):
+                raise ValueError
+            entry = Coefficients(*six)
+        except (ValueError, TypeError):
+            raise wrong(number, "the line does not have eight numbers", f"write {COLUMNS}") from None
+        if (begin, end) in found:
+            raise wrong(number, f"{begin:g} to {end:g} GHz is there twice", "remove one of the lines")
+        if any(entry):  # a line of zeros: the frequency cannot be had
+            found[begin, end] = entry
+    return found
+
+
+# ---------------------------------------------------------------------------------- the database
+
+
+class Entry(BaseModel):
+    """A measurement."""
+
+    model_config = STRICT
+    seconds: Above0
+    watts: Above0
+    CPI: FROM0 = Field(0.0, alias="CPI")
+    TPI: FROM0 = Field(0.0, alias="TPI")
+    frequency: FROM0 = 0.0
+
+
+_ONE = "{Seconds: 52.5, Watts: 386}"
+_NAME = Annotated[str, Field(pattern=r"^[^/\s]{1,200}$"), kind("the name of a program", "lu.C")]
+_CLASS = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$"),
+                   kind("the name of a node class", "p1")]
+
+
+class Database(BaseModel):
+    """The keys of a database of programs."""
+
+    model_config = STRICT
+    programs: Annotated[
+        Dict[_NAME, Annotated[Dict[_CLASS, Annotated[Entry, kind("a group of keys", _ONE)]],
+                              Field(min_length=1), kind("classes with measurements",
+                                                        "{p1: " + _ONE + "}")]],
+        kind("programs with measurements", "{lu.C: {p1: " + _ONE + "}}", empty={})] = Field(
+            default_factory=dict)
+
+
+def read_programs(path: Union[str, "os.PathLike[str]"]) -> Programs:
+    """The database of a file. Raises ConfigError with everything that is wrong."""
+    found = Document.read(path, 4, "Programs: {lu.C: {p1: " + _ONE + "}}").checked(Database)
+    return Programs({app: {name: Measured(each.seconds, each.watts, each.CPI, each.TPI, each.frequency)
+                           for name, each in classes.items()}
+                     for app, classes in found.programs.items()})
+
+
+def write_program(path: Union[str, "os.PathLike[str]"], app: str, name: str, measured: Measured) -> None:
+    """Put a measurement into a database, in the place of an earlier one; a file that is not there is
+    made. Raises ConfigError where the file is no database, OSError where it cannot be written."""
+    known: Dict[str, Dict[str, Dict[str, float]]] = {}
+    if os.path.lexists(path):
+        read_programs(path)
+        with open(path, encoding="utf-8") as stream:
+            known = (yaml.safe_load(stream) or {}).get("Programs") or {}
+    entry = {"Seconds": round(measured.seconds, 3), "Watts": round(measured.watts, 3),
+             "CPI": round(measured.cpi, 4), "TPI": round(measured.tpi, 4),
+             "Frequency": round(measured.frequency, 3)}
+    known.setdefault(app, {})[name] = {key: value for key, value in entry.items() if value}
+    lines = ["# Programs on one node of each class: written by vrm energy measure.", "Programs:"]
+    for each, classes in known.items():
+        lines.append(f"  {yaml_word(each)}:")
+        lines += [f"    {yaml_word(where)}: {{" + ", ".join(f"{key}: {value}" for key, value
+                                                            in values.items()) + "}"
+                  for where, values in classes.items()]
+    write_atomically(Path(path), "\n".join(lines) + "\n")
+
+
+def yaml_word(text: str) -> str:
+    """A name as YAML has it."""
+    return yaml.safe_dump(text, default_style='"').strip() if not text.isidentifier() else text
+
+
+# ------------------------------------------------------------------------------------------ caps
+
+
+def read_cap(path: Union[str, "os.PathLike[str]"]) -> Cap:
+    """The cap of a file with a line `time,watts` for each step, ascending. A time is in seconds, in a simulation
+    those of the workload, or a date as 2026-11-23 08:00, for live runs. A line of words first, and lines
+    that begin with #, are passed over. Raises ConfigError."""
+    file = os.fspath(path)
+    steps: List[Tuple[float, float]] = []
+
+    def wrong(line: Optional[int], message: str) -> ConfigError:
+        return ConfigError([Problem(file, line, "PowerCap", message,
+                                    "write a line time,watts for each step, as 0,5000 and then 28800,3000")])
+
+    try:
+        with open(file, encoding="utf-8") as stream:
+            lines = stream.read().splitlines()
+    except OSError as error:
+        raise wrong(None, reason(error)) from None
+    except UnicodeDecodeError:
+        raise wrong(None, "not UTF-8 text") from None
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#") or (not steps and text.lower().startswith("time")):
+            continue
+        try:
+            time, watts = text.split(",")
+            steps.append((_time(time.strip()), float(watts)))
+            Cap(tuple(steps))
+        except ValueError as error:
+            said = str(error) if " cap " in str(error) else "this is no step of a cap"
+            raise wrong(number, said) from None
+    if not steps:
+        raise wrong(None, "it has no step")
+    return Cap(tuple(steps))
+
+
+def _time(text: str) -> float:
+    """Seconds, or a date of this place as seconds since 1970; ValueError."""
+    return datetime.fromisoformat(text).timestamp() if "-" in text else float(text)
+
+
+def cap_text(value: Any, base: str) -> str:
+    """The text of a cap (see `Cap.of`) for what a user gives: watts, such a text, or the path of a file
+    from a directory on. Raises ConfigError, or ValueError for a number that is none."""
+    text = str("" if value is None else value).strip()
+    try:
+        return str(Cap.of(text)) if text else ""
+    except ValueError:
+        if all(map(_number, text.replace("=", " ").split())):
+            raise
+    return str(read_cap(os.path.join(base, os.path.expanduser(text))))
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _power_cap(value: Any, info: ValidationInfo) -> str:
+    try:
+        return cap_text(value, info.context.directory if info.context else "")
+    except ConfigError as error:
+        first = error.problems[0]
+        place = f"{first.file}:{first.line}" if first.line else first.file
+        raise _ours(f"{place}: {first.message}", first.hint) from None
+    except ValueError as error:
+        raise _ours(str(error) if " cap " in str(error) else f"`{value}` is no cap",
+                    "give watts, as 5000, or the path of a file of lines time,watts") from None
+
+
+PowerCap = Annotated[str, BeforeValidator(_power_cap)]
+
+
+def on_nodes(classes: Sequence[Any], nodes: Sequence[Node]) -> Tuple[Node, ...]:
+    """The nodes with the power of their `NodeClasses`, by their names."""
+    known = {host: each.energy.power() for each in classes if each.energy is not None
+             for host in each.names}
+    return tuple(replace(node, power=power) if (power := known.get(node.name) or known.get(
+        node.name.partition(".")[0])) is not None else node for node in nodes)

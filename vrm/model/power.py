@@ -1,0 +1,187 @@
+"""Power of jobs on a machine, and a cap on it over time.
+
+What a job draws is what its user says (`watts=`), else what is predicted of its program on its nodes,
+else its share of what a busy node draws. Under a cap a job takes what it adds to the idle power of all
+nodes; what is left for jobs is the cap less that idle power. Amounts are whole milliwatts, so that what
+is given back is exactly what was taken.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
+
+from vrm.model.energy import Programs
+from vrm.model.job import Job
+from vrm.model.node import Node
+
+if TYPE_CHECKING:
+    from vrm.model.cluster import AnyPlacement
+
+MARK = "class:"
+"""What the feature begins with that says to which power class a node belongs."""
+
+
+def draw(job: Job, placement: "AnyPlacement", nodes: Sequence[Node], programs: Programs
+         ) -> Optional[float]:
+    """Mean watts of a job on its nodes; None where that is not known. A prediction is of whole nodes,
+    and a job that shares one is taken to draw as much more than the idle node as its cores are."""
+    if job.watts:
+        return job.watts
+    total = 0.0
+    for number, tasks in placement.ranks_by_node(nodes):
+        node = nodes[number]
+        power = node.power
+        if power is None:
+            return None
+        there = programs.at(job.app, power, placement.frequency)
+        busy = there.watts if there is not None else power.busy
+        if not busy:
+            return None
+        whole = placement.claims[0] & placement.claims[1] & 1 << number
+        share = 1.0 if whole else min(1.0, tasks * job.cores / node.cores)
+        total += power.idle * bool(whole) + share * (busy - power.idle)
+    return total
+
+
+def added(job: Job, placement: "AnyPlacement", nodes: Sequence[Node], programs: Programs
+          ) -> Optional[int]:
+    """Milliwatts by which a job raises the power of its nodes above that of idle ones; None where that
+    is not known."""
+    watts = draw(job, placement, nodes, programs)
+    if watts is None:
+        return None
+    if not job.watts:
+        watts -= sum(power.idle for number, _ in placement.ranks_by_node(nodes)
+                     if (power := nodes[number].power) is not None
+                     and placement.claims[0] & placement.claims[1] & 1 << number)
+    return max(0, math.ceil(watts * 1000 - 1e-6))
+
+
+def idle_power(nodes: Sequence[Node]) -> float:
+    """Watts of all nodes without a job."""
+    return math.fsum(node.power.idle for node in nodes if node.power is not None)
+
+
+def pace(job: Job, placement: "AnyPlacement", nodes: Sequence[Node], programs: Programs) -> float:
+    """The run time of a job where it is, as a multiple of that on its program's first class at the
+    highest frequency: that of its slowest node."""
+    classes = {power.name: power for number, _ in placement.ranks_by_node(nodes)
+               if (power := nodes[number].power) is not None}
+    return max((programs.pace(job.app, power, placement.frequency) for power in classes.values()),
+               default=1.0)
+
+
+@dataclass(frozen=True)
+class Cap:
+    """The most watts that the machine may draw, as steps of time (seconds) and watts. Before the first
+    step its watts count, after the last one the last's."""
+
+    steps: Tuple[Tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        for _, watts in self.steps:
+            if not 0 <= watts <= 1e12:
+                raise ValueError(f"a cap of {watts:g} W cannot be")
+        for (one, _), (other, _) in zip(self.steps, self.steps[1:]):
+            if not one < other:
+                raise ValueError(f"the times of a cap ascend, {other:g} comes after {one:g}")
+        if not self.steps or not all(0 <= time < 1e15 for time, _ in self.steps):
+            raise ValueError("a cap has steps, at times of 0 s or more")
+
+    @classmethod
+    def of(cls, text: str) -> Cap:
+        """That of a text as `5000`, or `0=5000 28800=3000`. ValueError for another."""
+        steps = []
+        for word in str(text).split():
+            time, equals, watts = word.rpartition("=")
+            if equals and not time:
+                raise ValueError(word)
+            steps.append((float(time or 0), float(watts)))
+        return cls(tuple(steps))
+
+    def __str__(self) -> str:
+        if len(self.steps) == 1:
+            return f"{self.steps[0][1]:.12g}"
+        return " ".join(f"{time:.15g}={watts:.12g}" for time, watts in self.steps)
+
+    @property
+    def most(self) -> float:
+        """The highest cap that there ever is."""
+        return max(watts for _, watts in self.steps)
+
+    @property
+    def least(self) -> float:
+        """The lowest cap that there ever is."""
+        return min(watts for _, watts in self.steps)
+
+    def at(self, time: float) -> float:
+        """The cap at a time."""
+        return self.steps[max(0, bisect.bisect_right(self.steps, (time, math.inf)) - 1)][1]
+
+    def after(self, time: float) -> List[float]:
+        """The times of later steps."""
+        return [step for step, _ in self.steps if step > time]
+
+
+class Budget:
+    """What a cap leaves for jobs, in milliwatts, and what those take that run in a view of the machine.
+
+    A job takes its amount from its start to the end of its walltime; one that runs longer takes it for
+    ever, until it is gone.
+    """
+
+    __slots__ = ("cap", "_times", "_levels", "held", "total", "_floor")
+
+    def __init__(self, cap: Cap, idle: float) -> None:
+        self.cap = cap
+        self._times = [time for time, _ in cap.steps]
+        self._levels = [int((watts - idle) * 1000) for _, watts in cap.steps]
+        self.held: Dict[int, Tuple[float, int]] = {}  # end and amount
+        self.total = 0
+        self._floor: Optional[int] = None
+
+    def copy(self) -> Budget:
+        """An independent copy."""
+        twin = Budget.__new__(Budget)
+        twin.cap = self.cap
+        twin._times, twin._levels = self._times, self._levels
+        twin.held, twin.total, twin._floor = dict(self.held), self.total, self._floor
+        return twin
+
+    def take(self, job_id: int, end: float, amount: int) -> None:
+        """A job takes an amount up to an end."""
+        self.held[job_id] = end, amount
+        self.total += amount
+
+    def give(self, job_id: int) -> None:
+        """A job is gone."""
+        self.total -= self.held.pop(job_id, (0.0, 0))[1]
+
+    def most(self) -> int:
+        """What there ever is for a job."""
+        return max(self._levels)
+
+    def boundaries(self, now: float) -> Iterator[float]:
+        """When the cap is another one, after `now`."""
+        return (time for time in self._times if time > now)
+
+    def room(self, begin: float, end: float) -> int:
+        """What is left all the time from `begin`, which is that of the view, to before `end`."""
+        at = max(0, bisect.bisect_right(self._times, begin) - 1)
+        least = self._levels[at] - self.total
+        for later in range(at + 1, len(self._times)):
+            time = self._times[later]
+            if time >= end:
+                break
+            used = sum(amount for until, amount in self.held.values()
+                       if until > time or until <= begin)
+            least = min(least, self._levels[later] - used)
+        return least if self._floor is None else min(least, self._floor)
+
+    def keep_common(self, other: Budget, at: float) -> None:
+        """Have no more left than the other, which is of a view at `at`, has then."""
+        left = other.room(at, at)
+        self._floor = left if self._floor is None else min(self._floor, left)

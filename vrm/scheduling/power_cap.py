@@ -1,0 +1,141 @@
+"""A cap on power, as a resource of whoever decides: a placement policy that starts a job only where
+what it draws is left at every moment of its walltime.
+
+As with advance reservations, the view has the time of which it is; so one code answers for a start now, a
+shadow time and a plan. The cap holds as long as jobs draw what is known of them, and end by their
+walltimes.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Dict, Hashable, Optional, Tuple
+
+from vrm.model.cluster import AnyPlacement, Cluster, Pool
+from vrm.model.energy import Programs
+from vrm.model.heatmap import Heatmap
+from vrm.model.job import Infeasible, Job
+from vrm.model.policies import Follower, PlacementPolicy
+from vrm.model.power import Budget, Cap, added, idle_power
+from vrm.scheduling.registry import PolicyError
+
+
+def under_cap(policy: PlacementPolicy, cap: str, cluster: Cluster) -> PlacementPolicy:
+    """The policy for a cluster with a cap (a text as of `Cap.of`; "": none); itself without one. The
+    cluster gets its budget. Raises PolicyError for a cap that is
+    none, or does not leave the nodes their idle power."""
+    if not cap:
+        cluster.budget = None
+        return policy
+    try:
+        steps = Cap.of(cap)
+    except ValueError as error:
+        raise PolicyError(f"PowerCap: `{cap}`: {error}; give watts, as 5000, or steps of seconds and "
+                          "watts, as `0=5000 28800=3000`") from None
+    idle = idle_power(cluster.nodes)
+    if steps.least < idle or not steps.least:
+        raise PolicyError(f"PowerCap: {steps.least:g} W is less than the {idle:g} W that the "
+                          f"{len(cluster.nodes)} nodes draw without a job; give more than that"
+                          if idle else "PowerCap: 0 W leave nothing to run with; give more")
+    budget = Budget(steps, idle)
+    for booking in cluster.bookings.values():
+        budget.take(booking.job.id, booking.limit,
+                    added(booking.job, booking.placement, cluster.nodes, cluster.programs) or 0)
+    cluster.budget = budget
+    return UnderCap(policy, cluster, budget)
+
+
+class UnderCap:
+    """A placement policy under a cap. Counts do not say all of any job: it may be power that lacks."""
+
+    def __init__(self, policy: PlacementPolicy, cluster: Cluster, budget: Budget) -> None:
+        self.inner = policy
+        self.name: str = policy.name
+        self.heatmap: Optional[Heatmap] = policy.heatmap
+        self._nodes, self._most = cluster.nodes, budget.most()
+        self._licences: Dict[str, int] = dict(cluster.all_licences)
+        self._programs: Programs = cluster.programs
+        self._needs: Dict[Tuple[Hashable, ...], Optional[int]] = {}
+
+    @property
+    def follower(self) -> Optional[Follower]:
+        """That of the policy."""
+        return self.inner.follower
+
+    def copy(self) -> PlacementPolicy:
+        """An independent copy; itself where nothing is kept from step to step."""
+        inner = self.inner.copy()
+        if inner is self.inner:
+            return self
+        twin = copy.copy(self)
+        twin.inner = inner
+        return twin
+
+    def nodes(self, job: Job) -> int:
+        """As the policy says; Infeasible where what the job draws is not known, or is never left."""
+        found = self.inner.nodes(job)
+        need = self._need(job)
+        if need is None:
+            raise Infeasible(f"PowerCap: what {job.app} draws is not known; say watts=N in its line, "
+                             "or Busy: N in the Energy of the node classes, or measure it (vrm energy "
+                             "measure)")
+        if need > self._most:
+            raise Infeasible(f"PowerCap: it draws {need / 1000:g} W above idle nodes, at most "
+                             f"{self._most / 1000:g} W are ever left for jobs")
+        return found
+
+    def _need(self, job: Job) -> Optional[int]:
+        """Milliwatts that the job adds on the empty machine."""
+        if job.watts:
+            return max(0, round(job.watts * 1000))
+        key = job.app, job.request
+        if key not in self._needs:
+            empty = Pool(self._nodes)
+            empty.licences = dict(self._licences)  # base units already
+            placement = self.inner.place(job, empty)
+            self._needs[key] = None if placement is None else added(job, placement, self._nodes,
+                                                                     self._programs)
+        return self._needs[key]
+
+    def _left(self, job: Job, view: Pool) -> int:
+        budget = view.budget
+        return self._most if budget is None else budget.room(view.at, view.at + job.walltime)
+
+    def fits(self, job: Job, view: Pool) -> bool:
+        """Whether the job could start on the view, at its time."""
+        if job.watts:
+            return job.watts * 1000 <= self._left(job, view) and self.inner.fits(job, view)
+        return self.place(job, view) is not None
+
+    def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
+        """Where the job would start on the view, at its time."""
+        left = self._left(job, view)
+        if left <= 0 or job.watts * 1000 > left:
+            return None
+        placement = self.inner.place(job, view)
+        if placement is None or (added(job, placement, view.nodes, view.programs) or 0) > left:
+            return None
+        return placement
+
+    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+        """Nothing is promised: of two jobs the larger may draw less."""
+        return None
+
+    def exact(self, job: Job) -> bool:
+        """No: see above."""
+        return False
+
+    def size(self, job: Job) -> int:
+        """As the policy says."""
+        return self.inner.size(job)
+
+    def room(self, view: Pool) -> Optional[int]:
+        """As the policy says: there is no more."""
+        return self.inner.room(view)
+
+    def lacks(self, job: Job, view: Pool) -> str:
+        """As the policy says, or how much power is left."""
+        if not self.inner.fits(job, view):
+            return self.inner.lacks(job, view)
+        need, left = self._need(job), self._left(job, view)
+        return f"draws {(need or 0) / 1000:g} W, {max(0, left) / 1000:g} W are left under PowerCap"
