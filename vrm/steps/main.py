@@ -78,6 +78,7 @@ class _Srun:
         self.limit = options.seconds()
         self.wish = self._wish()
         self.program = self._program(options.words[0])
+        self.kill = "kill-on-bad-exit" in options and options.get("kill-on-bad-exit") != "0"
         self.started = 0.0
 
     def _wish(self) -> Wish:
@@ -135,8 +136,7 @@ class _Srun:
         guard = Guard(f"{MARK}={mark}", lambda: self._record(claim, "cancelled", 137))
         by_launcher = self._by_launcher(claim.tasks, here)
         running = Running(guard, "pty" not in self.options, by_launcher,
-                          self.options.get("kill-on-bad-exit", "0" if "kill-on-bad-exit" not in self.options
-                                           else "1") != "0", self.limit)
+                          self.kill, self.limit)
         if by_launcher:
             self._launch(claim, running)
         else:
@@ -321,7 +321,7 @@ class _Srun:
     def _launch(self, claim: Claim, running: Running) -> None:
         """Start the launcher, which starts the tasks."""
         options, job, tasks = self.options, self.job, claim.tasks
-        if options.get("kill-on-bad-exit", "1") == "0" and len(tasks) > 1:
+        if options.get("kill-on-bad-exit", "1") == "0" and len(tasks) > 1 and job.launcher != "srun":
             raise Wrong("the launcher of MPI programs ends all tasks when one fails; leave out "
                         "--kill-on-bad-exit=0, or say --mpi=none for programs without MPI")
         shared = self._shared_files(claim)
@@ -339,7 +339,8 @@ class _Srun:
         with open(script, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(wrapper(job, tasks, common, self.cwd, wide(options.get("cpu-bind")), outputs,
                                len(str(len(tasks) - 1)) if "label" in options else 0))
-        words, files = command(job, self.step, tasks, script, [self.program, *options.words[1:]])
+        words, files = command(job, self.step, tasks, script, [self.program, *options.words[1:]],
+                               self.kill)
         for path, text in files.items():
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)

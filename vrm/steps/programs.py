@@ -43,10 +43,10 @@ def wrapper(job: StepJob, tasks: "list[Task]", common: "Mapping[str, str]", cwd:
     `outputs` are the files of each task, "" for those of the launcher. `label`: the width of a label before
     each line, 0 for none.
     """
-    lines = ["#!/bin/sh", f"r={RANK}", f"l={LOCAL}", "h=$(uname -n)"]
+    lines = ["#!/bin/sh", f"r={RANK}", f"l={LOCAL}"]
     nodes = list(dict.fromkeys(task.node for task in tasks))
     if job.bound and len(nodes) > 1:
-        lines.append("case ${h%%.*} in")
+        lines += ["h=$(uname -n)", "case ${h%%.*} in"]
         for number, at in enumerate(nodes):
             node = job.nodes[at]
             names = dict.fromkeys((node.name.partition(".")[0], node.host.partition(".")[0]))
@@ -97,10 +97,11 @@ def wrapper(job: StepJob, tasks: "list[Task]", common: "Mapping[str, str]", cwd:
     return "\n".join(lines) + "\n"
 
 
-def command(job: StepJob, step: str, tasks: "list[Task]", script: str, words: "list[str]"
-            ) -> "tuple[list[str], dict[str, str]]":
+def command(job: StepJob, step: str, tasks: "list[Task]", script: str, words: "list[str]",
+            kill: bool = False) -> "tuple[list[str], dict[str, str]]":
     """What starts the tasks of a step, each through the script: the words, and a hosts file (path and
-    text), where one is needed."""
+    text), where one is needed. `kill`: one that fails ends the others (the launchers of MPI programs always do
+    so)."""
     kind, program, options = job.launcher, job.one("program"), job.values.get("option", [])
     counts: "dict[str, int]" = {}
     for task in tasks:
@@ -123,7 +124,7 @@ def command(job: StepJob, step: str, tasks: "list[Task]", script: str, words: "l
         return [program, "-genv", "I_MPI_PIN", "off", *options, *blocks[1:]], {}
     hosts = f"{script}.hosts"
     return ([program, f"--job-name=vrm.{step}", "--overlap", f"--nodes={len(counts)}", f"--ntasks={total}",
-             "--distribution=arbitrary", "--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", *options,
+             "--distribution=arbitrary", "--cpu-bind=none", f"--kill-on-bad-exit={int(kill)}", "--export=ALL", *options,
              *started], {hosts: "".join(f"{job.nodes[task.node].name}\n" for task in tasks)})
 
 

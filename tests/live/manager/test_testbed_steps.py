@@ -1,0 +1,116 @@
+"""Steps and plain mpiruns of scripts on several nodes of the test cluster, inside a Slurm job: each on the
+nodes and cores of its own job, next to another job on the same nodes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Dict, Iterator, List, Set, Tuple
+
+import pytest
+import yaml
+from conftest import mpiexecs, mpiruns
+from testbed import Batch, Testbed
+
+from vrm.live.nodes.topology import parse_cpu_list, read_topology
+from vrm.results.jobs import JobRow, read_jobs
+from vrm.results.steps import read_steps
+
+SCRIPT = """#!/bin/sh
+cd {folder}
+: >here.$VRM_JOB_ID
+until [ -e here.{first} ] && [ -e here.{second} ]; do sleep 0.05; done   # both jobs run
+out=$VRM_JOB_ID
+srun -n 2 ./where >$out.step
+srun -n 1 -w n1 ./where >$out.there &
+srun -n 1 -w n0 ./where >$out.here
+wait
+srun -n 2 -l -o $out.%t ./where
+srun -n 2 sh -c 'exit 3'
+echo "failed $?"
+{mpirun} -n 2 ./where >$out.mpirun
+echo "mpirun $?"
+: >done.$VRM_JOB_ID
+until [ -e done.{first} ] && [ -e done.{second} ]; do sleep 0.05; done
+"""
+
+WHERE = """#!/bin/sh
+while read -r key value; do
+  [ "$key" = Cpus_allowed_list: ] && cpus=$value
+done < /proc/self/status
+echo "$(hostname) $cpus ${SLURM_PROCID:-none} ${SLURMD_NODENAME:-none} $COLOUR"
+"""
+
+
+@pytest.fixture(scope="module")
+def batch(real: Testbed) -> Iterator[Batch]:
+    """A batch job on two nodes."""
+    with real.allocation(2, "--exclusive", "-w", "n[0-1]") as batch:
+        yield batch
+
+
+KINDS = [("srun", "auto"), *(("openmpi", mpirun) for mpirun in mpiruns()),
+         *(("hydra", mpiexec) for mpiexec in mpiexecs())]
+
+
+def run(real: Testbed, batch: Batch, folder: Path, kind: str, program: str, script: str) -> Dict[int, JobRow]:
+    """Two jobs of the script, each with a core of each of two nodes."""
+    for name, text in (("steps.sh", script), ("where", WHERE)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    (folder / "queue").write_text("steps.sh 2 60 script=1 nodes=2 env=COLOUR=red\n" * 2)
+    config = folder / "vrm.yaml"
+    config.write_text(yaml.safe_dump({
+        "Applications": {"Path": str(folder), "Queue": str(folder / "queue")}, "Nodes": 2, "Sockets": 1,
+        "Cores": 2, "Log": str(folder / "log"), "Walltime": "kill", "Grace": 1,
+        "Allocation": {"Policy": "pack"}, "Launcher": {"Kind": kind, "Mpirun": program, "AllowRoot": True}}))
+    done = real.exec(batch.host, [sys.executable, "-m", "vrm.cli", "-c", config, "--once"], env=batch.env,
+                     cwd=folder)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return {row.id: row for row in read_jobs(folder / "log" / "jobs.csv")}
+
+
+def places(path: Path) -> List[Tuple[str, frozenset]]:
+    """The host and CPUs of each task."""
+    found = []
+    for line in path.read_text().splitlines():
+        words = line.rpartition(": ")[2].split()
+        found.append((words[0], parse_cpu_list(words[1])))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind, program", KINDS)
+def test_steps_and_mpiruns_stay_on_the_nodes_and_cores_of_their_job(
+        real: Testbed, batch: Batch, kind: str, program: str, tmp_path: Path) -> None:
+    mpirun = {"srun": "true", "hydra": program}.get(kind, "mpirun" if program == "auto" else program)
+    rows = run(real, batch, tmp_path, kind, program,
+               SCRIPT.format(folder=tmp_path, mpirun=mpirun, first=min(IDS), second=max(IDS)))
+    errors = "".join(path.read_text() for path in (tmp_path / "log").glob("*.e"))
+    assert [rows[i].status for i in IDS] == ["completed"] * 2, errors
+    cores: List[Set[Tuple[str, frozenset]]] = []
+    for job_id in IDS:
+        step = places(tmp_path / f"{job_id}.step")
+        assert sorted(host for host, _ in step) == ["n0", "n1"], errors
+        own = set(step)
+        assert all(len(cpus) == len(read_topology().core(0, 0).cpus) for _, cpus in own)
+        assert {*places(tmp_path / f"{job_id}.there"), *places(tmp_path / f"{job_id}.here")} == own
+        assert set(places(tmp_path / f"{job_id}.0")) | set(places(tmp_path / f"{job_id}.1")) == own
+        for line in (tmp_path / f"{job_id}.step").read_text().splitlines():
+            assert line.split()[0] == line.split()[3] and line.split()[4] == "red"
+        ranks = {line.split()[2] for line in (tmp_path / f"{job_id}.step").read_text().splitlines()}
+        assert ranks == {"0", "1"}
+        assert (tmp_path / f"{job_id}.1").read_text().startswith("1: n")
+        if kind != "srun":
+            assert set(places(tmp_path / f"{job_id}.mpirun")) == own, errors
+        said = (tmp_path / "log" / f"steps.sh.{job_id}.o").read_text().splitlines()
+        assert said == ["failed 3", "mpirun 0"], errors
+        steps = read_steps(tmp_path / "log" / "steps.csv")[job_id]
+        assert {step.step: step.nodes for step in steps}["0"] == "n0 n1"
+        cores.append(own)
+    assert not cores[0] & cores[1]
+    assert not [line for line in real.pids("n1").values() if str(tmp_path) in line]
+
+
+IDS = (0, 1)
+"""The jobs of a run's queue."""
