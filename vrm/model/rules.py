@@ -86,7 +86,8 @@ class Rules:
     backfill: Any = _rule(
         "none", "backfilling", "Scheduling.Backfilling",
         "none, easy, conservative, list, or N reservations; N-kept, easy-kept and "
-        "conservative-recomputed for the other choice of keeping them", metavar="HOW",
+        "conservative-recomputed for the other choice of keeping them; sd: easy in which malleable jobs borrow "
+        "cores of running ones (with its defaults: 'sd max_slowdown=10 share=0.5 mates=2 when=earlier')", metavar="HOW",
         record="backfilling", always=True, own=True)
     policy: Any = _rule(
         "compact", "text", "Allocation.Policy", "compact, spare, strip, pack (core by core)",

@@ -178,7 +178,7 @@ class Easy(Dispatcher):
             shadow, spare = found.time, found.spare
             if shadow == math.inf:
                 spare = room
-            jobs = fitting(waiting, first + 1, view, policy, _window(now, shadow), spare)
+            jobs = fitting(waiting, first + 1, view, policy, window(now, shadow), spare)
         size_of = policy.size
         for job in ordered(jobs, self.order, now, policy):
             size = size_of(job)
@@ -269,7 +269,7 @@ def _beside_head(job: Job, now: float, known: Reservation, view: Cluster,
     return None
 
 
-def _window(now: float, shadow: float) -> float:
+def window(now: float, shadow: float) -> float:
     """The longest estimate that can end by the shadow time; may be a rounding too long."""
     return math.nextafter(shadow - now, math.inf) if shadow < math.inf else math.inf
 
@@ -320,6 +320,34 @@ def _variant(text: str) -> str:
     return text
 
 
+@BACKFILLINGS.register("sd")
+def sd(max_slowdown: Optional[float] = 10.0, share: Fraction = Fraction("0.5"), mates: int = 2,
+       when: str = "earlier") -> Dispatcher:
+    """EASY in which jobs that would wait too long start on cores that running jobs lend."""
+    from vrm.scheduling.slowdown import SlowdownDriven
+    return SlowdownDriven(max_slowdown, float(share), mates, when == "always")
+
+
+def _max_slowdown(text: str) -> Optional[float]:
+    if text == "dynamic":
+        return None
+    if not float(text) > 1:
+        raise ValueError(text)
+    return float(text)
+
+
+def _below_1(text: str) -> Fraction:
+    if above_0(text) >= 1:
+        raise ValueError(text)
+    return above_0(text)
+
+
+def _when(text: str) -> str:
+    if text not in ("earlier", "always"):
+        raise ValueError(text)
+    return text
+
+
 def _start(text: str) -> str:
     if text not in ("easy", "nothing"):
         raise ValueError(text)
@@ -329,6 +357,10 @@ def _start(text: str) -> str:
 _READERS: Readers = {
     "jobs": (whole, "a number of waiting jobs from 1 on, as jobs=100"),
     "budget": (above_0, "seconds of the solver's deterministic clock, as budget=0.1"),
+    "max_slowdown": (_max_slowdown, "a number above 1, inf or dynamic, as max_slowdown=10"),
+    "share": (_below_1, "a share of a job's cores above 0 and below 1, as share=0.5"),
+    "mates": (whole, "a number of jobs that lend to one, as mates=2"),
+    "when": (_when, "when=earlier or when=always: whether a job must end earlier than by waiting"),
     "start": (_start, "start=easy or start=nothing: with which plan the search begins"),
     "variant": (_variant, "variant=reorder, priority-inc, priority-inc-v, base, min-runtime or min-energy"),
     "weight": (above_0, "how much more time counts than energy, as weight=1.5"),

@@ -15,6 +15,7 @@ from vrm.model import bits
 from vrm.model.amounts import said
 from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.heatmap import Heatmap
+from vrm.model.core_share import Borrowed
 from vrm.model.job import Infeasible, Job
 from vrm.model.node import CORES, Node
 from vrm.model.placement import CorePlacement, Placement
@@ -62,6 +63,7 @@ class OwnDispatcher(Dispatcher):
             self._decides = "fill"
         self.heads_first = self._decides == "fill"
         self.kept = bool(getattr(own, "kept", False))
+        self.lends = bool(getattr(own, "lends", False))
 
     def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
                heads: int) -> Starts:
@@ -145,7 +147,8 @@ def fault_of(job: Job, placement: Any, view: Pool) -> str:
         return "without a placement (None: it does not fit)"
     if not isinstance(placement, (Placement, CorePlacement)):
         return f"on {shortened(placement)}, which is no placement"
-    if (placement.procs, placement.width) != (job.procs, job.cores):
+    shrunk = isinstance(placement, Borrowed) and job.malleable and placement.width <= job.cores
+    if placement.procs != job.procs or placement.width != job.cores and not shrunk:
         return (f"on a placement for {placement.procs} ranks of {placement.width} core(s); it has "
                 f"{job.procs} of {job.cores}")
     if not placement.node_set or placement.node_set >> len(view.nodes):

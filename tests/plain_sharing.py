@@ -1,0 +1,238 @@
+"""EASY and SD-policy on whole nodes, in the plainest form: counts of nodes, lists, and everything found again
+at every event. The definitions are those of docs/sd-policy.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+
+class Task(NamedTuple):
+    """A job: its nodes, what is requested and what it really takes (s), and whether it is malleable."""
+
+    id: int
+    submit: float
+    nodes: int
+    requested: float
+    run: float
+    malleable: bool
+
+
+@dataclass
+class Running:
+    """A running job. `left` and `work` are what is expected and what really is left of it at `since`, in
+    seconds on all its cores; `expected_end` when it is expected to end."""
+
+    task: Task
+    start: float
+    left: float
+    work: float
+    since: float
+    expected_end: float = 0.0
+    lenders: Dict[int, int] = field(default_factory=dict)  # those that still run, with their nodes
+    borrowed: bool = False
+    lends_to: Optional[int] = None
+
+
+class PlainSharing:
+    """The rules. `limit`: MAX_SLOWDOWN, None: dynamic; 0: nobody lends, plain EASY. `ideal`: how fast a job
+    really is by all its cores, not by its slowest node; what is expected goes by the slowest node."""
+
+    def __init__(self, nodes: int, limit: Optional[float], share: float = 0.5, most: int = 2,
+                 ideal: bool = False, grows: bool = True) -> None:
+        self.free, self.limit, self.share, self.most = nodes, limit, share, most
+        self.ideal, self.grows = ideal, grows
+        self.running: Dict[int, Running] = {}
+        self.queue: List[Task] = []
+        self.now = 0.0
+        self.started: Dict[int, Tuple[float, Tuple[int, ...]]] = {}
+        self.ended: Dict[int, float] = {}
+
+    # How fast jobs are, and what is expected of them.
+
+    def rate(self, job: Running, ideal: bool) -> float:
+        """1 with all cores."""
+        if job.lends_to is not None:
+            return 1 - self.share
+        if not job.borrowed:
+            return 1.0
+        shared = sum(job.lenders.values()) if self.grows else job.task.nodes
+        if ideal:
+            return (self.share * shared + job.task.nodes - shared) / job.task.nodes
+        return self.share if shared else 1.0
+
+    def settle(self, job: Running) -> None:
+        """Count what was done until now."""
+        passed = self.now - job.since
+        job.left -= passed * self.rate(job, False)
+        job.work -= passed * self.rate(job, self.ideal)
+        job.since = self.now
+
+    def expect(self, job: Running) -> None:
+        """When the job is expected to end, if those it shares with end as expected."""
+        if job.lends_to is None:
+            job.expected_end = self.now + job.left / self.rate(job, False)
+            return
+        until = self.running[job.lends_to].expected_end
+        job.expected_end = until + job.left - (1 - self.share) * (until - self.now)
+
+    def end_of(self, job: Running) -> float:
+        """When it really ends, if nothing changes."""
+        return job.since + job.work / self.rate(job, self.ideal)
+
+    def start(self, task: Task, mates: Tuple[int, ...] = ()) -> None:
+        """A job starts now, on free nodes or with mates."""
+        job = Running(task, self.now, task.requested, task.run, self.now, borrowed=bool(mates))
+        self.queue.remove(task)
+        lenders = [self.running[mate] for mate in mates]
+        for lender in lenders:
+            self.settle(lender)
+            lender.lends_to = task.id
+            job.lenders[lender.task.id] = lender.task.nodes
+        self.running[task.id] = job
+        self.expect(job)
+        for lender in lenders:
+            self.expect(lender)
+        if not mates:
+            self.free -= task.nodes
+        self.started[task.id] = self.now, mates
+
+    def end(self, job: Running) -> None:
+        """A job ends now: nodes of lenders stay theirs, those of a lender pass to whom it lends to."""
+        for other in self.running.values():
+            self.settle(other)
+        del self.running[job.task.id]
+        self.ended[job.task.id] = self.now
+        if job.lends_to is not None:
+            heir = self.running[job.lends_to]
+            del heir.lenders[job.task.id]
+            self.expect(heir)
+            return
+        self.free += job.task.nodes - sum(job.lenders.values())
+        for lender in job.lenders:
+            self.running[lender].lends_to = None
+            self.expect(self.running[lender])
+
+    # The decisions.
+
+    def frees(self) -> List[Tuple[float, int]]:
+        """When running jobs are expected to give how many nodes back."""
+        return sorted((max(job.expected_end, self.now), job.task.nodes - sum(job.lenders.values()))
+                      for job in self.running.values())
+
+    def free_at(self, time: float) -> int:
+        """Nodes that are expected to be free at a time, if nothing else starts."""
+        return self.free + sum(nodes for end, nodes in self.frees() if end <= time)
+
+    def shadow(self, task: Task) -> float:
+        """The first time at which so many nodes are free."""
+        times = [self.now, *(end for end, _ in self.frees())]
+        return next((time for time in times if self.free_at(time) >= task.nodes), math.inf)
+
+    def static_start(self, task: Task, head: Task) -> float:
+        """The first time from which on the task fits beside the head's reservation."""
+        if task is head:
+            return self.shadow(head)
+        begin = self.shadow(head)
+        end = begin + head.requested
+        times = sorted({self.now, *(each for each, _ in self.frees()), begin, end})
+
+        def free(time: float) -> int:
+            return self.free_at(time) - (head.nodes if begin <= time < end else 0)
+
+        for time in times:
+            if all(free(each) >= task.nodes for each in times
+                   if time <= each < time + task.requested):
+                return time
+        return math.inf
+
+    def may_backfill(self, task: Task, head: Task) -> bool:
+        """EASY's two rules."""
+        if task.nodes > self.free:
+            return False
+        shadow = self.shadow(head)
+        return (self.now + task.requested <= shadow
+                or self.free_at(shadow) - task.nodes >= head.nodes)
+
+    def cut(self) -> float:
+        """What the penalty of a mate stays below."""
+        if self.limit is not None:
+            return self.limit
+        slow = [(job.expected_end - job.task.submit) / job.task.requested
+                for job in self.running.values()]
+        return math.fsum(slow) / len(slow) if slow else math.inf
+
+    def mates(self, task: Task, head: Task) -> Optional[Tuple[int, ...]]:
+        """Who lends to a task that does not fit, or None."""
+        share, requested = self.share, task.requested
+        if (not task.malleable or not self.static_start(task, head) + requested
+                > self.now + requested / share):
+            return None
+        able: Dict[int, float] = {}
+        for job_id, job in self.running.items():
+            left = job.expected_end - self.now
+            value = (job.expected_end - job.task.submit + requested) / job.task.requested
+            if (job.task.malleable and not job.borrowed and job.lends_to is None
+                    and left / (1 - share) >= requested / share and value < self.cut()):
+                able[job_id] = value
+        for allowed in (able, [mate for mate in able if not self.late(mate, task, head)]):
+            sets = [(math.fsum(able[mate] for mate in each), len(each), tuple(sorted(each)))
+                    for number in range(1, self.most + 1)
+                    for each in itertools.combinations(allowed, number)
+                    if sum(self.running[mate].task.nodes for mate in each) == task.nodes]
+            if not sets:
+                return None
+            best = min(sets)[2]
+            if task is head or not self.delays(best, task, head):
+                return best
+        return None
+
+    def late(self, mate: int, task: Task, head: Task) -> bool:
+        """Whether the head counts on the nodes of a mate that would be taken beyond its start."""
+        end = self.running[mate].expected_end
+        return task is not head and end <= self.shadow(head) < end + task.requested
+
+    def delays(self, mates: Tuple[int, ...], task: Task, head: Task) -> bool:
+        """Whether the head would start later."""
+        before = self.shadow(head)
+        for mate in mates:
+            self.running[mate].expected_end += task.requested
+        after = self.shadow(head)
+        for mate in mates:
+            self.running[mate].expected_end -= task.requested
+        return after > before
+
+    def step(self) -> None:
+        """Start all that starts now: after each start the queue is looked at from the front."""
+        while self.queue:
+            head = self.queue[0]
+            if head.nodes <= self.free:
+                self.start(head)
+                continue
+            for task in self.queue:
+                if task is not head and self.may_backfill(task, head):
+                    self.start(task)
+                    break
+                mates = None if self.limit == 0 else self.mates(task, head)
+                if mates is not None:
+                    self.start(task, mates)
+                    break
+            else:
+                return
+
+    def run(self, tasks: List[Task]) -> None:
+        """All tasks, in order of their submission, to their ends."""
+        coming = sorted(tasks, key=lambda task: (task.submit, task.id))
+        while coming or self.running:
+            times = [self.end_of(job) for job in self.running.values()]
+            times += [task.submit for task in coming[:1]]
+            self.now = min(times)
+            for job in sorted(self.running.values(), key=lambda job: job.task.id):
+                if job.task.id in self.running and self.end_of(job) <= self.now:
+                    self.end(job)
+            while coming and coming[0].submit <= self.now:
+                self.queue.append(coming.pop(0))
+            self.step()

@@ -1,0 +1,203 @@
+"""SD-policy against its definition in plain loops, and what it promises."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any, Dict, List, Optional, Tuple
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from vrm.model.cluster import Booking, Cluster
+from vrm.model.core_share import Borrowed
+from vrm.model.job import Job
+from vrm.model.node import Node
+from vrm.model.policies import PlacementPolicy
+from vrm.scheduling.backfilling import Easy, make_backfilling, reservation
+from vrm.scheduling.dispatcher import Starts
+from vrm.scheduling.queue import Waiting
+from vrm.scheduling.registry import PolicyError
+from vrm.scheduling.slowdown import SlowdownDriven
+from vrm.simulation import simulate
+from vrm.workload.submission import Submission
+
+from plain_sharing import PlainSharing, Task
+
+
+class Seen:
+    """Notes starts, with those who lend, and ends."""
+
+    def __init__(self) -> None:
+        self.started: Dict[int, Tuple[float, Tuple[int, ...]]] = {}
+
+    def booked(self, booking: Booking) -> None:
+        placement = booking.placement
+        lent = placement.lent if isinstance(placement, Borrowed) else ()
+        self.started[booking.job.id] = booking.start, tuple(sorted(lender for lender, _ in lent))
+
+    def released(self, booking: Booking) -> None:
+        pass
+
+    def revised(self, booking: Booking, before: float) -> None:
+        pass
+
+    def nodes_changed(self) -> None:
+        pass
+
+
+def submissions(tasks: List[Task], width: int = 2) -> List[Submission]:
+    """The tasks as jobs with a rank on each socket of nodes with two."""
+    return [Submission(Job(task.id, "a", 2 * task.nodes, task.requested, task.submit, cores=width,
+                           malleable=task.malleable), task.run)
+            for task in sorted(tasks, key=lambda task: (task.submit, task.id))]
+
+
+def simulated(tasks: List[Task], nodes: int, backfill: Any, **more: Any) -> Tuple[Seen, Dict[int, float]]:
+    """Starts, and ends by id."""
+    seen = Seen()
+    outcome = simulate(submissions(tasks), nodes=nodes, sockets=2, cores=2, backfill=backfill,
+                       watchers=[seen], **more)
+    return seen, {row.id: row.end for row in outcome.jobs}
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Tuple[int, List[Task]]:
+    """A few nodes, and jobs that wait for them: long ones that could lend and short ones that come
+    later."""
+    nodes = draw(st.integers(2, 7))
+    tasks, time = [], 0
+    for job_id in range(draw(st.integers(2, 16))):
+        time += draw(st.sampled_from([0, 0, 1, 3, 10]))
+        requested = draw(st.sampled_from([2, 4, 8, 40, 100, 400]) | st.integers(1, 60))
+        run = requested if draw(st.booleans()) else draw(st.integers(1, requested))
+        tasks.append(Task(job_id, time, draw(st.integers(1, nodes)), requested, run,
+                          draw(st.integers(0, 3)) > 0))
+    return nodes, tasks
+
+
+LIMITS: List[Optional[float]] = [5.0, 10.0, 50.0, math.inf, None]
+
+
+@given(workloads(), st.sampled_from(LIMITS), st.integers(1, 3))
+@settings(max_examples=300, deadline=None)
+def test_starts_mates_and_ends_are_those_of_the_plain_version(
+        workload: Tuple[int, List[Task]], limit: Optional[float], most: int) -> None:
+    nodes, tasks = workload
+    plain = PlainSharing(nodes, limit, most=most, grows=False)
+    plain.run(tasks)
+    seen, ends = simulated(tasks, nodes, SlowdownDriven(limit, most=most))
+    assert seen.started == plain.started
+    assert ends == pytest.approx(plain.ended)
+
+
+def drawn(jobs: int, nodes: int, seed: int, malleable: float = 1.0) -> List[Task]:
+    """Many short jobs and some long ones, more than the nodes can take."""
+    draw = random.Random(seed)
+    tasks, time = [], 0.0
+    for job_id in range(jobs):
+        time += draw.expovariate(1 / 25)
+        requested = draw.choice([10, 20, 30, 60, 60, 300, 1000, 2000])
+        tasks.append(Task(job_id, int(time), min(nodes, 1 + int(draw.expovariate(0.5))), requested,
+                          draw.randint(1, requested), draw.random() < malleable))
+    return tasks
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_longer_workload_in_which_many_lend(limit: Optional[float]) -> None:
+    tasks = drawn(250, 8, seed=3, malleable=0.8)
+    plain = PlainSharing(8, limit, grows=False)
+    plain.run(tasks)
+    seen, ends = simulated(tasks, 8, SlowdownDriven(limit))
+    assert sum(bool(mates) for _, mates in seen.started.values()) > 15
+    assert seen.started == plain.started
+    assert ends == pytest.approx(plain.ended)
+
+
+class Watched(SlowdownDriven):
+    """Compares the head's reservation before and after each lend."""
+
+    lends_seen = 0
+
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+               heads: int) -> Starts:
+        started = set()
+        for job, placement in super().decide(now, waiting, view, policy, heads):
+            head = next(each for each in waiting if each.id not in started)
+            guarded = isinstance(placement, Borrowed) and job is not head
+            before = reservation(head, now, view, policy).time if guarded else math.inf
+            started.add(job.id)
+            yield job, placement
+            if guarded:
+                self.lends_seen += 1
+                assert reservation(head, now, view, policy).time <= before, (now, job.id, head.id)
+
+
+@given(workloads(), st.sampled_from(LIMITS), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_no_lend_moves_the_reservation_of_the_head(workload: Tuple[int, List[Task]],
+                                                   limit: Optional[float], always: bool) -> None:
+    nodes, tasks = workload
+    simulated(tasks, nodes, Watched(limit, always=always))
+
+
+@pytest.mark.parametrize("features", [False, True])
+def test_nor_in_a_longer_workload(features: bool) -> None:
+    """Also where counts do not say all, since jobs ask for a feature that half of the nodes have."""
+    tasks = drawn(200, 8, seed=5)
+    watched = Watched(math.inf)
+    nodes = [Node(f"n{at}", (2, 2), features=frozenset(["ib"] if at < 5 else [])) for at in range(8)]
+    jobs = [each._replace(job=Job(each.job.id, "a", min(10, each.job.procs), each.job.walltime,
+                                  each.job.submit, cores=2, malleable=True,
+                                  features=frozenset(["ib"] if each.job.id % 3 == 0 and features
+                                                     else []))) for each in submissions(tasks)]
+    simulate(jobs, nodes=nodes, backfill=watched)
+    assert watched.lends_seen > 5
+
+
+def test_without_malleable_jobs_it_is_easy() -> None:
+    tasks = drawn(300, 8, seed=7, malleable=0.0)
+    assert simulated(tasks, 8, "sd") [0].started == simulated(tasks, 8, Easy())[0].started
+
+
+def test_a_rigid_job_neither_lends_nor_borrows() -> None:
+    tasks = drawn(300, 8, seed=9, malleable=0.5)
+    rigid = {task.id for task in tasks if not task.malleable}
+    seen, _ = simulated(tasks, 8, "sd")
+    lent = {job_id: mates for job_id, (_, mates) in seen.started.items() if mates}
+    assert lent and not rigid & set(lent) and not rigid & {mate for mates in lent.values()
+                                                           for mate in mates}
+
+
+LONG = Task(0, 0, 2, 1000, 1000, True)
+
+
+@pytest.mark.parametrize("text, starts", [
+    ("sd", 10), ("sd max_slowdown=1.1", 1000), ("sd max_slowdown=1.5", 10), ("sd share=0.4", 1000),
+    ("sd max_slowdown=dynamic", 1000), ("sd max_slowdown=inf", 10), ("easy", 1000)])
+def test_when_a_short_job_starts_behind_a_long_one(text: str, starts: float) -> None:
+    """A job of 100 s on both nodes comes at 10 s, when the long one has 990 s left: its penalty is 1.1.
+    At a share of 0.4 no rank has one of its 2 cores to spare."""
+    seen, _ = simulated([LONG, Task(1, 10, 2, 100, 100, True)], 2, text)
+    assert seen.started[1] == (starts, (0,) if starts == 10 else ())
+
+
+@pytest.mark.parametrize("text, requested, starts", [
+    ("sd", 489, 10), ("sd", 490, 500), ("sd when=always", 990, 10), ("sd when=always", 991, 500)])
+def test_it_shares_only_where_it_ends_earlier_than_by_waiting(text: str, requested: float,
+                                                              starts: float) -> None:
+    """At 10 s one job has 990 s left and would lend; another one, which has 490 s left, would not: by
+    waiting for it the job starts at 500 s."""
+    two = [Task(0, 0, 1, 1000, 1000, True), Task(1, 0, 1, 500, 500, False),
+           Task(2, 10, 1, requested, requested, True)]
+    assert simulated(two, 2, text)[0].started[2][0] == starts
+
+
+@pytest.mark.parametrize("text, words", [
+    ("sd max_slowdown=1", "max_slowdown is `1`; give a number above 1, inf or dynamic"),
+    ("sd max_slowdown=soon", "max_slowdown is `soon`"), ("sd share=1", "share is `1`"),
+    ("sd mates=0", "mates is `0`"), ("sd when=never", "give when=earlier or when=always"),
+    ("sd slowdown=3", "did you mean max_slowdown")])
+def test_what_is_said_about_parameters(text: str, words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
+        make_backfilling(text)
