@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PMI2_", "PRTE_", "HYDI_", "HYDRA_", "MPIR_", "MPI_LOCAL", "I_MPI_")
 """Variables that the launcher itself gives a task; they are not set over."""
 
+_AGENTS = ("OMPI_MCA_orte_fork_agent", "PRTE_MCA_odls_base_exec_agent")
+"""What keeps the ranks of a plain mpirun on the job's cores: here the script of the step does it."""
+
 RANK = "${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${PMI_RANK:-$SLURM_PROCID}}}"
 LOCAL = "${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-$SLURM_LOCALID}}"
 
@@ -137,7 +140,7 @@ def environment(job: StepJob, env: "Mapping[str, str]", hosts: str) -> "dict[str
     """The environment of the launcher's program: without what Slurm's commands say of this job, and for
     the site's own srun with what the batch job around says."""
     kept = {name: value for name, value in env.items()
-            if not name.startswith(("SLURM", "SRUN_")) or name == "SLURM_CONF"}
+            if not name.startswith(("SLURM", "SRUN_")) and name not in _AGENTS or name == "SLURM_CONF"}
     if job.launcher == "srun":
         kept.update(line.split("=", 1) for line in job.values.get("site", ()))  # type: ignore[misc]
         kept["SLURM_HOSTFILE"] = hosts

@@ -161,7 +161,7 @@ def test_variables_of_a_batch_system_are_not_for_scripts() -> None:
         "SLURM_JOB_ID": "3", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_NNODES": "2", "SLURM_NTASKS": "3",
         "SLURM_TASKS_PER_NODE": "2,1", "SLURM_JOB_CPUS_PER_NODE": "2,1", "SLURM_CPUS_ON_NODE": "2"}
     assert env["VRM_STEPS"] == "/r/run.sh.3.steps"
-    assert [path.name for path in launch.files] == ["job", "nodes"]
+    assert [path.name for path in launch.files] == ["job", "nodes", "cores"]
     assert (env["VRM_NTASKS"], env["VRM_TASKS_PER_NODE"]) == ("3", "2,1")
 
 

@@ -29,6 +29,7 @@ srun -n 2 -l -o $out.%t ./where
 srun -n 2 sh -c 'exit 3'
 echo "failed $?"
 {mpirun} -n 2 ./where >$out.mpirun
+{mpirun} -n 2 {bind} ./where >$out.bound
 echo "mpirun $?"
 : >done.$VRM_JOB_ID
 until [ -e done.{first} ] && [ -e done.{second} ]; do sleep 0.05; done
@@ -84,8 +85,9 @@ def places(path: Path) -> List[Tuple[str, frozenset]]:
 def test_steps_and_mpiruns_stay_on_the_nodes_and_cores_of_their_job(
         real: Testbed, batch: Batch, kind: str, program: str, tmp_path: Path) -> None:
     mpirun = {"srun": "true", "hydra": program}.get(kind, "mpirun" if program == "auto" else program)
+    bind = "--bind-to core" if kind == "openmpi" else ""
     rows = run(real, batch, tmp_path, kind, program,
-               SCRIPT.format(folder=tmp_path, mpirun=mpirun, first=min(IDS), second=max(IDS)))
+               SCRIPT.format(folder=tmp_path, mpirun=mpirun, bind=bind, first=min(IDS), second=max(IDS)))
     errors = "".join(path.read_text() for path in (tmp_path / "log").glob("*.e"))
     assert [rows[i].status for i in IDS] == ["completed"] * 2, errors
     cores: List[Set[Tuple[str, frozenset]]] = []
@@ -103,6 +105,7 @@ def test_steps_and_mpiruns_stay_on_the_nodes_and_cores_of_their_job(
         assert (tmp_path / f"{job_id}.1").read_text().startswith("1: n")
         if kind != "srun":
             assert set(places(tmp_path / f"{job_id}.mpirun")) == own, errors
+            assert set(places(tmp_path / f"{job_id}.bound")) == own, errors
         said = (tmp_path / "log" / f"steps.sh.{job_id}.o").read_text().splitlines()
         assert said == ["failed 3", "mpirun 0"], errors
         steps = read_steps(tmp_path / "log" / "steps.csv")[job_id]

@@ -15,8 +15,8 @@ from typing import Dict, List, Mapping, Optional, Sequence
 from vrm.live.launch.base import Launch, Launcher, PathLike, Settings, slot_cpus
 from vrm.live.launch.direct import Direct
 from vrm.live.launch.environment import environment
-from vrm.live.launch.stepping import (AGENT, OF_OTHERS, Ways, confined, is_bound, nodes_script, slurm_variables,
-                                      values_of)
+from vrm.live.launch.stepping import (CORES, OF_OTHERS, Ways, confined, cores_script, is_bound, nodes_script,
+                                      slurm_variables, values_of)
 from vrm.live.launch.stepping import NODES as NODES_FILE
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
@@ -91,10 +91,12 @@ class Scripts(Direct):
         values = values_of(job_id, name, on, self.topologies, bound, self.launcher, self.records, self.run_id,
                            self.site, env.get("OMP_NUM_THREADS", ""))
         files = {folder / jobfile.JOB: jobfile.text_of(values),
-                 folder / NODES_FILE: nodes_script(on, cpus, self.ways, self.site, self.run_id, job_id)}
+                 folder / NODES_FILE: nodes_script(on, cpus, self.ways, self.site, self.run_id, job_id,
+                                                      folder),
+                 folder / CORES: cores_script(cpus)}
         own.update({jobfile.VARIABLE: str(folder), jobfile.NODE: names[0],
                     "PATH": f"{self.commands}{os.pathsep}{env.get('PATH', os.defpath)}"})
-        given = {"SLURM_JOB_NAME": name, **UNBOUND, **confined(self.commands / AGENT, not bound),
+        given = {"SLURM_JOB_NAME": name, **UNBOUND, **confined(self.commands, not bound),
                  **slurm_variables(job_id, on)}
         return Launch(launch.argv, {**given, **env, **own}, files, launch.affinity, launch.host)
 

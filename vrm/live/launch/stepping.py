@@ -6,6 +6,7 @@ which a plain mpirun stays on the job's nodes and cores.
 | `VRM_STEPS`, `VRM_NODE` | an srun finds its job by them |
 | `SLURM_JOB_ID` and the others of `slurm_variables` | what a batch script for Slurm expects. mpirun takes the job's nodes and tasks from them |
 | `OMPI_MCA_plm=rsh` (4.1), `PRTE_MCA_plm=ssh` (5), and their agent; `HYDRA_BOOTSTRAP=ssh`, `HYDRA_BOOTSTRAP_EXEC`, and the same of Intel MPI | daemons on other nodes are started by `AGENT`, on the job's cores there, and nowhere else: else mpirun would take the srun on PATH, which is vrm's, or ranks would be on all cores of the node |
+| `OMPI_MCA_orte_fork_agent` (4.1), `PRTE_MCA_odls_base_exec_agent` (5) | ranks start through `RANK`: those that `--bind-to core` and the like have bound to cores of other jobs may use all cores of their own job on the node. (Hydra knows no such agent) |
 | `OMPI_MCA_ras=^slurm` and the like, more ranks than cores allowed | on emulated nodes, which are this one machine |
 """
 
@@ -20,7 +21,7 @@ from typing import Dict, List, Mapping, Sequence, Tuple
 
 import vrm
 from vrm.live.launch.base import Launcher, synthetic
-from vrm.live.nodes.topology import Topology
+from vrm.live.nodes.topology import Topology, fold
 from vrm.model import Job, Node, RankSlot
 from vrm.model.job import Details
 from vrm.steps import jobfile
@@ -31,8 +32,11 @@ OF_OTHERS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|PBS|SGE|PE|LSB|COBALT)_.*|NSL
 AGENT = "vrm-agent"
 """The program that takes the place of ssh for mpiruns in scripts, among the commands."""
 
-NODES = "nodes"
-"""The file next to the job's, which says how the agent gets to them."""
+RANK = "vrm-rank"
+"""The program through which mpiruns of Open MPI in scripts start their ranks."""
+
+NODES, CORES = "nodes", "cores"
+"""The files next to the job's, which say how the agent gets to its nodes, and which CPUs it has there."""
 
 Ways = Mapping[str, Tuple[Sequence[str], bool]]
 """What starts a program on another node, by its name (see `vrm.live.nodes.agents.way_to`)."""
@@ -40,6 +44,32 @@ Ways = Mapping[str, Tuple[Sequence[str], bool]]
 _AGENT = f"""#!/bin/sh
 # Starts a command on another node of the script job around, on the job's cores there.
 . "${{{jobfile.VARIABLE}:?this is no script job of vrm}}/{NODES}"
+"""
+
+_RANK = f"""#!/bin/sh
+# Starts a rank of a script's mpirun where it is bound, if that is on the job's cores.
+. "${{{jobfile.VARIABLE}:?this is no script job of vrm}}/{CORES}"
+while read -r key value; do
+    [ "$key" != Cpus_allowed_list: ] || break
+done </proc/self/status
+[ "$value" != "$own" ] || exec "$@"
+numbers() {{
+    for part in $(echo "$1" | tr , ' '); do
+        at=${{part%-*}}
+        while [ "$at" -le "${{part#*-}}" ]; do
+            echo "$at"
+            at=$((at + 1))
+        done
+    done
+}}
+all=" $(numbers "$own" | tr '\\n' ' ') "
+for cpu in $(numbers "$value"); do
+    case $all in
+        *" $cpu "*) ;;
+        *) exec taskset -c "$own" "$@";;
+    esac
+done
+exec "$@"
 """
 
 _NODES = """while :; do
@@ -148,13 +178,15 @@ def values_of(job_id: int, name: str, on: Mapping[str, Sequence[RankSlot]], topo
 
 
 def nodes_script(on: Mapping[str, Sequence[RankSlot]], cpus: Mapping[str, Sequence[int]], ways: Ways,
-                 site: Mapping[str, str], run: str, job_id: int) -> str:
-    """The file NODES of a job."""
+                 site: Mapping[str, str], run: str, job_id: int, folder: Path) -> str:
+    """The file NODES of a job, whose steps have this folder."""
     lines = [_NODES, "case $host in\n"]
+    steps = shlex.quote(str(folder))
     for name in on:
         bind = f"taskset -c {','.join(map(str, cpus[name]))} " if cpus.get(name) else ""
         before, shell = ways.get(name, ((), False))
-        own = f"env {jobfile.NODE}={shlex.quote(name)} VRM_RUN={run} VRM_JOB_ID={job_id} {bind}"
+        own = (f"env {jobfile.NODE}={shlex.quote(name)} {jobfile.VARIABLE}={steps} VRM_RUN={run} "
+               f"VRM_JOB_ID={job_id} {bind}")
         if not before:
             start = f"echo \"vrm: there is no way to {name}\" >&2; exit 1"
         elif shell:
@@ -170,6 +202,12 @@ def nodes_script(on: Mapping[str, Sequence[RankSlot]], cpus: Mapping[str, Sequen
     return "".join(lines)
 
 
+def cores_script(cpus: Mapping[str, Sequence[int]]) -> str:
+    """The file CORES of a job: its CPUs on each node, as the kernel writes them."""
+    return (f"case ${jobfile.NODE} in\n" + "".join(f"{shlex.quote(name)}) own={fold(numbers)};;\n"
+                                                  for name, numbers in cpus.items()) + "esac\n")
+
+
 def _without_ours(site: Mapping[str, str]) -> str:
     """Lines by which the site's own srun takes the batch job around for its job."""
     unset = ("for each in $(env | sed -n 's/^\\(S[A-Z]*_[A-Za-z0-9_]*\\)=.*/\\1/p'); do case $each in "
@@ -178,24 +216,26 @@ def _without_ours(site: Mapping[str, str]) -> str:
                            if name.isidentifier())
 
 
-def confined(agent: Path, emulated: bool) -> Dict[str, str]:
-    """The variables by which mpiruns in a script stay on the job's nodes."""
+def confined(commands: Path, emulated: bool) -> Dict[str, str]:
+    """The variables by which mpiruns in a script stay on the job's nodes and cores."""
+    agent = commands / AGENT
     found = {"OMPI_MCA_plm": "rsh", "OMPI_MCA_plm_rsh_agent": str(agent), "PRTE_MCA_plm": "ssh",
              "PRTE_MCA_plm_ssh_agent": str(agent), "HYDRA_BOOTSTRAP": "ssh",
              "HYDRA_BOOTSTRAP_EXEC": str(agent), "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(agent),
              "I_MPI_HYDRA_BOOTSTRAP": "ssh", "I_MPI_HYDRA_BOOTSTRAP_EXEC": str(agent)}
     if emulated:
-        found.update({"OMPI_MCA_ras": "^slurm", "OMPI_MCA_rmaps_base_oversubscribe": "1",
-                      "PRTE_MCA_ras": "^slurm", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-                      "HYDRA_RMK": "user"})
-    return found
+        return {**found, "OMPI_MCA_ras": "^slurm", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+                "PRTE_MCA_ras": "^slurm", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+                "HYDRA_RMK": "user"}
+    return {**found, "OMPI_MCA_orte_fork_agent": str(commands / RANK),
+            "PRTE_MCA_odls_base_exec_agent": str(commands / RANK)}
 
 
 def commands() -> Dict[str, str]:
     """The programs that scripts find first on their PATH."""
     start = ("import sys; sys.path.insert(0, "
              + repr(str(Path(vrm.__file__).resolve().parents[1])) + "); from vrm.steps.main import run; run()")
-    return {AGENT: _AGENT, "srun": "#!/bin/sh\nexec " + shlex.join(
+    return {AGENT: _AGENT, RANK: _RANK, "srun": "#!/bin/sh\nexec " + shlex.join(
         [sys.executable, "-I", "-S", "-c", start]) + ' "$@"\n'}
 
 
