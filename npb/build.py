@@ -21,7 +21,10 @@ SOURCE_DIRECTORY = pathlib.Path(__file__).resolve().parent
 APPS = ("ep", "is", "cg", "mg", "ft", "lu", "sp", "bt")
 CLASSES = ("S", "W", "A", "B", "C")
 DEFAULT_CLASSES = ("S", "W", "A")
-FLAGS = ("-O3", "-std=c99", "-Wall", "-Wextra")
+HYBRIDS = ("ep-omp", "cg-omp", "mg-omp", "stream-omp", "insitu-omp")
+FLAGS = ("-O3", "-std=c99", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
+OPENMP = "-fopenmp"
+"""What a compiler wants for the programs of HYBRIDS, whose ranks have threads."""
 
 BUILT = "built"
 UNCHANGED = "unchanged"
@@ -58,6 +61,11 @@ def available_apps() -> Tuple[str, ...]:
     return tuple(app for app in APPS if (SOURCE_DIRECTORY / f"{app}.c").is_file())
 
 
+def available_hybrids() -> Tuple[str, ...]:
+    """Those with threads; they are built when they are named."""
+    return tuple(app for app in HYBRIDS if sources_of(app)[0].is_file())
+
+
 def find_mpicc(wished: Optional[str] = None) -> str:
     """Absolute path of the MPI C compiler: the wished one, or mpicc from PATH.
 
@@ -71,9 +79,11 @@ def find_mpicc(wished: Optional[str] = None) -> str:
 
 
 def sources_of(app: str) -> List[pathlib.Path]:
-    """C files of one program: APP.c, APP_*.c and the parts all programs share."""
-    own = [SOURCE_DIRECTORY / f"{app}.c"]
-    parts = sorted(SOURCE_DIRECTORY.glob(f"{app}_*.c"))
+    """C files of one program: APP.c, APP_*.c and the parts all programs share. A hybrid is made of the same
+    ones as the program without threads, if there is one."""
+    name = app.partition("-")[0]
+    own = [SOURCE_DIRECTORY / f"{name}.c"]
+    parts = sorted(SOURCE_DIRECTORY.glob(f"{name}_*.c"))
     shared = sorted((SOURCE_DIRECTORY / "common").glob("*.c"))
     return own + parts + shared
 
@@ -85,6 +95,10 @@ class _Toolchain:
     mpicc: str
     identity: str
     flags: Tuple[str, ...]
+
+    def of(self, app: str) -> "_Toolchain":
+        """The same for one program."""
+        return dataclasses.replace(self, flags=(*self.flags, OPENMP)) if app in HYBRIDS else self
 
     def compile_command(self, source: pathlib.Path, problem_class: str) -> List[str]:
         include = SOURCE_DIRECTORY / "common"
@@ -103,7 +117,7 @@ def build(
 ) -> List[BuildResult]:
     """Build each app in each class as OUT/app.CLASS.x and return what became of each.
 
-    `apps` defaults to all whose source is here, `out` to bin beside this file,
+    `apps` defaults to all whose source is here but HYBRIDS, `out` to bin beside this file,
     `jobs` (compilers at a time) to the cores this process may use. `report` is
     called once per executable as it is finished. `extra_flags` come after FLAGS and
     may override them. An executable whose sources, flags and compiler are as
@@ -114,7 +128,7 @@ def build(
     """
     chosen = tuple(dict.fromkeys(available_apps() if apps is None else apps))
     wanted = tuple(dict.fromkeys(classes))
-    _check_names("app", chosen, available_apps())
+    _check_names("app", chosen, (*available_apps(), *available_hybrids()))
     _check_names("class", wanted, CLASSES)
     workers = _usable_cores() if jobs is None else jobs
     if workers < 1:
@@ -154,18 +168,21 @@ def _submit_class(
     A link waits in its worker for the objects. As they were queued before it, they
     have all been begun by then, so that waiting cannot block the pool.
     """
-    fingerprints = {app: _fingerprint(app, problem_class, tools) for app in apps}
+    fingerprints = {app: _fingerprint(app, problem_class, tools.of(app)) for app in apps}
     stale = [app for app in apps if not _is_current(app, problem_class, out, fingerprints[app])]
-    sources = dict.fromkeys(source for app in stale for source in sources_of(app))
+    sources = dict.fromkeys(
+        (tools.of(app), source) for app in stale for source in sources_of(app)
+    )
     objects = {
-        source: pool.submit(_compile, source, problem_class, tools, scratch)
-        for source in sources
+        (chain, source): pool.submit(_compile, source, problem_class, chain, scratch)
+        for chain, source in sources
     }
     tasks = []
     for app in apps:
-        parts = [objects[source] for source in sources_of(app)] if app in stale else None
+        chain = tools.of(app)
+        parts = [objects[chain, source] for source in sources_of(app)] if app in stale else None
         tasks.append(
-            pool.submit(_link, app, problem_class, tools, out, parts, fingerprints[app])
+            pool.submit(_link, app, problem_class, chain, out, parts, fingerprints[app])
         )
     return tasks
 
@@ -219,7 +236,8 @@ class _Object:
 def _compile(
     source: pathlib.Path, problem_class: str, tools: _Toolchain, scratch: pathlib.Path
 ) -> _Object:
-    path = scratch / f"{source.stem}.{problem_class}.o"
+    threads = "-omp" if OPENMP in tools.flags else ""
+    path = scratch / f"{source.stem}{threads}.{problem_class}.o"
     done = _run([*tools.compile_command(source, problem_class), "-o", str(path)])
     error = ""
     if done.returncode != 0:
@@ -320,7 +338,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         type=_comma_list,
         default=None,
         metavar="LIST",
-        help=f"of {','.join(available_apps())} (default: all)",
+        help=f"of {','.join(available_apps())} (default: all), and {','.join(available_hybrids())}",
     )
     parser.add_argument(
         "--classes",

@@ -319,6 +319,7 @@ static void multiply_block(const matrix *a, const double *restrict x, double *re
     const int *restrict column = a->column;
     const double *restrict value = a->value;
 
+    #pragma omp parallel for schedule(static)
     for (int r = 0; r < a->rows; r++) {
         const int64_t end = a->row_start[r + 1];
         int64_t k = a->row_start[r];
@@ -366,6 +367,7 @@ static void multiply(solver *s, const double *x, double *y)
 static double dot(const solver *s, const double *x, const double *y)
 {
     double here = 0.0, all;
+    #pragma omp parallel for schedule(static) reduction(+ : here)
     for (int i = 0; i < s->n; i++)
         here += x[i] * y[i];
     MPI_Allreduce(&here, &all, 1, MPI_DOUBLE, MPI_SUM, s->l.row_comm);
@@ -380,6 +382,7 @@ static double solve(solver *s)
     const double *x = s->x;
     double rho, rho_before, alpha, beta;
 
+    #pragma omp parallel for schedule(static)
     for (int i = 0; i < s->n; i++) {
         z[i] = 0.0;
         p[i] = r[i] = x[i];
@@ -388,6 +391,7 @@ static double solve(solver *s)
     for (int step = 0; step < CG_STEPS; step++) {
         multiply(s, p, q);
         alpha = rho / dot(s, p, q);
+        #pragma omp parallel for schedule(static)
         for (int i = 0; i < s->n; i++) {
             z[i] += alpha * p[i];
             r[i] -= alpha * q[i];
@@ -395,6 +399,7 @@ static double solve(solver *s)
         rho_before = rho;
         rho = dot(s, r, r);
         beta = rho / rho_before;
+        #pragma omp parallel for schedule(static)
         for (int i = 0; i < s->n; i++)
             p[i] = r[i] + beta * p[i];
     }

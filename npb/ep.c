@@ -11,6 +11,9 @@
 #define SEED UINT64_C(271828183)
 #define ANNULI 10
 
+/* Threads share the blocks of a slice, then those of the next: their number may change in between. */
+#define SLICE_BLOCKS 256
+
 /* Pairs are made in blocks whose random numbers stay in the first-level cache (40 KiB). */
 #define LOG2_BLOCK 10
 #define BLOCK_PAIRS (1 << LOG2_BLOCK)
@@ -86,13 +89,45 @@ static void tally_deviates(const pairs_inside *inside, tally *t)
         t->count[i] += count[i];
 }
 
+static void tally_add(tally *t, const tally *more)
+{
+    t->sum_x += more->sum_x;
+    t->sum_y += more->sum_y;
+    for (int i = 0; i < ANNULI; i++)
+        t->count[i] += more->count[i];
+}
+
+/* Tallies the blocks of a slice. Whoever does not go on with the block after its last one jumps to its
+ * place in the random sequence. */
+static void tally_slice(int64_t first, int64_t end, tally *t)
+{
+    #pragma omp parallel
+    {
+        double uniform[2 * BLOCK_PAIRS];
+        pairs_inside inside;
+        tally here = {0.0, 0.0, {0.0}};
+        int64_t next = -1;
+        uint64_t x = 0;
+
+        #pragma omp for schedule(static) nowait
+        for (int64_t block = first; block < end; block++) {
+            if (block != next)
+                x = npb_random_jump(SEED, NPB_RANDOM_A, (uint64_t)block * 2 * BLOCK_PAIRS);
+            npb_vranlc(2 * BLOCK_PAIRS, &x, NPB_RANDOM_A, uniform);
+            select_inside(uniform, &inside);
+            tally_deviates(&inside, &here);
+            next = block + 1;
+        }
+        #pragma omp critical
+        tally_add(t, &here);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const problem *p = &problems[NPB_CLASS_INDEX];
     const int64_t blocks = INT64_C(1) << (p->log2_pairs - LOG2_BLOCK);
     npb_world world = npb_start(&argc, &argv, "EP", NPB_RANKS_ANY, (int)blocks);
-    double *uniform = npb_alloc(2 * BLOCK_PAIRS, sizeof *uniform);
-    pairs_inside *inside = npb_alloc(1, sizeof *inside);
     tally mine = {0.0, 0.0, {0.0}};
     tally all;
     npb_timer timer;
@@ -101,21 +136,14 @@ int main(int argc, char **argv)
     MPI_Barrier(MPI_COMM_WORLD);
     npb_timer_start(&timer);
 
-    /* Each rank takes a contiguous share of the blocks, shares differing by at
-     * most one, and jumps to its place in the random sequence. */
+    /* Each rank takes a contiguous share of the blocks, shares differing by at most one. */
     int64_t first = blocks * world.rank / world.size;
     int64_t end = blocks * (world.rank + 1) / world.size;
-    uint64_t x = npb_random_jump(SEED, NPB_RANDOM_A, (uint64_t)first * 2 * BLOCK_PAIRS);
-    for (int64_t block = first; block < end; block++) {
-        npb_vranlc(2 * BLOCK_PAIRS, &x, NPB_RANDOM_A, uniform);
-        select_inside(uniform, inside);
-        tally_deviates(inside, &mine);
-    }
+    for (int64_t block = first; block < end; block += SLICE_BLOCKS)
+        tally_slice(block, block + SLICE_BLOCKS < end ? block + SLICE_BLOCKS : end, &mine);
     MPI_Allreduce(&mine, &all, TALLY_DOUBLES, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 
     npb_timer_stop(&timer);
-    npb_free(uniform);
-    npb_free(inside);
 
     npb_result result = {
         .name = "EP",

@@ -272,6 +272,7 @@ static void residual(multigrid *m, const level *g, const double *u, const double
 {
     double beside[LONGEST_LINE], diagonal[LONGEST_LINE];
 
+    #pragma omp parallel for schedule(static) private(beside, diagonal)
     for (int k = 1; k <= g->n[2]; k++) {
         for (int j = 1; j <= g->n[1]; j++) {
             const double *centre = u + at(g, 0, j, k);
@@ -293,6 +294,7 @@ static void smooth(multigrid *m, const level *g, const double *r, double *u)
     const double c0 = m->p->smoother[0], c1 = m->p->smoother[1], c2 = m->p->smoother[2];
     double beside[LONGEST_LINE], diagonal[LONGEST_LINE];
 
+    #pragma omp parallel for schedule(static) private(beside, diagonal)
     for (int k = 1; k <= g->n[2]; k++) {
         for (int j = 1; j <= g->n[1]; j++) {
             const double *centre = r + at(g, 0, j, k);
@@ -314,6 +316,7 @@ static void restrict_block(const level *fine, const double *r, double *coarse, s
 {
     double beside[LONGEST_LINE], diagonal[LONGEST_LINE];
 
+    #pragma omp parallel for schedule(static) private(beside, diagonal)
     for (int k = 1; k <= fine->n[2] / 2; k++) {
         for (int j = 1; j <= fine->n[1] / 2; j++) {
             const double *centre = r + at(fine, 0, 2 * j, 2 * k);
@@ -338,6 +341,7 @@ static void interpolate(const level *fine, double *u, const double *coarse, size
     const int half = fine->n[0] / 2;
     double mean[LONGEST_LINE / 2 + 1];
 
+    #pragma omp parallel for schedule(static) private(mean)
     for (int k = 0; k <= fine->n[2] + 1; k++) {
         for (int j = 0; j <= fine->n[1] + 1; j++) {
             const size_t j0 = (size_t)(j / 2) * row, j1 = (size_t)((j + 1) / 2) * row;
@@ -442,6 +446,7 @@ static double norm(const multigrid *m, const double *a)
     const level *g = &m->levels[m->p->levels];
     double here = 0.0, all;
 
+    #pragma omp parallel for schedule(static) reduction(+ : here)
     for (int k = 1; k <= g->n[2]; k++)
         for (int j = 1; j <= g->n[1]; j++)
             for (int i = 1; i <= g->n[0]; i++)

@@ -27,6 +27,7 @@ from vrm.commands.heatmap import add_parsers as add_heatmap
 from vrm.commands.init import add_parsers as add_init
 from vrm.commands.job import add_parsers as add_job
 from vrm.commands.log import add_parsers as add_log
+from vrm.commands.malleable import add_parsers as add_malleable
 from vrm.commands.npb import add_parsers as add_npb
 from vrm.commands.on import OPTION as ON, is_remote, on
 from vrm.commands.parsing import Parser, command
@@ -95,7 +96,7 @@ def parser() -> Parser:
             usage="%(prog)s [options] [-- PROGRAM ARGUMENTS]", rest="client")
     for add in (add_init, add_check, add_job, add_reserve, add_slurm, add_status, add_forecast, add_explain,
                 add_log, add_top, add_advise, add_whatif, add_script, add_simulate,
-                add_compare, add_npb, add_generate, add_calibrate, add_heatmap, add_experiment,
+                add_compare, add_npb, add_generate, add_calibrate, add_heatmap, add_malleable, add_experiment,
                 add_report, add_validate, add_completion, add_help):
         add(commands, shared)
     command(commands, "doctor", doctor, "look at this machine: what is found, what is wrong",

@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent.parent / "config"
 DEFAULTS = {
     "Version": "1.0",
     "Applications": {"Path": ".", "Queue": "queue", "Heatmap": None, "RunIn": None,
-                     "Programs": {}, "Any": False},
+                     "Programs": {}, "Any": False, "Malleable": []},
     "Scheduling": {
         "Algorithm": "FCFS",
         "Backfilling": "none",

@@ -13,7 +13,7 @@ GROUPS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
     ("Run", ("run", "script", "submit", "cancel", "hold", "release", "requeue", "reserve", "slurm",
              "stop")),
     ("Look", ("queue", "status", "forecast", "explain", "log", "top")),
-    ("Measure", ("calibrate", "heatmap", "generate")),
+    ("Measure", ("calibrate", "heatmap", "malleable", "generate")),
     ("Ahead", ("advise", "whatif")),
     ("Study", ("simulate", "compare", "experiment", "report", "validate")),
     ("Help", ("help", "completion")))

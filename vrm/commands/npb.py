@@ -29,7 +29,8 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--source", metavar="FILE|DIR", help="NPB3.4.x.tar.gz (or 3.3) or its unpacked directory; "
         "default: the programs that come with vrm")
-    add("--apps", metavar="LIST", type=words, help="of bt,cg,ep,ft,is,lu,mg,sp (default: all)")
+    add("--apps", metavar="LIST", type=words, help="of bt,cg,ep,ft,is,lu,mg,sp (default: all); of those that come with "
+        "vrm also with threads in each rank: ep-omp,cg-omp,mg-omp,stream-omp,insitu-omp")
     add("--classes", metavar="LIST", type=words, default=("S", "W", "A"),
         help="of S,W,A,B,C,D,E,F (default: S,W,A)")
     add("--ranks", metavar="LIST", type=counts, default=(),

@@ -209,6 +209,11 @@ Directories = Annotated[
     Tuple[Annotated[FilePath, _kind("a path", _RUNS)], ...],
     _kind("a list of directories", _RUNS, empty=())
 ]
+_APPS = "[ep-omp.A.x]"
+Names = Annotated[
+    Tuple[Annotated[str, _kind("the name of a program", _APPS)], ...],
+    _kind("a list of programs", _APPS, empty=())
+]
 Reach = Annotated[
     Union[str, Tuple[str, ...]],
     PlainValidator(_reach),
@@ -247,6 +252,7 @@ class Applications(BaseModel):
     run_in: Optional[FilePath] = None  # where jobs run; None = the queue file's directory
     programs: Programs = Field(default_factory=dict)  # others, by the names that jobs use
     any: Switch = False  # jobs may name any program by its path
+    malleable: Names = ()  # those whose jobs may lend cores while they run
 
     def program(self, app: str, file: str = "") -> Path:
         """The file that a job of this application runs; `file`: where it says so itself."""

@@ -49,7 +49,7 @@ def test_every_thread_of_every_rank_moves_and_returns(nodes: StandIn, jobs: Jobs
             "for _ in range(1000): threading.Thread(target=event.wait, daemon=True).start()\nwait()")
     bound = f"os.sched_setaffinity(0, {set(BOTH)})\n"
     first = jobs.start(bound + many, OMPI_COMM_WORLD_RANK="0")
-    second = jobs.start(bound + "if not os.fork(): wait()\nos.wait()", OMPI_COMM_WORLD_RANK="1")
+    second = jobs.start(bound + "if not os.fork(): wait()\nos.wait(); wait()", OMPI_COMM_WORLD_RANK="1")
     child, = second.children()
     daemon = jobs.start(bound + "wait()")
     other = jobs.start(bound + "wait()", job=2, OMPI_COMM_WORLD_RANK="0")

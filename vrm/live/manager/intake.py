@@ -136,7 +136,8 @@ class Intake:
             after = state.resolved(after)
         except ValueError as unknown:
             after, fault = (), fault or str(unknown)
-        first, details = made({"retries": settings.retries, **values, "after": after}, ids[0], now)
+        own = {"retries": settings.retries, "malleable": app in settings.applications.malleable}
+        first, details = made({**own, **values, "after": after}, ids[0], now)
         if desk.expectations is not None:
             first = desk.expectations.of(first)
         jobs = [first.but(id=job_id) for job_id in ids]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Mapping, Set
 
 from vrm.live.launch.base import LaunchError
 from vrm.live.launch.stepping import of_submission
+from vrm.live.lending.job import following, note
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.nodes import Nodes
@@ -48,6 +49,7 @@ class Launches:
         self.untold: List[Start] = []       # launched, to be told of
         self.workplace = str(desk.settings.workplace)
         self._written: Dict[str, Path] = {}  # rankfiles by their content
+        self._rigid: Set[str] = set()        # malleable programs whose threads cannot follow
 
     def launch(self, now: float) -> None:
         """Launch what was decided, once the decision is in the journal."""
@@ -103,10 +105,13 @@ class Launches:
         directory = payload.directory or self.workplace
         said = of_submission(job, desk.state.entry(job.id).details, directory,
                              booking.start) if payload.script else {}
-        launch = desk.launcher_of(job).command(
+        launcher = desk.launcher_of(job)
+        variables = {**desk.visible.variables(booking, desk.cluster.nodes), **said, **payload.variables}
+        if job.malleable and not payload.script:
+            variables.update(self._following(job, file, {**getattr(launcher, "env", {}), **variables}))
+        launch = launcher.command(
             job.id, program, list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes,
-            paths.rankfile, arguments,
-            {**desk.visible.variables(booking, desk.cluster.nodes), **said, **payload.variables})
+            paths.rankfile, arguments, variables)
         if payload.script:
             steps = desk.scripts.steps(paths.rankfile)
             shutil.rmtree(steps, ignore_errors=True)  # of an earlier try
@@ -119,6 +124,15 @@ class Launches:
                              launch.affinity, host=launch.host, reports=(
                                  paths.bindings, job.procs, launch.reports)
                              if launch.reports else None)
+
+    def _following(self, job: Job, file: Path, env: Mapping[str, str]) -> Dict[str, str]:
+        """The variables by which the processes of a malleable job follow their cores; says once of each
+        program why its threads cannot."""
+        variables, rigid = following(file, self.desk.launcher.run_id, job.id, env)
+        if rigid and job.app not in self._rigid:
+            self._rigid.add(job.app)
+            self.desk.tell("note", note(job.app, rigid))
+        return variables
 
     def _write(self, path: Path, text: str) -> None:
         """Write a file of a job, by a further name of an earlier job's file if that is the same."""

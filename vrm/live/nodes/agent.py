@@ -270,8 +270,9 @@ class Sweep:
 
     def __init__(self, request: "Dict[str, Any]", now: float) -> None:
         self.number = request["number"]
-        job = request["job"]
-        self.marks = proc.marks(str(request["run"]), None if job is None else int(job))
+        self.run = str(request["run"])
+        self.job = None if request["job"] is None else int(request["job"])
+        self.marks = proc.marks(self.run, self.job)
         self.until = now + SWEEP_SECONDS
         self.due = now
         self.killed: "Set[Process]" = set()
@@ -288,7 +289,10 @@ class Sweep:
         """All processes have been seen: True when there were none, or they do not die."""
         self.left, self.met = self.met, 0
         self.due = now + SWEEP_PAUSE
-        return not self.left or now >= self.until
+        done = not self.left or now >= self.until
+        if done:
+            masks.forget(self.run, self.job)
+        return done
 
     def answer(self) -> "Dict[str, Any]":
         """How many there were."""
@@ -349,7 +353,7 @@ def look(tasks: "List[Any]", now: float) -> None:
                 tasks.append(masks.Guard(task, now))
     end = time.monotonic()
     for task in due:
-        if isinstance(task, Memory):
+        if isinstance(task, (Memory, masks.Guard)):  # they look as long as the job runs
             task.due = max(task.due, end + MEMORY_SHARE * (end - began))
 
 
@@ -389,7 +393,6 @@ def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float) -> None:
         for task in list(tasks):  # a job that is swept gets no more ranks
             if isinstance(task, (Affinity, masks.Masks, masks.Guard)) and set(sweep.marks) <= set(task.marks):
                 finish(task, tasks)
-        masks.forget(sweep.marks)
         tasks.append(sweep)
 
 

@@ -5,19 +5,21 @@ The kernel's mask of every thread of every process of the job is set, and looked
 all of them finds nothing to set: a thread takes the mask of the one that makes it. One that the kernel is
 making at that very moment may still come out with the old mask: so it is looked at again for some seconds
 after the answer. A process that belongs to no rank (mpirun, its daemons) gets the cores of all ranks of the node. No
-process need cooperate.
+process need cooperate. To those that have made a file for it (`lending.py`) the order is written, too, so
+that the number of their threads follows.
 """
 
 import os
 
 if __name__ == "masks":  # as `agent.py` imports it on a node
+    import lending
     import proc
 else:
-    from vrm.live.nodes import proc
+    from vrm.live.nodes import lending, proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing would be a tenth of the agent's start
-    from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+    from typing import Any, Dict, FrozenSet, List, Optional, Set, Tuple
 
     from vrm.live.nodes.proc import Process
 
@@ -29,8 +31,45 @@ PAUSE = 0.002
 LONGEST_PAUSE = 0.1
 """The pause doubles up to so many seconds."""
 
-GUARD_PAUSE, LAST_GUARD = 0.01, 2.0
-"""Seconds between the answer and the first look after it, and the pause, which doubles, before the last."""
+GUARD_PAUSE, LONGEST_GUARD = 0.01, 5.0
+"""Seconds between the answer and the first look after it; the pause doubles up to so many."""
+
+
+def ranks_of(found: "List[Tuple[Process, List[bytes]]]", variables: "List[bytes]") -> "List[Optional[int]]":
+    """The rank of each process, None for those that belong to no rank. The first of the variables that some
+    process has is what shows it; without variables the job is one process, its rank 0, and what it started."""
+    if not variables:
+        return [0] * len(found)
+    for variable in variables:
+        ranks = [proc.rank_of(environment, variable) for _, environment in found]
+        if any(rank is not None for rank in ranks):
+            return ranks
+    return [None] * len(found)
+
+
+def confine(pid: int, cpus: "FrozenSet[int]") -> "Tuple[bool, int, str]":
+    """Set the mask of each thread of a process until no new one appears: whether a thread could use another
+    core, how many threads there are, and why one could not be set. A mask that the kernel cuts, to a cpuset,
+    is right."""
+    changed, trouble = False, ""
+    known: "Dict[int, bool]" = {}
+    while True:
+        new = [thread for thread in proc.threads(pid) if thread not in known]
+        if not new:
+            return changed, sum(known.values()), trouble
+        for thread in new:
+            known[thread] = False
+            try:
+                allowed = os.sched_getaffinity(thread)
+                if allowed != cpus:
+                    os.sched_setaffinity(thread, cpus)
+                changed = changed or not allowed <= cpus
+            except ProcessLookupError:
+                continue  # it has ended
+            except OSError as error:
+                trouble = "process {} cannot be moved to CPU {}: {}".format(
+                    pid, ",".join(map(str, sorted(cpus))), error.strerror)
+            known[thread] = True
 
 
 class Masks:
@@ -42,7 +81,7 @@ class Masks:
     outside its mask.
     """
 
-    last = {}  # type: Dict[Tuple[bytes, ...], Tuple[int, Tasks]]
+    last: "Dict[Tuple[bytes, ...], Tuple[int, Tasks]]" = {}
     """Epoch and cores of each job's last order, by its marks."""
 
     def __init__(self, request: "Dict[str, Any]", now: float) -> None:
@@ -53,8 +92,10 @@ class Masks:
         self.until = now + float(request["patience"])
         self.due = now
         self.pause = PAUSE
-        self.found = []  # type: List[Tuple[Process, List[bytes]]]
-        self.threads = {}  # type: Dict[int, int]
+        self.found: "List[Tuple[Process, List[bytes]]]" = []
+        self.threads: "Dict[int, int]" = {}
+        self.behind: "Set[int]" = set()
+        self.place = lending.folder(str(request["run"]), self.job)
         self.clear = False
         self.error = ""
         tasks = {int(rank): frozenset(map(int, cpus)) for rank, cpus in request["tasks"].items()}
@@ -69,21 +110,26 @@ class Masks:
 
     def looked(self, now: float) -> bool:
         """All processes have been seen: True when nothing is left to do, or there is no time left."""
-        self.epoch, self.tasks = self.last[tuple(self.marks)]  # a newer order may have come
+        # A newer order may have come.
+        self.epoch, self.tasks = self.last.get(tuple(self.marks), (self.epoch, self.tasks))
         found, self.found = self.found, []
-        ranks = self._ranks(found)
+        ranks = ranks_of(found, self.variables)
         self.threads, self.error = dict.fromkeys(self.tasks, 0), ""
         everything = frozenset().union(*self.tasks.values())
+        self.behind = set(self.tasks)
         quiet = True
-        for (pid, _), rank in zip((process for process, _ in found), ranks):
+        for (pid, started), rank in zip((process for process, _ in found), ranks):
             if rank is not None and rank not in self.tasks:
                 self.error = "rank {} runs here, and the order names no cores for it".format(rank)
                 quiet = False
                 continue
-            changed, threads = self._confine(pid, everything if rank is None else self.tasks[rank])
-            quiet = quiet and not changed
+            changed, threads, error = confine(pid, everything if rank is None else self.tasks[rank])
+            quiet, self.error = quiet and not changed, self.error or error
             if rank is not None:
                 self.threads[rank] += threads
+                said = lending.publish(self.place, pid, started, self.epoch, self.tasks[rank])
+                if said is not None and said["acknowledged"] >= self.epoch:
+                    self.behind.discard(rank)
         missing = [rank for rank in sorted(self.tasks) if not self.threads[rank]]
         if missing and not self.error:
             self.error = "no process of rank {} was found".format(", ".join(map(str, missing)))
@@ -92,71 +138,41 @@ class Masks:
         self.pause = min(2 * self.pause, LONGEST_PAUSE)
         return self.clear or now >= self.until
 
-    def _ranks(self, found: "List[Tuple[Process, List[bytes]]]") -> "List[Optional[int]]":
-        """The rank of each process, None for those that belong to no rank. The first of the variables that
-        some process has is what shows it; without variables the job is one process, and what it started."""
-        if not self.variables:
-            return [min(self.tasks)] * len(found)
-        for variable in self.variables:
-            ranks = [proc.rank_of(environment, variable) for _, environment in found]
-            if any(rank is not None for rank in ranks):
-                return ranks
-        return [None] * len(found)
-
-    def _confine(self, pid: int, cpus: "FrozenSet[int]") -> "Tuple[bool, int]":
-        """Set the mask of each thread of a process until no new one appears: whether a thread could use
-        another core, and how many threads there are. A mask that the kernel cuts, to a cpuset, is right."""
-        changed = False
-        known = {}  # type: Dict[int, bool]
-        while True:
-            new = [thread for thread in proc.threads(pid) if thread not in known]
-            if not new:
-                return changed, sum(known.values())
-            for thread in new:
-                known[thread] = False
-                try:
-                    allowed = os.sched_getaffinity(thread)
-                    if allowed != cpus:
-                        os.sched_setaffinity(thread, cpus)
-                    known[thread] = True
-                except ProcessLookupError:
-                    continue  # it has ended
-                except OSError as error:
-                    self.error = "process {} cannot be moved to CPU {}: {}".format(
-                        pid, ",".join(map(str, sorted(cpus))), error.strerror)
-                    known[thread] = True
-                    continue
-                changed = changed or not allowed <= cpus
-
     def answer(self) -> "Dict[str, Any]":
         """How it is at the last look."""
         return {"number": self.number, "job": self.job, "epoch": self.epoch, "clear": self.clear,
-                "tasks": {str(rank): {"threads": threads, "acknowledged": False}
+                "tasks": {str(rank): {"threads": threads, "acknowledged": rank not in self.behind}
                           for rank, threads in self.threads.items()}, "error": self.error}
 
 
 class Guard:
-    """Looks again after an order was answered, for what was in the making then. `due`: when to look next."""
+    """Looks again after an order was answered, for what was in the making then, or makes a file later, as
+    long as the order is the last one and the job has processes. `due`: when to look next."""
 
     def __init__(self, order: Masks, now: float) -> None:
         self.order = order
         self.marks = order.marks
+        self.epoch = order.epoch
         self.see = order.see
         self.pause = GUARD_PAUSE
         self.due = now + self.pause
 
     def looked(self, now: float) -> bool:
         """All processes have been seen: True after the last look."""
+        if not self.order.found or self.order.last.get(tuple(self.marks), (-1,))[0] != self.epoch:
+            return True
         self.order.looked(now)
-        self.pause *= 2
+        self.pause = min(2 * self.pause, LONGEST_GUARD)
         self.due = now + self.pause
-        return self.pause > LAST_GUARD
+        return False
 
     def answer(self) -> None:
         """Nobody has asked."""
 
 
-def forget(marks: "List[bytes]") -> None:
-    """A job has ended, or a run: its orders do not matter any more."""
-    for key in [key for key in Masks.last if set(marks) <= set(key)]:
+def forget(run: str, job: "Optional[int]") -> None:
+    """A job has ended, or a run (None): its orders do not matter any more, and its files go."""
+    for key in [key for key in Masks.last if set(proc.marks(run, job)) <= set(key)]:
         del Masks.last[key]
+    for place in lending.places(run, job):
+        lending.remove(place)

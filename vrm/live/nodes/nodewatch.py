@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Collection, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
+from vrm.live.nodes import lending
 from vrm.live.nodes.agents import (Affinity, Agents, Masks, MemoryUse, NodeDown, NodeLost, NodeUp,
                                    Swept)
 from vrm.live.nodes.bindings import BindingCheck, compare_affinity
@@ -96,6 +97,7 @@ class NodeWatch:
         self._alone = set(self._hosts) == {here}  # then nobody need look where a job is
         self._index = {host: number for number, host in enumerate(self._hosts)}
         self._questions: Dict[int, _Question] = {}
+        self._run = ""
         self._following: Dict[int, Tuple[str, ...]] = {}
         self._down: Set[int] = set()
         self._unsure: Set[int] = set()
@@ -110,6 +112,7 @@ class NodeWatch:
 
     def begin(self, run: str) -> None:
         """Learn the mark of the run's processes."""
+        self._run = run
         if self._agents is not None:
             self._agents.run = run
 
@@ -238,6 +241,8 @@ class NodeWatch:
         """Nothing of a job that is over may stay on its nodes; `here`: on this machine, too, whose
         sessions the manager sweeps itself."""
         self._questions.pop(job_id, None)
+        if self._run:
+            lending.remove(lending.folder(self._run, job_id))
         if self._agents is None or self._alone and not here:
             return
         hosts = {self._hosts[node] for node in placement.nodes} - {self._here}

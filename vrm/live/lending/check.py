@@ -1,0 +1,275 @@
+"""`vrm malleable check`: whether a program can lend cores while it runs.
+
+It is run twice as it is, and then under random changes of its cores, by the same means as in a job: the
+kernel's masks of all its threads, and the file that the shim follows. It must end the same way each time:
+with exit status 0, verified if it verifies itself, else with the same output. Of the output all that
+differs between the first two runs (times, dates) is left out, and numbers need only be close: sums of
+several threads differ in their last digits.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set
+
+from vrm.live.launch.base import Launcher, read_result, tail
+from vrm.live.lending.job import following
+from vrm.live.nodes import lending, masks, proc
+from vrm.model import Node, RankSlot
+
+TOLERANCE = 1e-6
+"""How much numbers of the output may differ, as a part of the larger one."""
+
+FASTEST, SLOWEST = 0.003, 0.25
+"""Seconds between two changes, at least and at most."""
+
+RUNS = 60
+"""Runs in which there should be time for all changes."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A program to be checked, and how it is started."""
+
+    launcher: Launcher
+    program: Path
+    arguments: Sequence[str]
+    slots: Sequence[RankSlot]
+    nodes: Sequence[Node]
+    variables: Mapping[str, str]
+    changes: int = 100
+    tolerance: float = TOLERANCE
+    limit: float = 3600.0
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run: `followed` are the changes that some process has said to follow."""
+
+    seconds: float
+    code: int
+    output: str
+    verification: Optional[str]
+    changes: int = 0
+    followed: int = 0
+    threads: FrozenSet[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`kind`: malleable, affinity (its threads do not follow, but it runs correctly on fewer cores), not
+    malleable, or unchecked; `reason` in words."""
+
+    kind: str
+    reason: str
+    rigid: List[Ran] = field(default_factory=list)
+    changed: List[Ran] = field(default_factory=list)
+
+
+def check(trial: Trial) -> Verdict:
+    """Run the program, and judge."""
+    rigid = [_run(trial, None) for _ in range(2)]
+    for ran in rigid:
+        fault = _wrong(ran)
+        if fault:
+            return Verdict("unchecked", f"it fails without any change: {fault}", rigid)
+    why = following(trial.program, "check", 0, trial.variables).rigid
+    draw = random.Random(trial.seed)
+    changed: List[Ran] = []
+    while sum(ran.changes for ran in changed) < trial.changes and len(changed) < RUNS:
+        left = trial.changes - sum(ran.changes for ran in changed)
+        ran = _run(replace(trial, limit=60.0 + 20 * max(one.seconds for one in rigid), changes=left), draw)
+        changed.append(ran)
+        fault = _wrong(ran) or difference([one.output for one in rigid], ran, trial.tolerance)
+        if fault:
+            return Verdict("not malleable", f"after {sum(one.changes for one in changed)} changes {fault}",
+                           rigid, changed)
+    total, followed = (sum(getattr(ran, name) for ran in changed) for name in ("changes", "followed"))
+    if not total:
+        return Verdict("unchecked", f"it runs for {rigid[0].seconds:.2f} s, too short for any change", rigid, changed)
+    if not followed:
+        return Verdict("affinity", f"right after {total} changes, but its number of threads stays: "
+                       + (why or "it has opened no parallel region of an OpenMP runtime that is followed"),
+                       rigid, changed)
+    seen = sorted(frozenset().union(*(ran.threads for ran in changed)))
+    return Verdict("malleable", f"right after {total} changes, {followed} of them followed, with "
+                   f"{', '.join(map(str, seen))} threads a rank", rigid, changed)
+
+
+def _wrong(ran: Ran) -> str:
+    if ran.code == -signal.SIGALRM:
+        return f"it did not end within {ran.seconds:.0f} s"
+    if ran.code:
+        last = next((line.strip() for line in reversed(ran.output.splitlines()) if line.strip()), "")
+        return f"it ended with status {ran.code}" + (f": {last[:200]}" if last else "")
+    if ran.verification not in (None, "SUCCESSFUL"):
+        return f"its verification says {ran.verification}"
+    return ""
+
+
+def difference(rigid: Sequence[str], ran: Ran, tolerance: float) -> str:
+    """How the output of a run differs from the two of before, "" for not at all."""
+    if ran.verification is not None:
+        return ""  # it knows better
+    first, second, now = (text.split("\n") for text in (*rigid, ran.output))
+    if len(first) == len(second) != len(now):
+        return f"it wrote {len(now)} lines, not {len(first)}"
+    for number, (before, again, line) in enumerate(zip(first, second, now), 1):
+        words, others, found = before.split(), again.split(), line.split()
+        if len(words) == len(others) != len(found):
+            return f"line {number} of its output is {line.strip()!r}, not {before.strip()!r}"
+        for word, other, new in zip(words, others, found):
+            if word == other and not _close(word, new, tolerance):
+                return f"line {number} of its output says {new}, not {word}"
+    return ""
+
+
+_NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+(?:[eEdD][-+]?[0-9]+)?")
+
+
+def _close(word: str, other: str, tolerance: float) -> bool:
+    if _NUMBER.sub("#", word) != _NUMBER.sub("#", other):
+        return word == other
+    for one, two in zip(_NUMBER.findall(word), _NUMBER.findall(other)):
+        if not any(sign in one + two for sign in ".eEdD"):
+            if one != two:
+                return False
+            continue
+        a, b = (float(re.sub("[dD]", "e", text)) for text in (one, two))
+        if abs(a - b) > tolerance * max(abs(a), abs(b)):
+            return False
+    return True
+
+
+def _run(trial: Trial, draw: Optional[random.Random]) -> Ran:
+    """One run, with random changes where there is something to draw them from."""
+    run = f"check-{uuid.uuid4().hex[:12]}"
+    variables: Dict[str, str] = dict(trial.variables)
+    if draw is not None:
+        variables.update(following(trial.program, run, 0, {**_environment(trial), **variables}).variables)
+    with tempfile.TemporaryDirectory(prefix="vrm-check-") as folder:
+        trial.launcher.run_id = run
+        launch = trial.launcher.command(0, trial.program, trial.slots, trial.nodes, Path(folder) / "check.0.rf",
+                                        trial.arguments, variables)
+        for path, text in launch.files.items():
+            Path(path).write_text(text)
+        output, errors = Path(folder) / "output", Path(folder) / "errors"
+        bound = launch.affinity
+        start = time.monotonic()
+        with output.open("wb") as out, errors.open("wb") as complaints:
+            process = subprocess.Popen(
+                launch.argv, env=dict(launch.env), stdin=subprocess.DEVNULL, stdout=out, stderr=complaints,
+                start_new_session=True, preexec_fn=(lambda: os.sched_setaffinity(0, bound)) if bound else None)
+        changes = Changes(run, trial, draw) if draw is not None else None
+        try:
+            code = _wait(process, start + trial.limit, changes, trial.changes)
+        finally:
+            _sweep(run)
+            process.wait()
+            for place in lending.places(run, None):
+                lending.remove(place)
+        seconds = time.monotonic() - start
+        said = output.read_text(errors="replace")
+        if code > 0 and not said.strip():
+            said = tail(errors)
+        return Ran(seconds, code, said, read_result(output).verification, *(
+            (changes.made, changes.followed, frozenset(changes.threads)) if changes is not None else ()))
+
+
+def _environment(trial: Trial) -> Mapping[str, str]:
+    found: Any = getattr(trial.launcher, "env", {})
+    return dict(found)
+
+
+def _wait(process: "subprocess.Popen[bytes]", until: float, changes: Optional["Changes"], wanted: int) -> int:
+    """The exit status of a run, -SIGALRM where it took too long."""
+    while True:
+        pause = until - time.monotonic()
+        if pause <= 0:
+            return -signal.SIGALRM
+        if changes is not None and changes.made < wanted:
+            pause = min(pause, changes.pause())
+        try:
+            return process.wait(pause)
+        except subprocess.TimeoutExpired:
+            if changes is not None and changes.made < wanted:
+                changes.make()
+
+
+def _sweep(run: str) -> None:
+    """Kill what a run has left."""
+    marks = proc.marks(run, None)
+    while True:
+        left = [process for process, environment in proc.marked()
+                if all(mark in environment for mark in marks)]
+        if not left:
+            return
+        for process in left:
+            proc.kill(process)
+        time.sleep(0.01)
+
+
+class Changes:
+    """Random changes of the cores of a run: of all ranks at the same time, from one thread to all."""
+
+    def __init__(self, run: str, trial: Trial, draw: random.Random) -> None:
+        self.marks = proc.marks(run, 0)
+        self.place = lending.folder(run, 0)
+        self.variables = [os.fsencode(name + "=") for name in trial.launcher.rank_variables]
+        self.most = max(1, int(trial.variables.get("OMP_NUM_THREADS", "0")) or max(
+            len(slot.cores) for slot in trial.slots))
+        self.draw = draw
+        self.made = self.followed = self.epoch = self.last = 0
+        self.threads: Set[int] = set()
+        self.masks: Dict[int, FrozenSet[int]] = {}
+
+    def pause(self) -> float:
+        """Seconds before the next change."""
+        return self.draw.uniform(FASTEST, FASTEST + 0.03 if self.made < 50 else SLOWEST / 5)
+
+    def make(self) -> None:
+        """Make one, once the ranks are there."""
+        found = [(process, environment) for process, environment in proc.marked()
+                 if all(mark in environment for mark in self.marks)]
+        ranked = [(process, rank) for (process, _), rank in zip(found, masks.ranks_of(found, self.variables))
+                  if rank is not None]
+        if not ranked:
+            return
+        threads = self.draw.choice([n for n in range(1, self.most + 1) if n != self.last] or [1])
+        part, self.epoch, self.last = self.draw.random(), self.epoch + 1, threads
+        said = []
+        for (pid, started), rank in ranked:
+            if rank not in self.masks:
+                self.masks[rank] = _mask(pid)
+            of = sorted(self.masks[rank])
+            size = max(1, len(of) * threads // self.most)
+            first = int(part * (len(of) - size + 1))
+            cpus = frozenset(of[first:first + size])
+            masks.confine(pid, cpus)
+            said.append(lending.publish(self.place, pid, started, self.epoch, cpus, (threads, self.most)))
+        self.made += 1
+        follow = [one for one in said if one is not None]
+        if follow and max(one["acknowledged"] for one in follow) > 0:
+            self.followed += any(one["acknowledged"] == self.epoch - 1 for one in follow)
+            self.threads |= {one["threads"] for one in follow if one["threads"]}
+
+
+def _mask(pid: int) -> FrozenSet[int]:
+    """What all threads of a process may use: its runtime may have put each of them on a core."""
+    found: Set[int] = set()
+    for thread in proc.threads(pid):
+        try:
+            found |= os.sched_getaffinity(thread)
+        except OSError:
+            continue  # it has ended
+    return frozenset(found or os.sched_getaffinity(0))
