@@ -106,7 +106,7 @@ int main(int argc, char **argv)
     signal(SIGTERM, end);
     printf("started with %d\n", start);
     fflush(stdout);
-    while (!over) {
+    do {
         if (!strcmp(mode, "asks") || !strcmp(mode, "sets"))
             most = omp_get_max_threads();
         else if (!strcmp(mode, "fortran"))
@@ -131,7 +131,7 @@ int main(int argc, char **argv)
         stale += last > most; /* entries that were missed */
         if (!strcmp(mode, "all"))
             all_constructs();
-    }
+    } while (!over);
     printf("rounds %ld stale %ld widest %ld wrong %ld clause %ld changes %ld\n", rounds, stale, widest, wrong,
            clause, changes);
     return 0;
