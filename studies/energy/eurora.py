@@ -85,7 +85,7 @@ def main() -> int:
     first = _run(jobs, args.backfill, "")
     highest = first["highest"]
     cases = [("none", ""), *((f"{share} %", f"{highest * share / 100:.0f}") for share in (80, 60, 50, 40)),
-             ("night 80 %, day 50 %", night(round(highest * 0.8), round(highest * 0.5)))]
+             ("night 80 % and day 50 %", night(round(highest * 0.8), round(highest * 0.5)))]
     found = [first] + [_run(jobs, args.backfill, cap) for _, cap in cases[1:]]
     lines = ["cap,watts,jobs,mean wait s,mean bounded slowdown,makespan s,energy MJ,highest W,seconds"]
     for (name, cap), result in zip(cases, found):

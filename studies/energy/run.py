@@ -24,7 +24,6 @@ import system_a
 
 from vrm.model import Job, Node
 from vrm.model.energy import ENERGY
-from vrm.model.job import Request
 from vrm.model.power import MARK
 from vrm.report.plotting import picture
 from vrm.report.power import PowerPictureError, draw_power
@@ -85,10 +84,8 @@ def workload(jobs: int, share: int, seed: int, load: float) -> List[Submission]:
         # 13 % stands for one in eight, as if all eight programs were as frequent.
         limit = 1 / 8 if share == 13 else share / 100
         app = "STREAM" if draw.random() < limit else draw.choice(others)
-        nodes = one.job.procs
-        request = Request.of(nodes, nodes=(nodes, nodes), tasks_per_node=1)
-        found.append(Submission(Job(one.job.id, app, nodes, max(one.job.walltime, 1.0),
-                                    round(one.job.submit * stretch, 3), request=request), one.run))
+        found.append(Submission(Job(one.job.id, app, one.job.procs, max(one.job.walltime, 1.0),
+                                    round(one.job.submit * stretch, 3)), one.run))
     return found
 
 

@@ -146,6 +146,7 @@ class Programs:
     def __init__(self, measured: Optional[Mapping[str, Mapping[str, Measured]]] = None) -> None:
         self._measured = {app: dict(classes) for app, classes in (measured or {}).items()}
         self._offers: Dict[Tuple[object, ...], Tuple[Offer, ...]] = {}
+        self._at: Dict[Tuple[object, ...], Optional[Prediction]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._measured)
@@ -189,6 +190,12 @@ class Programs:
     def at(self, app: str, power: PowerClass, frequency: float) -> Optional[Prediction]:
         """What a program is on a class at a frequency (0: the one that nodes have by themselves, their
         highest); None where that is not known."""
+        key = app, power, frequency
+        if key not in self._at:
+            self._at[key] = self._found(app, power, frequency)
+        return self._at[key]
+
+    def _found(self, app: str, power: PowerClass, frequency: float) -> Optional[Prediction]:
         found = self.of(app).get(power.name)
         if found is None:
             return None
