@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any, Iterable, List, NamedTuple, Optional, Union
 
+from vrm.forecast.alone import works
 from vrm.forecast.draws import History
 from vrm.forecast.frozen import Frozen
 from vrm.model.heatmap import Heatmap
@@ -58,11 +60,14 @@ def plan(workload: Any, *, nodes: Optional[int] = None, sockets: int = 1, cores:
     if not jobs:
         reasons = "".join(f"; {reason}: {number}" for reason, number in source.dirt.items())
         raise WorkloadError(f"{workload}: there is no job in it{reasons}")
+    history = tuple(history)
     known = lessons(history)
     expectations = make_expectations(
         rules.estimates, rules.correction,
         None if calibrated is None else seconds_of_runs(calibrated), known)
     past = History()
+    if speedups is not None:  # draws are of time alone: replays add what neighbours cost
+        known = lessons(history, partial(works, speedups=speedups))
     for job, run, how_ended in known:
         if how_ended in TEACHING:
             past.add(job, run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Iterable, List, Tuple, Union
+from typing import Callable, Iterable, List, Mapping, Sequence, Tuple, Union
 
 from vrm.model.job import Job, JobState
 from vrm.results.jobs import JobFileError, JobRow, read_jobs, submitted
@@ -17,27 +17,33 @@ Lesson = Tuple[Job, float, JobState]
 """A job that ended, how long it ran in seconds, and how it ended."""
 
 
-def lessons(paths: Iterable[Union[str, Path]]) -> List[Lesson]:
+Works = Callable[[Path, Sequence[JobRow]], Mapping[int, float]]
+"""How long the jobs of a jobs.csv are to count as having run, in seconds, by their places in it: of those
+for which that is another time than from start to end."""
+
+
+def lessons(paths: Iterable[Union[str, Path]], works: Works = lambda file, rows: {}) -> List[Lesson]:
     """The jobs that ran in earlier runs, in the order of their ends. Each path is the directory of a
     run (its Log), or a jobs.csv of this or an older version. Raises HistoryError."""
-    rows: List[JobRow] = []
+    ran: List[Tuple[JobRow, float]] = []
     for path in map(Path, paths):
         file = path / "jobs.csv" if path.is_dir() else path
         try:
-            rows += read_jobs(file)
+            rows = list(read_jobs(file))
+            seconds = works(file, rows)
         except OSError as error:
             raise HistoryError(f"{file}: {(error.strerror or str(error)).lower()}; name the "
                                "directory (Log) of an earlier run, or its jobs.csv") from error
         except JobFileError as error:
             raise HistoryError(f"{error}; correct that line, or leave this run out") from error
-    ran = [row for row in rows if row.start is not None and row.end is not None]
-    ran.sort(key=lambda row: (row.end, row.id))
+        ran += [(row, seconds.get(at, row.end - row.start)) for at, row in enumerate(rows)
+                if row.start is not None and row.end is not None]
+    ran.sort(key=lambda each: (each[0].end, each[0].id))
     found = []
-    for row in ran:
-        assert row.start is not None and row.end is not None
+    for row, run in ran:
         try:
             job = submitted(row, row.submit)[0]
         except ValueError:  # what no job can have: nothing is learnt from it
             continue
-        found.append((job, row.end - row.start, JobState(row.status)))
+        found.append((job, run, JobState(row.status)))
     return found
