@@ -15,6 +15,7 @@ import yaml
 
 from vrm.config.policies import make_scheduler
 from vrm.config.schema import Settings, load
+from vrm.forecast.explain import Explainer
 from vrm.forecast.files import RunFiles, of_directory
 from vrm.forecast.forecast import forecast
 from vrm.forecast.replay import limits, replay
@@ -26,6 +27,7 @@ from vrm.run.expectations import make_expectations
 from vrm.run.journal import FORMAT, Journal, read
 from vrm.simulation.engine import Simulator
 from vrm.system.errors import RunError
+from vrm.workload.following import QueueFollower
 from vrm.workload.submission import Submission
 
 Event = Dict[str, Any]
@@ -257,6 +259,60 @@ def test_the_state_file_tells_of_nodes_the_end_and_the_clock(tmp_path: Path,
     assert of_directory(settings).now == future
     settings.state.write_text('{"format": 2')
     assert of_directory(settings).end == math.inf
+
+
+def test_lines_with_a_delay_are_known_to_come(tmp_path: Path) -> None:
+    """A recorded queue of which its manager has taken two lines: the third is due 20 s after the second,
+    the next 30 s later, and so on."""
+    settings = settings_in(tmp_path, Backfilling="easy")
+    settings.applications.queue.parent.mkdir(exist_ok=True)
+    settings.applications.queue.write_text(
+        "a.x 4 500 0 10\na.x 24 50 0 20\n# here it has stopped\na.x 24 40 0 30 name=big\nthis is no job\n"
+        "b.x 4 10 0 0 array=1-3\na.x 1 5 0 5 after=big\na.x 1 5 0 after=7\na.x 400 5 0 5\na.x 4 60 0 0\nend\n")
+    follower = QueueFollower(settings.applications.queue)
+    positions = [list(line.position) for line in follower.read_new()]
+    begin = recorded(settings, [])[0]
+    first, second = ({"event": "job", **codec.job_record(Job(at, "a.x", procs, limit, time)), "position": place}
+                     for at, procs, limit, time, place in (
+                         (0, 4, 500.0, 100.0, positions[0]), (1, 24, 50.0, 110.0, positions[1])))
+    write(settings, [*begin, first, second])
+    files = RunFiles(settings)
+    files.read_new()
+    frozen = files.frozen(RUNNING, 115.0)
+    assert [(one.job.id, one.job.submit, one.job.procs) for one in frozen.later] == [
+        (2, 130, 24), (4, 160, 4), (5, 160, 4), (6, 160, 4), (7, 160, 1), (8, 165, 1), (9, 165, 400), (10, 170, 4)]
+    starts = {job_id: each.start for job_id, each in replay(frozen, limits).items()}
+    assert starts == {0: 115, 1: 615, 2: 665, 4: 160, 5: 160, 6: 160, 7: 705, 8: 710, 10: 170}
+    assert [job.id for job in forecast(frozen, tries=9).jobs] == [0, 1]
+    Explainer(frozen).of(1)
+    # When the next line is taken, the rest stays; behind a killed manager the next line is due at once.
+    journal = Journal(settings.directory / "journal")
+    journal.append("job", **codec.job_record(Job(2, "a.x", 24, 40.0, 131.0)), position=positions[2])
+    journal.sync()
+    files.read_new()
+    assert [(one.job.id, one.job.submit) for one in files.frozen(RUNNING, 140.0).later][:2] == [(4, 161), (5, 161)]
+    assert files.frozen(RUNNING, 200.0).later[0].job.submit == 200
+    assert files.frozen(Told("ended"), 1e6).later[0].job.submit == 1e6
+    assert files.frozen(RUNNING._replace(phase="stopping"), 140.0).later == ()
+    assert len(files.frozen(RUNNING, 140.0, most=5).later) == 2
+
+
+def test_a_job_that_waits_for_those_to_come_says_so(tmp_path: Path) -> None:
+    """Decisions are made every 10 s from 0 on. #1 has come at 12; at 18 a shorter job is due."""
+    settings = settings_in(tmp_path, Algorithm="SJF", Backfilling="none", Interval=10)
+    settings.applications.queue.write_text("a.x 24 500 0 12\na.x 24 50 0 6\na.x 24 5 0 0\n")
+    places = [list(line.position) for line in QueueFollower(settings.applications.queue).read_new()]
+    moments = recorded(settings, [Submission(Job(0, "a.x", 24, 500.0, 0.0), 5.0)])
+    records = [{**record, "position": places[0]} if record["event"] == "job" else record
+               for each in moments for record in each]
+    write(settings, [*records, {"event": "job", **codec.job_record(Job(1, "a.x", 24, 50.0, 12.0)),
+                                "position": places[1]}])
+    files = RunFiles(settings)
+    files.read_new()
+    frozen = files.frozen(RUNNING, 15.0)
+    reason, = Explainer(frozen).of(1).reasons
+    assert reason.checked and reason.text.startswith("jobs of the queue file that are still to come")
+    assert (replay(frozen, limits)[1].start, reason.start) == (30, 20)
 
 
 def test_without_fit_jobs_start_up_to_the_end_and_are_cut_there(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ are those of forecasts, so that what would happen is decided by the run's own di
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import median_low as median
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -98,6 +99,7 @@ class Explainer:
         self.plan = replay(frozen, durations)
         self.order = list(frozen.state.queue.in_order(frozen.now))
         self._place = {job.id: place for place, job in enumerate(self.order)}
+        self._later = {one.job.id for one in frozen.later}  # not yet there, so nothing of them is said
         self._text = PlacementText(frozen.state.cluster.nodes)
         self._without: Dict[Tuple[int, ...], Dict[int, Planned]] = {}
         self._drawn: Dict[Tuple[int, ...], List[Dict[int, Planned]]] = {}
@@ -324,6 +326,11 @@ class Explainer:
                 tried = self._try(job, start, tuple(sorted(group))) if group else None
                 if tried is not None:
                     return [tried]
+            if self.frozen.later:
+                reason = self._tried(Reason("order", "jobs of the queue file that are still to come go first",
+                                            "behind jobs that are to come", what_if="they did not come"),
+                                     job, replace(self.frozen, later=()))
+                return [reason] * reason.checked
         return found
 
     def _suspects(self, job: Job, start: float) -> List[int]:
@@ -331,7 +338,7 @@ class Explainer:
         ahead."""
         mine = self.plan[job.id].placement.node_set
         before = [(one_id, one) for one_id, one in self.plan.items()
-                  if one_id != job.id and one.start < start]
+                  if one_id != job.id and one.start < start and one_id not in self._later]
         near = sorted((one for one in before if one[1].placement.node_set & mine
                        and one[1].end <= start + EARLIER), key=lambda one: -one[1].end)
         ahead = [one.id for one in reversed(self.order[:self._place[job.id]])]

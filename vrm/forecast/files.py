@@ -15,9 +15,10 @@ from typing import Any, Dict, List, Optional, Tuple
 from vrm.config.energy import on_nodes
 from vrm.config.policies import load_all, make_scheduler, programs_of, table_of
 from vrm.config.schema import Settings
+from vrm.forecast.ahead import Ahead, still_open
 from vrm.forecast.draws import History
 from vrm.forecast.frozen import Frozen
-from vrm.model import Cluster, Dependency, Job, JobState
+from vrm.model import Cluster, Job, JobState
 from vrm.model.cluster import AnyPlacement
 from vrm.model.fields import made
 from vrm.model.job import Details
@@ -35,10 +36,14 @@ from vrm.scheduling import Scheduler, Start
 from vrm.scheduling.of_rules import scheduler_of
 from vrm.system.errors import RunError
 from vrm.workload.grammar import parse_line
+from vrm.workload.submission import Submission
 
 
 MOST_TESTED = 100
 """Jobs of an array that can be forecast before they are submitted."""
+
+MOST_AHEAD = 2000
+"""Waiting jobs with which no more are looked for in the queue file, and those found there at most."""
 
 _KEYS = ("time", "manager", "allocation", "nodes")
 
@@ -52,6 +57,7 @@ class RunFiles:
         self.run_directory = RunDirectory(settings.directory, settings.log, settings.state)
         self.trouble = ""
         self._follower = Follower(self.run_directory.journal)
+        self._ahead = Ahead(settings)
         self._begin()
 
     def _begin(self) -> None:
@@ -61,6 +67,7 @@ class RunFiles:
         self._expectations = self._expected()
         self._time = 0.0  # of the latest record
         self._ticked: Optional[float] = None  # the first start under this manager
+        self._taken: Optional[float] = None  # when it has taken a line of the queue the last time
         self._stuck = False
         self._nodes: Any = None
         self._cluster: Optional[Cluster] = None
@@ -127,6 +134,10 @@ class RunFiles:
             self._time = max(self._time, time)
         if event == "run" or event == "start" and self._ticked is None:
             self._ticked = record["time"] if event == "start" else None
+        if event == "run":
+            self._taken = None
+        elif event == "job" and record.get("position"):
+            self._taken = record["submit"]
         if event == "end":
             lesson = past.lesson(record["id"])
             if lesson is not None:
@@ -208,10 +219,15 @@ class RunFiles:
             end, cut = told.end - settings.end.margin, told.end - settings.grace
         if told.phase == "stopping":
             end = now
+        later: Tuple[Submission, ...] = ()
+        if not past.input_ended and told.phase in ("running", "ended") and state.waiting < most:
+            later = self._ahead.jobs(past.position, self._taken if alive else None, now, state.next_id,
+                                     past.state.names, past.ended, int(min(most, MOST_AHEAD)) - state.waiting,
+                                     past.format > 1)
         # A manager that runs has decided already, and what it plans has to be planned again.
         due = not (alive and scheduler.dispatcher.heads_first)
         return Frozen(run, now, end, settings.walltime == "kill", settings.end.fit, cut, self.history,
-                      self.position, due=due)
+                      self.position, later=later, due=due)
 
     def submitted(self, line: str, now: float) -> Tuple[List[Job], List[Details]]:
         """The jobs of a line of a queue as they would be entered now, with what else they are submitted
@@ -223,14 +239,8 @@ class RunFiles:
         if len(indices) > MOST_TESTED:
             raise ValueError(f"an array of more than {MOST_TESTED} jobs is not forecast before it is "
                              "submitted; ask for a part of it")
-        after = []
-        for each in state.resolved(wanted.fields.get("after", ())):
-            failed = [i for i in each.ids if i in ended and ended[i]["state"] != "completed"]
-            if failed and not each.any:
-                raise ValueError(f"job {failed[0]}, on which it depends, ended as "
-                                 f"{ended[failed[0]]['state']}")
-            after += [Dependency(range(i, i + 1), each.any) for i in each.ids if i not in ended]
-        values = {"retries": self.settings.retries, **wanted.values, "after": tuple(after)}
+        after = still_open(state.resolved(wanted.fields.get("after", ())), ended)
+        values = {"retries": self.settings.retries, **wanted.values, "after": after}
         first, details = made(values, state.next_id, now)
         count = len(indices) or 1
         return ([first.but(id=first.id + at) for at in range(count)],

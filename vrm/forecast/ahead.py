@@ -1,0 +1,111 @@
+"""The lines of a queue file that its manager has not taken yet: jobs that are known to come, each when the
+delays of the lines before it are over (`vrm.workload.replay`)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from vrm.config.schema import Settings
+from vrm.model.fields import made
+from vrm.model.job import Dependency, resolved
+from vrm.run.journal_check import Record
+from vrm.system.trust import distrust
+from vrm.workload.following import Line, Position, QueueFollower
+from vrm.workload.grammar import LONGEST, LineError, job_of_words, words_of
+from vrm.workload.replay import replay
+from vrm.workload.submission import Submission
+
+
+def still_open(after: Sequence[Dependency], ended: Mapping[int, Record]) -> Tuple[Dependency, ...]:
+    """What of a job's dependencies has not ended. ValueError when one has ended otherwise than wanted."""
+    found = []
+    for each in after:
+        failed = [i for i in each.ids if i in ended and ended[i]["state"] != "completed"]
+        if failed and not each.any:
+            raise ValueError(f"job {failed[0]}, on which it depends, ended as "
+                             f"{ended[failed[0]]['state']}")
+        found += [Dependency(range(i, i + 1), each.any) for i in each.ids if i not in ended]
+    return tuple(found)
+
+
+class Ahead:
+    """Follows the part of a run's queue file that its manager has still to take."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lines: List[Line] = []
+        self._reached: Optional[Position] = None  # of the manager
+        self._follower = self._from(None)
+        self._delay = 0.0  # of the line that the manager has taken last
+
+    def _from(self, position: Optional[Position]) -> QueueFollower:
+        return QueueFollower(self._settings.applications.queue, position,
+                             fault=lambda path: distrust(path, self._settings.trust))
+
+    def _look(self, position: Optional[Position]) -> List[Line]:
+        """The lines behind this position."""
+        if position != self._reached:
+            passed = [at for at, line in enumerate(self._lines) if line.position == position]
+            if passed:
+                del self._lines[:passed[0] + 1]
+            else:
+                self._lines, self._follower = [], self._from(position)
+            self._reached, self._delay = position, self._delay_before(position)
+        self._lines += self._follower.read_new()
+        return self._lines
+
+    def _delay_before(self, position: Optional[Position]) -> float:
+        """The delay of the line that ends at this position, in seconds."""
+        if position is None:
+            return 0.0
+        try:
+            with open(self._settings.applications.queue, "rb") as file:
+                first = max(0, position.offset - LONGEST - 1)
+                line = os.pread(file.fileno(), position.offset - first, first).rstrip(b"\n").rpartition(b"\n")[2]
+            return job_of_words(words_of(line.decode())).delay or 0.0
+        except (OSError, ValueError):
+            return 0.0
+
+    def jobs(self, position: Optional[Sequence[Any]], since: Optional[float], now: float, next_id: int,
+             names: Mapping[str, Sequence[int]], ended: Mapping[int, Record], most: int,
+             bad_have_ids: bool = True) -> Tuple[Submission, ...]:
+        """The jobs of the lines behind a position, no more than `most`. The line before it was taken at
+        `since` (seconds; None: under an earlier manager, then the next one is due at once). Lines that
+        are wrong, and jobs that will never run since one that they depend on failed, are left out."""
+        lines = self._look(None if position is None else Position(*position))
+        speed = self._settings.replay.speed
+        begin = now if since is None else max(now, since + self._delay / speed)
+        known: Dict[str, List[int]] = {name: list(ids) for name, ids in names.items()}
+        lost: List[int] = []
+        found: List[Submission] = []
+        for offset, line in replay(lines, speed):
+            if len(found) >= most:
+                break
+            if isinstance(line.parsed, LineError):
+                next_id += line.parsed.jobs if bad_have_ids else 0
+                continue
+            number = len(line.parsed.fields.get("array", ())) or 1
+            ids = list(range(next_id, next_id + number))
+            next_id += number
+            values = {"retries": self._settings.retries, **line.parsed.values}
+            try:
+                after = still_open(resolved(values.get("after", ()), known), ended)
+                job, details = made({**values, "after": after}, ids[0], begin + offset)
+            except ValueError:
+                lost += ids
+                continue
+            if details.name:
+                known.setdefault(details.name, []).extend(ids)
+            if _waits_for(after, lost):
+                lost += ids
+                continue
+            found += [Submission(job.but(id=job_id), job.walltime, after, details.held, details=replace(
+                details, after=())) for job_id in ids[:most - len(found)]]
+        return tuple(found)
+
+
+def _waits_for(after: Sequence[Dependency], lost: Collection[int]) -> bool:
+    """Whether one of these jobs has to complete first."""
+    return any(job_id in each.ids for each in after if not each.any for job_id in lost)
