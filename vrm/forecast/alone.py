@@ -33,7 +33,8 @@ def works(file: Path, rows: Sequence[JobRow], speedups: Speedups) -> Dict[int, f
     if rules.policy not in HALVES:
         return {}
     number = {node.name: at for at, node in enumerate(nodes)}
-    speeds = CoRunning(Cluster(nodes), speedups)
+    cluster = Cluster(nodes)
+    speeds = CoRunning(cluster, speedups)
     most = max(1.0, *(value for row in speedups.pairs.values() for value in row.values()),
                *speedups.spare.values())
     bookings: Dict[int, Booking] = {}
@@ -55,8 +56,9 @@ def works(file: Path, rows: Sequence[JobRow], speedups: Speedups) -> Dict[int, f
         booking = bookings[at]
         work = (booking.expected_end - booking.start) * most  # more than it can do
         if starts:
+            cluster.bookings[at] = booking
             speeds.started(booking, work, now)
         else:
             found[at] = work - speeds.remaining(at, now)
-            speeds.ended(booking, now)
+            speeds.ended(cluster.bookings.pop(at), now)
     return found
