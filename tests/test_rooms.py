@@ -30,7 +30,7 @@ DIRECT = {
     "live.lending": "live.launch",
     "live.spawn": "system",
     "live.site": "run config live.launch live.spawn",
-    "front": "run results",
+    "front": "run results steps",
     "live.manager": "run results live.site live.lending front",
     "simulation": "run results config",
     "forecast": "simulation",

@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
@@ -94,6 +94,11 @@ def parser() -> Parser:
             "Exit status: 0 all jobs succeeded; 1 some did not, or a line of the queue was not "
             "understood; 2 could not run; that of the program behind `--`, if it is not 0.",
             usage="%(prog)s [options] [-- PROGRAM ARGUMENTS]", rest="client")
+    command(commands, "shell", shell, "a shell whose jobs are run meanwhile", [shared, running],
+            "vrm shell\nvrm shell --fresh",
+            "Starts your shell, in which sbatch, squeue, srun and mpirun are vrm's, and runs what is submitted; the "
+            "run ends when you have left it and the jobs have ended. What happens is written to vrm.out in the "
+            "run's directory.")
     for add in (add_init, add_check, add_job, add_reserve, add_slurm, add_status, add_forecast, add_explain,
                 add_log, add_top, add_advise, add_whatif, add_script, add_simulate,
                 add_compare, add_npb, add_generate, add_calibrate, add_heatmap, add_malleable, add_experiment,
@@ -201,6 +206,19 @@ def run(arguments: argparse.Namespace) -> int:
             if client.status is not None else f"{client.name} was ended with the run")
         return SOME_FAILED if client.status is None else client.status
     return OK if succeeded else SOME_FAILED
+
+
+def shell(arguments: argparse.Namespace) -> int:
+    """Run a shell, and the jobs that come from it."""
+    from vrm.system.files import open_own
+
+    path = settings_of(arguments).directory / "vrm.out"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arguments.client = [os.environ.get("SHELL") or "/bin/sh"]
+    say(f"sbatch, squeue, srun and mpirun are vrm's now; `exit` ends it. What happens is in {near(path)}")
+    own = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with open(own, "w", encoding="utf-8") as file, redirect_stdout(file):
+        return run(arguments)
 
 
 def client_of(arguments: argparse.Namespace, settings: Any, directory: Any) -> Any:

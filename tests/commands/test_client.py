@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 
 from conftest import Site, wait_until
 
@@ -46,3 +47,58 @@ def test_the_program_ends_with_the_manager(site: Site) -> None:
     said = site.finish(manager)
     assert manager.returncode == 1 and "give.sh was ended with the run" in said
     site.nothing_left()
+
+
+def test_slurms_commands_are_first_on_the_path_of_the_program_alone(site: Site) -> None:
+    site.config(Nodes=1, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
+    show = given(site, "command -v srun squeue mpirun; echo \"$VRM_DIRECTORY ${SLURM_NTASKS:-none}\"")
+    done = site.run("run", "--", show, SLURM_NTASKS="77")
+    folder = site.log
+    lines = done.stdout.splitlines()
+    for said in (f"{folder}/bin/srun", f"{folder}/bin/squeue", f"{folder}/launchers/mpirun", f"{folder} none"):
+        assert said in lines, done.stdout + done.stderr
+    site.lines("where.sh 1 60 script=1")
+    (site.bin / "where.sh").write_text("#!/bin/sh\ncommand -v srun\necho \"$PATH\"\nsrun -n 1 echo step\n")
+    done = site.run("run", "--fresh", "--", "true")
+    assert done.returncode == 0, done.stdout + done.stderr
+    words = next(site.log.glob("where.sh.0.o")).read_text().split()
+    assert words[0] == f"{folder}/bin/srun" and words[2] == "step"
+    assert words[1].startswith(f"{folder}/bin:") and f"{folder}/launchers" not in words[1]
+
+
+def test_the_status_of_a_program_that_a_signal_ends(site: Site) -> None:
+    site.config(Nodes=1, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
+    assert site.run("run", "--", given(site, "kill -9 $$")).returncode == 137
+
+
+def test_the_program_ends_with_a_manager_that_is_killed(site: Site) -> None:
+    """Its successor starts it again: two would give their jobs twice."""
+    site.config(Nodes=1, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
+    client = given(site, f"echo $$ >{site.root}/pid; exec sleep 600")
+    manager = site.start("run", "--", client)
+    wait_until(lambda: (site.root / "pid").exists() and (site.root / "pid").read_text().endswith("\n"), "it runs")
+    pid = int((site.root / "pid").read_text())
+    manager.kill()
+    manager.wait()
+    wait_until(lambda: not alive(pid), "the program has ended, too")
+    done = site.run("run", "--", given(site, "exit 4"))
+    assert done.returncode == 4, done.stdout + done.stderr
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_shell_and_its_jobs(site: Site) -> None:
+    site.config(Nodes=1, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
+    site.program("one", "echo one\n")
+    there = Path(given(site, "vrm submit one 1 60; command -v srun; exit 3"))
+    done = site.run("shell", SHELL=str(there))
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert f"{site.log}/bin/srun" in done.stdout.splitlines() and "are vrm's now" in done.stdout
+    assert "completed" not in done.stdout and "1 completed" in (site.log / "vrm.out").read_text()
+    assert site.statuses() == {0: "completed"}

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional
 import pytest
 
 from conftest import mpirun_environment, wait_until
-from vrm.live.launch.stepping import commands
+from vrm.front.build import script
 from vrm.results.steps import Step, read_steps
 from vrm.steps.jobfile import JOB, text_of
 from vrm.steps.options import Wrong, hosts
@@ -28,7 +28,7 @@ class Around:
         self.steps = root / "7.steps"
         self.srun = root / "srun"
         self.steps.mkdir()
-        self.srun.write_text(commands()["srun"])
+        self.srun.write_text(script("srun"))
         self.srun.chmod(0o700)
         self.write()
         self.env = {**mpirun_environment(), "VRM_STEPS": str(self.steps), "VRM_NODE": "n0", "SLURM_NTASKS": "8",

@@ -4,12 +4,16 @@ end."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import threading
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Dict, Mapping, Optional, Sequence
 
+from vrm.front import build
+from vrm.front.names import LAUNCHERS
+from vrm.front.wire import DIRECTORY
 from vrm.run.rundir import RunDirectory
 from vrm.workload.writer_marker import HEARTBEAT, WriterMarker
 
@@ -20,13 +24,31 @@ GRACE = 10.0
 """Seconds that the program has to end when the manager has ended before it."""
 
 
+_libc = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_manager() -> None:
+    """In the program: SIGTERM comes when the manager is killed, whose successor starts it again."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def surroundings(run: RunDirectory, env: Mapping[str, str]) -> Dict[str, str]:
+    """The environment of the program: with the commands of Slurm first on PATH, answered by this run,
+    and without what a batch system around says of a job of its own."""
+    found = {name: value for name, value in env.items()
+             if not name.startswith(("SLURM_", "SBATCH_", "SRUN_")) or name == "SLURM_CONF"}
+    folders = [str(run.launchers), str(run.programs), env.get("PATH", os.defpath)]
+    return {**found, "PATH": os.pathsep.join(folders), DIRECTORY: str(run.directory)}
+
+
 class Client:
     """Runs the program while it lasts; `status` is its exit status as a shell shows it, None where it has
     not ended by itself. The queue is taken to be complete when the program has ended."""
 
     def __init__(self, argv: Sequence[str], run: RunDirectory, queue: Any, env: Mapping[str, str]) -> None:
         self._argv, self._run = list(argv), run
-        self._env = {**os.environ, **env}
+        self._env = {**surroundings(run, os.environ), **env}
         self._marker = WriterMarker(queue)
         self._closed = threading.Event()
         self._process: Optional["subprocess.Popen[bytes]"] = None
@@ -46,9 +68,11 @@ class Client:
                 if self._closed.wait(POLL):
                     return
             try:
-                self._process = subprocess.Popen(self._argv, env=self._env)
+                build.link(self._run.programs)
+                build.link(self._run.launchers, sorted(LAUNCHERS), self._run.programs)
+                self._process = subprocess.Popen(self._argv, env=self._env, preexec_fn=_end_with_manager)
             except OSError as error:
-                self.trouble = f"{self._argv[0]}: {error.strerror}"
+                self.trouble = f"{error.filename or self._argv[0]}: {error.strerror}"
                 self.status = 127
                 return
             while True:

@@ -12,9 +12,11 @@ import sys
 import tempfile
 from hashlib import sha256
 from pathlib import Path
-from typing import List, Optional
+from typing import Dict, List, Optional
 
-from vrm.front.names import LOCAL, TABLE
+from vrm.front.names import LAUNCHERS, LOCAL, TABLE
+from vrm.steps import START
+from vrm.steps.jobfile import VARIABLE
 from vrm.system.files import write_atomically
 
 SOURCE = Path(__file__).with_name("client.c")
@@ -26,13 +28,14 @@ BUILDING = 60.0
 """Seconds that a compiler may take."""
 
 
-def link(directory: Path, names: Optional[List[str]] = None) -> bool:
+def link(directory: Path, names: Optional[List[str]] = None, source: Optional[Path] = None) -> bool:
     """Make the commands in a directory; whether they are the C program. OSError when they cannot be
-    written. What is there under another name stays; a program that fits is not built again."""
+    written. What is there under another name stays; a program that fits is not built again. `source`:
+    the directory of the same file system that has the program, if not this one."""
     directory.mkdir(parents=True, exist_ok=True)
-    program = directory / PROGRAM
+    program = (source or directory) / PROGRAM
     built = _current(program) or build(program)
-    for name in names or sorted(TABLE):
+    for name in names or sorted(set(TABLE) - LAUNCHERS):
         path = directory / name
         temporary = directory / f".{name}.{os.getpid()}"
         temporary.unlink(missing_ok=True)
@@ -50,13 +53,20 @@ def script(name: str) -> str:
     """The command as a script that starts Python."""
     words = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
              "from vrm.front.client import main; sys.exit(main(sys.argv[1:]))", name]
-    return f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'
+    step = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {START}"]
+    first = f'[ -z "${VARIABLE}" ] || exec {shlex.join(step)} "$@"\n' if name == "srun" else ""
+    return f'#!/bin/sh\n{first}exec {shlex.join(words)} "$@"\n'
+
+
+def scripts() -> Dict[str, str]:
+    """All commands but the launchers as such scripts, by their names."""
+    return {name: script(name) for name in sorted(set(TABLE) - LAUNCHERS)}
 
 
 def _definitions() -> List[str]:
     """What the C program is to know. A string of JSON without other than ASCII is one of C."""
     given = {"PYTHON": json.dumps(sys.executable), "LOCAL": json.dumps(f" {' '.join(sorted(LOCAL))} "),
-             "ROOT": json.dumps(repr(str(ROOT)))}
+             "ROOT": json.dumps(repr(str(ROOT))), "STEP": json.dumps(START)}
     return [f"-D{name}={value}" for name, value in given.items()]
 
 

@@ -4,7 +4,7 @@ It sends what was typed to the manager, through the socket in the run's director
 answer (vrm/front/wire.py says how they talk). What it cannot do, since the manager runs on another
 node or the command is one of LOCAL, is done by vrm/front/client.py, as which this program goes on.
 
-PYTHON, ROOT (where the package vrm is) and LOCAL (names between blanks) are given by vrm/front/build.py. */
+PYTHON, STEP (what it runs as a step), ROOT (where the package vrm is) and LOCAL (names between blanks) are given by vrm/front/build.py. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -41,6 +41,29 @@ static void python(void)
     argv[2] = "-c";
     argv[3] = code;
     argv[4] = name;
+    for (int i = 1; i < count; i++)
+        argv[4 + i] = words[i];
+    execv(PYTHON, argv);
+    fprintf(stderr, "%s: error: vrm cannot start %s: %s\n", name, PYTHON, strerror(errno));
+    exit(1);
+}
+
+/* srun in a script job is a step, of which the manager need not know. */
+
+static void step(void)
+{
+    static char code[] = "import sys; sys.path.insert(0, " ROOT "); " STEP;
+    int count = 0;
+    while (words[count])
+        count++;
+    char **argv = calloc(count + 5, sizeof *argv);
+    if (!argv)
+        exit(1);
+    argv[0] = (char *)PYTHON;
+    argv[1] = "-I";
+    argv[2] = "-S";
+    argv[3] = "-c";
+    argv[4] = code;
     for (int i = 1; i < count; i++)
         argv[4 + i] = words[i];
     execv(PYTHON, argv);
@@ -214,6 +237,8 @@ int main(int argc, char **argv)
     (void)argc;
     name = slash ? slash + 1 : argv[0];
     words = argv;
+    if (!strcmp(name, "srun") && getenv("VRM_STEPS"))
+        step();
     const char *directory = getenv("VRM_DIRECTORY");
     char padded[64];
     if (snprintf(padded, sizeof padded, " %s ", name) < (int)sizeof padded && strstr(LOCAL, padded))
@@ -232,6 +257,10 @@ int main(int argc, char **argv)
         add_text(&call, argv[i]);
     for (char **each = environ; *each; each++)
         add_text(&call, *each);
+    char input[300], host[256] = "";
+    gethostname(host, sizeof host - 1);
+    snprintf(input, sizeof input, "VRM_STDIN=%ld@%s", (long)getpid(), host);
+    add_text(&call, input);
     if (call.size > MOST)
         unanswered("its arguments are too long");
     put_length(call.data + 4, (uint32_t)(call.size - 8));

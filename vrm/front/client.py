@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from vrm.front import names, wire
-from vrm.front.wire import Call
+from vrm.front.wire import STDIN, Call
 from vrm.run import control
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
@@ -28,7 +28,7 @@ REPLY_SECONDS = 60.0
 def main(argv: List[str]) -> int:
     """The command `argv[0]` with these arguments; its exit status."""
     name, arguments = os.path.basename(argv[0]), argv[1:]
-    call = Call(name, arguments, _here(), dict(os.environ))
+    call = Call(name, arguments, _here(), {**os.environ, STDIN: f"{os.getpid()}@{os.uname().nodename}"})
     try:
         act = names.local(name)
         code = act(call) if act is not None else None

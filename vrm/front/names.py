@@ -29,7 +29,12 @@ TABLE: Dict[str, str] = {
     "sshare": "vrm.front.others:sshare",
     "sprio": "vrm.front.others:sprio",
     "sstat": "vrm.front.others:sstat",
+    "mpirun": "",
+    "mpiexec": "",
 }
+
+LAUNCHERS = frozenset(("mpirun", "mpiexec"))
+"""Commands that only programs behind `vrm run --` find: in a script the real ones are to be found."""
 
 LOCAL: Dict[str, str] = {}
 

@@ -29,6 +29,10 @@ MAGIC = b"VRM1"
 HEADER = struct.Struct("<4sI")
 FRAME = struct.Struct("<cI")
 
+STDIN = "VRM_STDIN"
+"""The variable that a client adds to its environment: its process and host, `pid@host`. A job on that host
+may read the client's standard input."""
+
 LARGEST = 16 << 20
 """Bytes of the longest call or frame."""
 

@@ -41,7 +41,8 @@ class RunDirectory:
 
     `pids/<id>` marks a live job, `ended/<id>` holds the exit status that a supervisor wrote
     until the manager has it in its journal, `scripts/` keeps the scripts that are jobs,
-    `bin/` the commands that scripts find, `commands/` and `replies/` carry `vrm submit`, `vrm cancel` and `vrm stop`.
+    `bin/` the commands that scripts find, `launchers/` those that only programs outside of jobs find,
+    `commands/` and `replies/` carry `vrm submit`, `vrm cancel` and `vrm stop`.
     """
 
     def __init__(self, directory: Path, log: Path, state: Path) -> None:
@@ -59,6 +60,7 @@ class RunDirectory:
         self.rankfiles = self.directory / "rankfiles"
         self.scripts = self.directory / "scripts"
         self.programs = self.directory / "bin"
+        self.launchers = self.directory / "launchers"
         self.commands = self.directory / "commands"
         self.replies = self.directory / "replies"
         self._pids, self._ended = str(self.pids), str(self.ended)

@@ -33,7 +33,7 @@ class Scripts(Direct):
 
     `launcher` is that of the run, which starts the steps of MPI programs; `ways` lead to the other nodes;
     `site` is what the batch system around says. `records` is the run's file of steps, `commands` the folder
-    with the programs that scripts find first.
+    with the programs that scripts find first, `outside` that with those for programs outside of jobs.
 
     | variable | what it says |
     |---|---|
@@ -52,7 +52,7 @@ class Scripts(Direct):
     ways: Ways = {}
     site: Mapping[str, str] = {}
     records = Path("steps.csv")
-    commands = Path()
+    commands = outside = Path("/nowhere")
 
     @classmethod
     def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
@@ -95,10 +95,16 @@ class Scripts(Direct):
                                                       folder),
                  folder / CORES: cores_script(cpus)}
         own.update({jobfile.VARIABLE: str(folder), jobfile.NODE: names[0],
-                    "PATH": f"{self.commands}{os.pathsep}{env.get('PATH', os.defpath)}"})
+                    "PATH": self._path(env), "VRM_DIRECTORY": str(self.records.parent)})
         given = {"SLURM_JOB_NAME": name, **UNBOUND, **confined(self.commands, not bound),
                  **slurm_variables(job_id, on)}
         return Launch(launch.argv, {**given, **env, **own}, files, launch.affinity, launch.host)
+
+    def _path(self, env: Mapping[str, str]) -> str:
+        """PATH with the commands first, and without those for programs outside of jobs."""
+        folders = env.get("PATH", os.defpath).split(os.pathsep)
+        ours = (str(self.commands), str(self.outside))
+        return os.pathsep.join([ours[0], *(folder for folder in folders if folder not in ours)])
 
     def _of_launcher(self) -> Dict[str, str]:
         """What the run's launcher sets for its mpirun, for those in scripts."""

@@ -15,11 +15,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import Dict, List, Mapping, Sequence, Tuple
 
-import vrm
 from vrm.live.launch.base import Launcher, synthetic
 from vrm.live.nodes.topology import Topology, fold
 from vrm.model import Job, Node, RankSlot
@@ -232,11 +230,8 @@ def confined(commands: Path, emulated: bool) -> Dict[str, str]:
 
 
 def commands() -> Dict[str, str]:
-    """The programs that scripts find first on their PATH."""
-    start = ("import sys; sys.path.insert(0, "
-             + repr(str(Path(vrm.__file__).resolve().parents[1])) + "); from vrm.steps.main import run; run()")
-    return {AGENT: _AGENT, RANK: _RANK, "srun": "#!/bin/sh\nexec " + shlex.join(
-        [sys.executable, "-I", "-S", "-c", start]) + ' "$@"\n'}
+    """The programs for mpiruns in scripts, by their names."""
+    return {AGENT: _AGENT, RANK: _RANK}
 
 
 def is_bound(topologies: Mapping[str, Topology], slots: Sequence[RankSlot], nodes: Sequence[Node],

@@ -62,6 +62,7 @@ class Desk:
         self.visible = site.visible
         self.scripts = site.scripts
         self.scripts.records, self.scripts.commands = run.steps, run.programs
+        self.scripts.outside = run.launchers
         self.room = site.room
         self.place = Place.here(site.allocation)
         try:

@@ -26,6 +26,7 @@ from typing import Dict, List
 from vrm.config.schema import Settings
 from vrm.live.batch.walltime import AllocationEnd
 from vrm.live.manager import changes, takeup
+from vrm.front import build
 from vrm.live.launch.stepping import commands
 from vrm.live.manager.continuing import Continuing
 from vrm.live.manager.counter import LiveCounter
@@ -130,7 +131,7 @@ class Manager:
             self.intake.check_file()
         desk.run_directory.create(desk.settings.trust)
         with desk.run_directory.owned() as lock:
-            desk.run_directory.make_commands(commands())
+            desk.run_directory.make_commands({**commands(), **build.scripts()})
             past = takeup.past_of(desk.run_directory, self.fresh, desk.tell, desk.new_state,
                                   self.failed or takeup.requeue_waits(desk.run_directory))
             desk.begin(past.state)
