@@ -51,7 +51,7 @@ def test_the_program_ends_with_the_manager(site: Site) -> None:
 
 def test_slurms_commands_are_first_on_the_path_of_the_program_alone(site: Site) -> None:
     site.config(Nodes=1, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
-    show = given(site, "command -v srun squeue mpirun; echo \"$VRM_DIRECTORY ${SLURM_NTASKS:-none}\"")
+    show = given(site, "for each in srun squeue mpirun; do command -v $each; done; echo \"$VRM_DIRECTORY ${SLURM_NTASKS:-none}\"")
     done = site.run("run", "--", show, SLURM_NTASKS="77")
     folder = site.log
     lines = done.stdout.splitlines()
