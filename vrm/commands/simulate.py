@@ -94,7 +94,7 @@ def add_choices(parser: Parser, sizes: Callable[[str], Any] = count) -> None:
     add("-config", dest="config", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     policies = parser.add_argument_group("policy")
     add = policies.add_argument
-    types: Dict[str, Any] = {"seconds": factor, "number": float, "count": count}
+    types: Dict[str, Any] = {"seconds": factor, "number": float, "share": float, "count": count}
     for name, key in KEYS.items():
         if key.kind == "queues":  # a configuration has them
             continue

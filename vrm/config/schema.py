@@ -166,6 +166,8 @@ Backfilling = Annotated[
     _kind("none (0), easy (1), conservative, or a number of reservations from 2 up", "easy"),
 ]
 Limit = Annotated[int, Field(ge=0), _kind("a whole number, 0 or more", "1")]
+Share = Annotated[float, Field(ge=0, le=1), _kind("a number from 0 to 1", "0.5")]
+Speed = Annotated[Literal["ideal", "worst"], BeforeValidator(_lower), _kind("ideal or worst", "worst")]
 Walltime = Annotated[
     Literal["warn", "kill", "ignore"],
     BeforeValidator(_lower),
@@ -272,7 +274,7 @@ def _section(name: str, text: str, **more: Any) -> Any:
     """A section whose keys are those of the table of `vrm.model.rules`, and `more`: a kind and a
     default each."""
     kinds: Dict[str, Any] = {"backfilling": Backfilling, "seconds": Seconds, "number": Amount,
-                             "count": Limit, "flag": Switch}
+                             "count": Limit, "flag": Switch, "share": Share, "speed": Speed}
     keys: Dict[str, Any] = {
         attribute: (kinds.get(key.kind) or Annotated[Text, _kind("text", key.example)], default)
         for attribute, (key, default) in section(name).items()}
@@ -294,6 +296,9 @@ if TYPE_CHECKING:  # who needs their values asks `Settings.rules`, which has typ
 
     class Starvation(_Section):
         pass
+
+    class Sharing(_Section):
+        pass
 else:
     Scheduling = _section(
         "Scheduling", "Which job starts next.",
@@ -302,6 +307,7 @@ else:
         objective=(Objective, "makespan"))  # what advice looks for
     Starvation = _section("Starvation", "The guard against starvation.")
     Allocation = _section("Allocation", "Where a job's ranks go.")
+    Sharing = _section("Sharing", "Simulated jobs that lend each other cores.")
 
 
 class Launcher(BaseModel):
@@ -367,6 +373,7 @@ class Settings(BaseModel):
     applications: Annotated[Applications, _group("{Path: bin}")] = Field(default_factory=_defaults)
     scheduling: Annotated[Scheduling, _group("{Algorithm: FCFS}")] = Field(default_factory=_defaults)
     starvation: Annotated[Starvation, _group("{Factor: 25}")] = Field(default_factory=_defaults)
+    sharing: Annotated[Sharing, _group("{Malleable: 0.5}")] = Field(default_factory=_defaults)
     hosts: Annotated[Hosts, _group("{Timeout: 10}")] = Field(default_factory=_defaults)
     nodes: Size = "auto"  # auto = what the allocation or the machine has
     sockets: Size = "auto"  # per node

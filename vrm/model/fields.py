@@ -565,6 +565,8 @@ TABLE: List[Field] = [
     Field("", AMOUNT, "", RESULT, "frequency", 0.0, column="frequency", form=4),
     Field("", AMOUNT, "", RESULT, "energy", 0.0, column="energy", form=4),
     Field("", AMOUNT, "", RESULT, "power", 0.0, column="power", form=4),
+    Field("", TEXT, "", RESULT, "mates", "", column="mates", form=4),
+    Field("", AMOUNT, "", RESULT, "lent", 0.0, column="lent", form=4),
 ]
 
 

@@ -37,6 +37,8 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
     "number": lambda value: number(value) and value >= 0,
     "count": count,
     "flag": flag,
+    "share": lambda value: number(value) and 0 <= value <= 1,
+    "speed": lambda value: value in ("ideal", "worst"),
     "queues": _queues,
     "cap": _cap,
 }
@@ -132,6 +134,18 @@ class Rules:
         0.0, "number", "Starvation.Factor",
         "with easy: jobs that have waited longer than X times the mean wait come first (0: off)",
         metavar="X", example="25")
+    malleable: float = _rule(
+        0.0, "share", "Sharing.Malleable",
+        "simulated only: all jobs run on whole nodes with a rank on each socket, and the share X of them, "
+        "from 0 to 1, is malleable (0: the jobs as the workload has them; docs/sd-policy.md)", metavar="X",
+        example="0.5")
+    malleable_seed: int = _rule(
+        1, "count", "Sharing.MalleableSeed", "which ones: another N, others", metavar="N",
+        beside="malleable")
+    shared_speed: str = _rule(
+        "ideal", "speed", "Sharing.SharedSpeed",
+        "simulated only: how fast jobs are that lend or borrow cores: by all that they have (ideal), or "
+        "by the rank that has the fewest (worst)", metavar="HOW", example="worst")
     power_cap: str = _rule(
         "", "cap", "PowerCap",
         "the most watts that the machine may draw: a number, or a file of lines time,watts; jobs wait "

@@ -70,12 +70,37 @@ class SlowdownDriven(Dispatcher):
         self.most = most
         self.always = always
         self._head: Optional[Reservation] = None  # that of the last step
+        # Who can lend only gets less until a job starts or has its cores again; who found no mates by
+        # then (`fruitless`) finds none until then.
+        self._watched: Optional[Cluster] = None
+        self.fruitless: Set[int] = set()
+
+    def booked(self, booking: Booking) -> None:
+        """A job starts, and may lend."""
+        self.fruitless.clear()
+
+    def released(self, booking: Booking) -> None:
+        """A job has ended."""
+
+    def revised(self, booking: Booking, before: float) -> None:
+        """A job has its cores again, or is expected to run on."""
+        self.fruitless.clear()
+
+    def nodes_changed(self) -> None:
+        """Nodes came or went."""
+        self.fruitless.clear()
 
     def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
                heads: int) -> Starts:
         """The jobs that start at `now`: while any does, the next one from the front on."""
         started: Set[int] = set()
         known = self._kept(now, waiting, view)
+        if self._watched is not view:
+            view.watchers.append(self)
+            self._watched = view
+            self.fruitless.clear()
+        if self.max_slowdown is None:  # the limit moves
+            self.fruitless.clear()
         while heads:
             head = next((job for job in waiting if job.id not in started), None)
             if head is None:
@@ -124,7 +149,7 @@ class SlowdownDriven(Dispatcher):
         """An independent copy, which looks at all jobs again."""
         twin = super().copy(view)
         assert isinstance(twin, SlowdownDriven)
-        twin._head = None
+        twin._head, twin._watched, twin.fruitless = None, None, set()
         return twin
 
 
@@ -208,23 +233,28 @@ class _Step:
                 start = self._static_start(job)
             if not pays(start, expected, now, rules.share):
                 return None
-        limit, nodes = self._below(), self.policy.nodes(job)
+        if job.id in rules.fruitless:
+            return None
+        limit, nodes, share = self._below(), self.policy.nodes(job), rules.share
+        choosy = bool(job.request.features) or not self.view.all_up
         mates: List[Mate] = []
         by_id: Dict[int, Able] = {}
         for each in self._lenders():
-            booking = each.booking
-            if each.nodes <= nodes and outlasts(booking.expected_end - now, expected, rules.share):
-                lender = booking.job
-                value = penalty(lender.submit, booking.expected_end, lender.expected, expected)
-                if value < limit and self._suits(job, each):
-                    mates.append(Mate(value, lender.id, each.nodes))
-                    by_id[lender.id] = each
+            if each.nodes <= nodes:
+                end = each.booking.expected_end
+                if outlasts(end - now, expected, share):
+                    lender = each.booking.job
+                    value = penalty(lender.submit, end, lender.expected, expected)
+                    if value < limit and not (choosy and self._hinders(job, each)):
+                        mates.append(Mate(value, lender.id, each.nodes))
+                        by_id[lender.id] = each
         chosen = choose(mates, nodes, rules.most)
         if chosen is None:
+            rules.fruitless.add(job.id)
             return None
         placement = self._lent(job, [by_id[mate] for mate in chosen], start)
         if placement is None and job is not self.head.job:
-            free = [mate for mate in mates if not self._needed(by_id[mate.id], expected / rules.share)]
+            free = [mate for mate in mates if not self._needed(by_id[mate.id], expected / share)]
             chosen = choose(free, nodes, rules.most) if len(free) < len(mates) else None
             if chosen is not None:
                 placement = self._lent(job, [by_id[mate] for mate in chosen], start)
@@ -233,7 +263,9 @@ class _Step:
     def _lent(self, job: Job, mates: Sequence[Able], start: float) -> Optional[Borrowed]:
         """The place of a job on what these mates lend; None where it does not fit, where it gets so little
         that it pays no more or a mate ends before it, or where the head would start later."""
-        view = self.view
+        view, follows = self.view, job is not self.head.job
+        if follows and self._delays(mates, job.expected / self.rules.share):
+            return None
         lent = []
         for each in mates:
             try:
@@ -252,9 +284,7 @@ class _Step:
             left = each.booking.expected_end - self.now
             if left * _CLOSE < seconds * (1 - each.lost):
                 return None
-        if job is not self.head.job and self._delays(mates, seconds):
-            return None
-        return placement
+        return None if follows and self._delays(mates, seconds) else placement
 
     def _needed(self, mate: Able, seconds: float) -> bool:
         """Whether the head counts on nodes of a mate which this would keep beyond the head's start."""
@@ -286,14 +316,12 @@ class _Step:
             self._able = list(lenders(self.view, self.rules.share))
         return self._able
 
-    def _suits(self, job: Job, mate: Able) -> bool:
-        """Whether all nodes of a mate are up and offer what the job asks for."""
+    def _hinders(self, job: Job, mate: Able) -> bool:
+        """Whether a node of a mate is down or lacks what the job asks for."""
         nodes = mate.booking.placement.node_set
-        if nodes & ~self.view.up:
-            return False
         features = job.request.features
-        return not features or all(features <= self.view.nodes[node].features
-                                   for node in bits.members(nodes))
+        return bool(nodes & ~self.view.up) or any(not features <= self.view.nodes[node].features
+                                                  for node in bits.members(nodes))
 
     def _static_start(self, job: Job) -> float:
         if self._future is None:

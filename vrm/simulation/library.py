@@ -26,6 +26,7 @@ from vrm.model.speedups import Speedups
 from vrm.results.history import lessons
 from vrm.results.efficiency import Efficiency
 from vrm.results.metrics import THRESHOLD
+from vrm.results.sharing import Sharing
 from vrm.run.expectations import make_expectations
 from vrm.scheduling.backfilling import make_backfilling
 from vrm.scheduling.custom import dispatcher_of, placement_of
@@ -44,6 +45,7 @@ from vrm.simulation.inputs import WorkloadError, open_workload, read_heatmap
 from vrm.simulation.outcome import Bookings, Outcome, Watcher
 from vrm.simulation.results import Results
 from vrm.system.memory import rare_collections
+from vrm.workload.malleable import Hybrid
 from vrm.workload.estimates import seconds_of_runs
 from vrm.workload.submission import Submission
 from vrm.workload.swf import LARGEST_ID, LONGEST
@@ -175,6 +177,15 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     if not 0 <= chosen.interval < math.inf:
         raise PolicyError(f"interval={chosen.interval!r}: give seconds from 0 on")
     fit_to(source, cluster)
+    sharing = Sharing() if dispatcher.lends else None
+    if sharing is not None:
+        cluster.watchers.append(sharing)
+    if chosen.malleable:
+        try:
+            source = Hybrid(_checked(workload) if source is workload else source, cluster, chosen.malleable,
+                            chosen.malleable_seed)
+        except ValueError as error:
+            raise PolicyError(f"malleable={chosen.malleable:g}: {error}") from None
     if places is None:
         places = "full" if len(cluster.nodes) <= 1024 else "nodes"
     with ExitStack() as stack:
@@ -192,7 +203,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
             source is workload and bool(cluster.left or cluster.licences)))
         powered = bool(cluster.programs) or cluster.budget is not None or any(
             one.node.power is not None for one in cluster.classes)
-        more = more or expectations is not None or powered
+        more = more or expectations is not None or powered or sharing is not None
 
         def recorder() -> Results:
             results = Results(cluster.nodes, files[0], places, files[1],
@@ -202,7 +213,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
             return results
 
         results = recorder()
-        speeds = (CoRunning(cluster, measured) if measured is not None or dispatcher.lends else None)
+        speeds = (CoRunning(cluster, measured, chosen.shared_speed == "ideal")
+                  if measured is not None or dispatcher.lends else None)
         scheduler = Scheduler(ordering, dispatcher, placement, chosen.interval,
                               chosen.starts_per_interval, chosen.queues)
         simulator: Union[Simulator, CountingSimulator]
@@ -226,8 +238,9 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                                           outages, end, expectations, changed)
                     for wanted in reservations:
                         simulator.state.reserve(wanted, 0.0, foreseen=True)
-                    simulator.run(results.noting(_checked(workload) if source is workload
-                                                 else source))
+                    checked = _checked(workload) if source is workload else source
+                    simulator.run(results.noting(checked if sharing is None
+                                                 else sharing.noting(checked)))
         except KeyboardInterrupt:
             interrupted = True
         results.flush()
@@ -241,6 +254,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
         **({} if used is None else used.summary()),
         **results.energy(),
         "backfilled": results.backfilled,
+        **({} if sharing is None else sharing.summary(results.rows(), threshold)),
         "held": simulator.left,
         **({"unmatched_speeds": speeds.unmatched()} if measured is not None and speeds else {}),
         **_recorded(getattr(source, "waited", {})),

@@ -19,6 +19,7 @@ from vrm.model.placement_forms import to_values
 from vrm.model.policies import PlacementPolicy
 from vrm.model.power import draw
 from vrm.results.energy import Drawn, columns_of, energy_of
+from vrm.results import sharing
 from vrm.results.jobs import fields_of, job_line, more_columns
 from vrm.results.metrics import THRESHOLD
 from vrm.results.places import PlacementText
@@ -128,7 +129,8 @@ class Results:
                    status, job.exclusive, start.backfilled, to_values(booking.placement))
             self._rows.append(row if self._details is None else
                               (*row, self._more(job, {
-                                  "devices": self._text.devices(booking.placement), **drawn})))
+                                  "devices": self._text.devices(booking.placement), **drawn,
+                                  **sharing.columns(booking, end)})))
             if len(self._rows) >= BATCH:
                 self._hand_over()
         if self._evalys is not None:

@@ -1,0 +1,84 @@
+"""Workloads of which a share is malleable, and what a run of them says."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import List, Set
+
+import pytest
+
+from vrm.model import Cluster
+from vrm.model.job import Job
+from vrm.results.sharing import slowdowns
+from vrm.scheduling.registry import PolicyError
+from vrm.simulation import simulate
+from vrm.workload.malleable import Hybrid
+from vrm.workload.submission import Submission
+
+JOBS = [Submission(Job(number, "a", 1 + number % 40, 100.0), 50.0) for number in range(1, 201)]
+
+
+def malleable(share: float, seed: int = 1) -> Set[int]:
+    return {one.job.id for one in Hybrid(JOBS, Cluster.regular(10, 2, 8), share, seed)
+            if one.job.malleable}
+
+
+def test_the_jobs_of_a_smaller_share_are_among_those_of_a_larger_one() -> None:
+    assert malleable(0.0) == set() and len(malleable(1.0)) == 200
+    assert malleable(0.2) < malleable(0.5) < malleable(0.8)
+    assert 20 < len(malleable(0.2)) < 60
+    assert malleable(0.5) == malleable(0.5) != malleable(0.5, seed=2)
+
+
+def test_a_job_has_a_rank_on_each_socket_of_as_large_a_part_of_the_machine() -> None:
+    class OfNodes(List[Submission]):
+        processors = 20
+
+    cluster = Cluster.regular(10, 2, 8)
+    jobs = [one.job for one in Hybrid(JOBS, cluster, 1.0)]
+    assert [(job.procs, job.cores) for job in jobs[:3]] == [(2, 8), (2, 8), (2, 8)]
+    assert [job.procs for job in jobs[14:18]] == [2, 4, 4, 4]  # 16, 17, 18 and 19 cores
+    half = [one.job for one in Hybrid(OfNodes(JOBS), cluster, 1.0)]
+    assert [job.procs for job in half[:5]] == [2, 4, 4, 6, 6]  # 2 to 6 of 20 processors are 1 to 3 nodes
+    assert all(job.procs <= 20 for job in half)
+
+
+@pytest.mark.parametrize("machine, share, words", [
+    ({"nodes": 4}, 1.0, "a rank on a socket of 1 core has none to lend"),
+    ({"nodes": 4, "sockets": 2, "cores": 4}, 1.5, "a share of the jobs is from 0 to 1, not 1.5")])
+def test_what_cannot_be_is_said(machine: dict, share: float, words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
+        simulate(JOBS, malleable=share, backfill="sd", **machine)
+
+
+def test_a_run_says_who_borrowed_and_who_lent_and_repeats_byte_for_byte(tmp_path: Path) -> None:
+    long, short = 3600.0, 60.0
+    jobs = [Submission(Job(number, "a", 32, long if number < 5 else short, 10.0 * number),
+                       long if number < 5 else short) for number in range(1, 13)]
+    outcomes = [simulate(jobs, nodes=4, sockets=2, cores=8, malleable=1.0, backfill="sd",
+                         out=tmp_path / name) for name in ("first", "second")]
+    files = [(tmp_path / name / "jobs.csv").read_bytes() for name in ("first", "second")]
+    assert files[0] == files[1]
+    rows = list(csv.DictReader((tmp_path / "first" / "jobs.csv").open()))
+    borrowers = {row["id"]: row["mates"] for row in rows if row["mates"]}
+    summary = outcomes[0].summary
+    assert summary["borrowers"] == len(borrowers) > 3
+    mates = {mate for cell in borrowers.values() for mate in cell.split(",")}
+    assert summary["lenders"] == len(mates)
+    lent = {row["id"]: float(row["lent"]) for row in rows if row["lent"]}
+    assert set(lent) == mates and all(row["malleable"] == "1" for row in rows)
+    # Two nodes of 16 cores, half of them for twice 60 s, for each job that borrowed of the mate.
+    for mate in mates:
+        loans = sum(mate in cell.split(",") for cell in borrowers.values())
+        assert lent[mate] == loans * 2 * 8 * 120
+    by_run = slowdowns(outcomes[0].jobs, {one.job.id: one.run for one in jobs})
+    assert summary["average_slowdown_full_cores"] == pytest.approx(by_run.slowdown)
+    assert by_run.slowdown > summary["slowdown"]["mean"], "a stretched run is no merit"
+
+
+def test_the_two_models_of_speed_differ_only_where_a_mate_ends_first() -> None:
+    jobs = [Submission(Job(1, "a", 16, 1000.0), 1000.0), Submission(Job(2, "a", 16, 100.0, 10.0), 100.0)]
+    ends = [[job.end for job in simulate(jobs, nodes=1, sockets=2, cores=8, malleable=1.0, backfill="sd",
+                                         shared_speed=speed).jobs] for speed in ("ideal", "worst")]
+    assert ends[0] == ends[1] == [210.0, 1100.0]

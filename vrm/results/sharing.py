@@ -1,0 +1,102 @@
+"""What jobs shared: the columns of a job that borrowed or lent cores, and the numbers of a run."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Protocol, Set, Tuple
+
+from vrm.model import bits
+from vrm.model.cluster import Booking
+from vrm.model.core_share import Borrowed
+from vrm.results.metrics import THRESHOLD
+
+
+def mates_of(booking: Booking) -> Tuple[int, ...]:
+    """The jobs on whose cores a job started."""
+    placement = booking.placement
+    return tuple(sorted(lender for lender, _ in placement.lent)) if isinstance(placement, Borrowed) else ()
+
+
+def columns(booking: Booking, end: float) -> Dict[str, Any]:
+    """Of a job that has ended: its mates, and the core seconds that it has lent."""
+    if not booking.shares and not isinstance(booking.placement, Borrowed):
+        return {}
+    ends = [*(share.since for share in booking.shares[1:]), end]
+    lent = math.fsum((until - share.since) * bits.count(share.lent)
+                     for share, until in zip(booking.shares, ends))
+    return {"mates": ",".join(map(str, mates_of(booking))), "lent": lent}
+
+
+class Ran(Protocol):
+    """A job that ran."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def submit(self) -> float: ...
+
+    @property
+    def start(self) -> float: ...
+
+    @property
+    def end(self) -> float: ...
+
+
+class Slowdowns(NamedTuple):
+    """Means over jobs: the response time, the slowdown, and that bounded by a threshold."""
+
+    response: float
+    slowdown: float
+    bounded: float
+
+
+def slowdowns(jobs: Iterable[Ran], runs: Mapping[int, float], threshold: float = THRESHOLD) -> Slowdowns:
+    """By the run times (s) that the jobs have on all their cores, so that a stretched run is no merit;
+    less than a second counts as one. Zeros where no job ran."""
+    found: List[Tuple[float, float, float]] = []
+    for job in jobs:
+        response, run = job.end - job.submit, max(1.0, runs[job.id])
+        found.append((response, response / run, max(1.0, response / max(run, threshold))))
+    if not found:
+        return Slowdowns(0.0, 0.0, 0.0)
+    return Slowdowns(*(math.fsum(values) / len(found) for values in zip(*found)))
+
+
+class Sharing:
+    """Notes who borrowed of whom, as a watcher of a cluster, and how long jobs run on all their cores."""
+
+    def __init__(self) -> None:
+        self.runs: Dict[int, float] = {}
+        self.borrowers: Dict[int, Tuple[int, ...]] = {}
+
+    def noting(self, submissions: Iterable[Any]) -> Iterator[Any]:
+        """The same submissions."""
+        for one in submissions:
+            self.runs[one.job.id] = one.run
+            yield one
+
+    def booked(self, booking: Booking) -> None:
+        """A job starts."""
+        if isinstance(booking.placement, Borrowed):
+            self.borrowers[booking.job.id] = mates_of(booking)
+
+    def released(self, booking: Booking) -> None:
+        """A job has ended."""
+
+    def revised(self, booking: Booking, before: float) -> None:
+        """A job is expected to end otherwise."""
+
+    def nodes_changed(self) -> None:
+        """Nodes came or went."""
+
+    def summary(self, jobs: Iterable[Ran], threshold: float = THRESHOLD) -> Dict[str, Any]:
+        """The jobs that started on borrowed cores, those that lent some, and mean slowdowns by the run
+        times on all cores."""
+        lenders: Set[int] = set()
+        for mates in self.borrowers.values():
+            lenders.update(mates)
+        means = slowdowns(jobs, self.runs, threshold)
+        return {"borrowers": len(self.borrowers), "lenders": len(lenders),
+                "average_slowdown_full_cores": means.slowdown,
+                "average_bounded_slowdown_full_cores": means.bounded}
