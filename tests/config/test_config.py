@@ -35,7 +35,7 @@ DEFAULTS = {
         "Objective": "makespan",
     },
     "Starvation": {"Factor": 0.0},
-    "Sharing": {"Malleable": 0.0, "MalleableSeed": 1, "SharedSpeed": "ideal"},
+    "Sharing": {"MalleableShare": 0.0, "MalleableSeed": 1, "SharedSpeed": "ideal"},
     "Hosts": {"File": None, "Reach": "auto", "Timeout": 10.0},
     "Nodes": "auto",
     "Sockets": "auto",

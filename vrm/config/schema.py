@@ -373,7 +373,7 @@ class Settings(BaseModel):
     applications: Annotated[Applications, _group("{Path: bin}")] = Field(default_factory=_defaults)
     scheduling: Annotated[Scheduling, _group("{Algorithm: FCFS}")] = Field(default_factory=_defaults)
     starvation: Annotated[Starvation, _group("{Factor: 25}")] = Field(default_factory=_defaults)
-    sharing: Annotated[Sharing, _group("{Malleable: 0.5}")] = Field(default_factory=_defaults)
+    sharing: Annotated[Sharing, _group("{MalleableShare: 0.5}")] = Field(default_factory=_defaults)
     hosts: Annotated[Hosts, _group("{Timeout: 10}")] = Field(default_factory=_defaults)
     nodes: Size = "auto"  # auto = what the allocation or the machine has
     sockets: Size = "auto"  # per node

@@ -135,7 +135,7 @@ class Rules:
         "with easy: jobs that have waited longer than X times the mean wait come first (0: off)",
         metavar="X", example="25")
     malleable: float = _rule(
-        0.0, "share", "Sharing.Malleable",
+        0.0, "share", "Sharing.MalleableShare",
         "simulated only: all jobs run on whole nodes with a rank on each socket, and the share X of them, "
         "from 0 to 1, is malleable (0: the jobs as the workload has them; docs/sd-policy.md)", metavar="X",
         example="0.5")
