@@ -211,7 +211,7 @@ def test_options_and_commands_that_are_named_exist() -> None:
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False).stdout
 
     general = help_of()
-    groups = {"npb", "heatmap"}
+    groups = {"npb", "heatmap", "malleable"}
     seen: Dict[str, str] = {}
     for page in PAGES:
         if page == "CHANGELOG.md":

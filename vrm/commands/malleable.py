@@ -23,10 +23,9 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         "Runs the program twice as it is, and then under random changes of its cores and threads, on this "
         "machine. It must end right each time: verified if it verifies itself, else with the same output. What "
         "passes may run with malleable=1, or be named in Applications: {Malleable: [...]}.",
-        usage="%(prog)s APP [-n RANKS] [--threads N] [options] [-- ARGUMENT...]")
+        usage="%(prog)s APP [-n RANKS] [--threads N] [options] [-- ARGUMENTS]", rest="arguments")
     add = parser.add_argument
     add("app", metavar="APP", help="a program of Applications.Path, or the path of one")
-    add("arguments", metavar="ARGUMENT", nargs="*", help="arguments of the program, after --")
     add("-n", "--ranks", metavar="N", type=count, default=1, help="ranks (default: 1)")
     add("--threads", metavar="N", type=count, default=0,
         help="threads of each rank (default: its share of the cores of this machine, at least 2)")

@@ -3,7 +3,7 @@
 It is run twice as it is, and then under random changes of its cores, by the same means as in a job: the
 kernel's masks of all its threads, and the file that the shim follows. It must end the same way each time:
 with exit status 0, verified if it verifies itself, else with the same output. Of the output all that
-differs between the first two runs (times, dates) is left out, and numbers need only be close: sums of
+differs between runs without changes (times, dates) is left out, and numbers need only be close: sums of
 several threads differ in their last digits.
 """
 
@@ -54,12 +54,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class Ran:
-    """One run: `followed` are the changes that some process has said to follow."""
+    """One run: `last` is the last line of its errors, `followed` are the changes that some process has said
+    to follow."""
 
     seconds: float
     code: int
     output: str
     verification: Optional[str]
+    last: str = ""
     changes: int = 0
     followed: int = 0
     threads: FrozenSet[int] = frozenset()
@@ -90,7 +92,10 @@ def check(trial: Trial) -> Verdict:
         left = trial.changes - sum(ran.changes for ran in changed)
         ran = _run(replace(trial, limit=60.0 + 20 * max(one.seconds for one in rigid), changes=left), draw)
         changed.append(ran)
-        fault = _wrong(ran) or difference([one.output for one in rigid], ran, trial.tolerance)
+        fault = _wrong(ran)
+        if not fault and difference(rigid, ran, trial.tolerance):  # perhaps the clock has gone on
+            rigid.append(_run(trial, None))
+            fault = difference(rigid, ran, trial.tolerance)
         if fault:
             return Verdict("not malleable", f"after {sum(one.changes for one in changed)} changes {fault}",
                            rigid, changed)
@@ -110,27 +115,29 @@ def _wrong(ran: Ran) -> str:
     if ran.code == -signal.SIGALRM:
         return f"it did not end within {ran.seconds:.0f} s"
     if ran.code:
-        last = next((line.strip() for line in reversed(ran.output.splitlines()) if line.strip()), "")
-        return f"it ended with status {ran.code}" + (f": {last[:200]}" if last else "")
+        return f"it ended with status {ran.code}" + (f": {ran.last[:200]}" if ran.last else "")
     if ran.verification not in (None, "SUCCESSFUL"):
         return f"its verification says {ran.verification}"
     return ""
 
 
-def difference(rigid: Sequence[str], ran: Ran, tolerance: float) -> str:
-    """How the output of a run differs from the two of before, "" for not at all."""
+def difference(rigid: Sequence[Ran], ran: Ran, tolerance: float) -> str:
+    """How the output of a run differs from what is the same in all runs without changes, "" for not at
+    all."""
     if ran.verification is not None:
         return ""  # it knows better
-    first, second, now = (text.split("\n") for text in (*rigid, ran.output))
-    if len(first) == len(second) != len(now):
-        return f"it wrote {len(now)} lines, not {len(first)}"
-    for number, (before, again, line) in enumerate(zip(first, second, now), 1):
-        words, others, found = before.split(), again.split(), line.split()
-        if len(words) == len(others) != len(found):
-            return f"line {number} of its output is {line.strip()!r}, not {before.strip()!r}"
-        for word, other, new in zip(words, others, found):
-            if word == other and not _close(word, new, tolerance):
-                return f"line {number} of its output says {new}, not {word}"
+    texts = [one.output.split("\n") for one in (*rigid, ran)]
+    *lengths, length = map(len, texts)
+    if len(set(lengths)) == 1 and length != lengths[0]:
+        return f"it wrote {length} lines, not {lengths[0]}"
+    for number, lines in enumerate(zip(*texts), 1):
+        words = [line.split() for line in lines]
+        *lengths, length = map(len, words)
+        if len(set(lengths)) == 1 and length != lengths[0]:
+            return f"line {number} of its output is {lines[-1].strip()!r}, not {lines[0].strip()!r}"
+        for *before, now in zip(*words):
+            if len(set(before)) == 1 and not _close(before[0], now, tolerance):
+                return f"line {number} of its output says {now}, not {before[0]}"
     return ""
 
 
@@ -179,11 +186,18 @@ def _run(trial: Trial, draw: Optional[random.Random]) -> Ran:
             for place in lending.places(run, None):
                 lending.remove(place)
         seconds = time.monotonic() - start
-        said = output.read_text(errors="replace")
-        if code > 0 and not said.strip():
-            said = tail(errors)
-        return Ran(seconds, code, said, read_result(output).verification, *(
-            (changes.made, changes.followed, frozenset(changes.threads)) if changes is not None else ()))
+        ran = Ran(seconds, code, output.read_text(errors="replace"), read_result(output).verification,
+                  _last_line(tail(errors), trial.launcher))
+        return ran if changes is None else replace(ran, changes=changes.made, followed=changes.followed,
+                                                   threads=frozenset(changes.threads))
+
+
+def _last_line(text: str, launcher: Launcher) -> str:
+    """The program's last line, before what the launcher's program adds when a rank has failed."""
+    own = re.split(r"^-{40,}$", text, maxsplit=1, flags=re.MULTILINE)[0]
+    complaint = re.compile(launcher.complaints or "$^")
+    return next((line.strip() for line in reversed(own.splitlines())
+                 if line.strip() and not complaint.match(line.strip())), "")
 
 
 def _environment(trial: Trial) -> Mapping[str, str]:
