@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conftest import Site
-from vrm.live.lending.check import Ran, difference
+from vrm.live.launch.direct import Direct
+from vrm.live.lending.check import Ran, Trial, difference
+from vrm.live.lending.check import check as judge
 from vrm.live.nodes import lending
+from vrm.live.nodes.topology import read_topology
+from vrm.model import RankSlot
 
 HERE = Path(__file__).parent
 
@@ -65,7 +70,7 @@ int main(int argc, char **argv)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
-def test_verdicts(site: Site) -> None:
+def test_verdicts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     (site.root / "kinds.c").write_text(PROGRAM)
     if subprocess.run(["gcc", "-O1", "-fopenmp", "kinds.c", "-o", site.bin / "kinds"], cwd=site.root,
                       capture_output=True).returncode:
@@ -81,21 +86,24 @@ def test_verdicts(site: Site) -> None:
     def check(*words: str) -> "subprocess.CompletedProcess[str]":
         return site.run("malleable", "check", *words)
 
-    def of(kind: str, changes: int = 12) -> "subprocess.CompletedProcess[str]":
-        return check("kinds", "--threads", "4", "--changes", str(changes), "--", kind, "800")
-
-    right = of("right", 100)
+    right = check("kinds", "--threads", "4", "--", "right", "800")
     assert right.returncode == 0, right.stdout + right.stderr
     assert "kinds: malleable: right after 100 changes" in right.stdout and "1, 2, 3, 4 threads" in right.stdout
     assert "malleable=1 in a line, or Applications: {Malleable: [kinds]}" in right.stdout
-    for kind, reason in (("refuses", "it ended with status 3: Thread number has changed"),
-                         ("stale", "of its output says "), ("shows", "it wrote 4 lines, not 3"),
+    done = check("kinds", "--threads", "4", "--", "refuses", "800")
+    assert done.returncode == 1 and "kinds: not malleable: after " in done.stdout
+    assert done.stdout.endswith(" changes it ended with status 3: Thread number has changed\n")
+    machine = read_topology()
+    trial = Trial(Direct(dict(site.env), {}, {machine.host: machine}), site.bin / "kinds", (),
+                  [RankSlot(0, 0, 0, (0,))], [machine.node], {"OMP_NUM_THREADS": "4"}, changes=12)
+    monkeypatch.setenv("XDG_CACHE_HOME", site.env["XDG_CACHE_HOME"])
+    for kind, reason in (("stale", "of its output says "), ("shows", "it wrote 4 lines, not 3"),
                          ("verifies", "its verification says UNSUCCESSFUL")):
-        done = of(kind)
-        assert done.returncode == 1, (kind, done.stdout, done.stderr)
-        assert "kinds: not malleable: after " in done.stdout and reason in done.stdout
-    done = of("fails")
-    assert done.returncode == 2 and "it fails without any change: it ended with status 7" in done.stdout
+        verdict = judge(replace(trial, arguments=(kind, "800")))
+        assert verdict.kind == "not malleable" and reason in verdict.reason, verdict
+    verdict = judge(replace(trial, arguments=("fails", "1")))
+    assert (verdict.kind, verdict.reason) == (
+        "unchecked", "it fails without any change: it ended with status 7")
     done = check("serial", "--changes", "5")
     assert done.returncode == 0 and "serial: malleable by affinity alone: right after 5 changes" in done.stdout
     done = check("nothing")

@@ -19,7 +19,7 @@ import time
 import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from vrm.live.launch.base import Launcher, read_result, tail
 from vrm.live.lending.job import following
@@ -29,8 +29,11 @@ from vrm.model import Node, RankSlot
 TOLERANCE = 1e-6
 """How much numbers of the output may differ, as a part of the larger one."""
 
-FASTEST, SLOWEST = 0.003, 0.25
+FASTEST, SLOWEST = 0.0005, 0.03
 """Seconds between two changes, at least and at most."""
+
+AGAIN = 16
+"""Changes after which the processes are looked for again."""
 
 RUNS = 60
 """Runs in which there should be time for all changes."""
@@ -90,7 +93,9 @@ def check(trial: Trial) -> Verdict:
     changed: List[Ran] = []
     while sum(ran.changes for ran in changed) < trial.changes and len(changed) < RUNS:
         left = trial.changes - sum(ran.changes for ran in changed)
-        ran = _run(replace(trial, limit=60.0 + 20 * max(one.seconds for one in rigid), changes=left), draw)
+        whole = max(one.seconds for one in rigid)
+        patience = whole if not changed or any(one.followed for one in changed) else 0.0
+        ran = _run(replace(trial, limit=60.0 + 20 * whole, changes=left), draw, patience)
         changed.append(ran)
         fault = _wrong(ran)
         if not fault and difference(rigid, ran, trial.tolerance):  # perhaps the clock has gone on
@@ -158,8 +163,9 @@ def _close(word: str, other: str, tolerance: float) -> bool:
     return True
 
 
-def _run(trial: Trial, draw: Optional[random.Random]) -> Ran:
-    """One run, with random changes where there is something to draw them from."""
+def _run(trial: Trial, draw: Optional[random.Random], patience: float = 0.0) -> Ran:
+    """One run, with random changes where there is something to draw them from: as soon as the program has made
+    a file, which it does in its first region, or after so many seconds."""
     run = f"check-{uuid.uuid4().hex[:12]}"
     variables: Dict[str, str] = dict(trial.variables)
     if draw is not None:
@@ -177,7 +183,7 @@ def _run(trial: Trial, draw: Optional[random.Random]) -> Ran:
             process = subprocess.Popen(
                 launch.argv, env=dict(launch.env), stdin=subprocess.DEVNULL, stdout=out, stderr=complaints,
                 start_new_session=True, preexec_fn=(lambda: os.sched_setaffinity(0, bound)) if bound else None)
-        changes = Changes(run, trial, draw) if draw is not None else None
+        changes = Changes(run, trial, draw, time.monotonic() + patience) if draw is not None else None
         try:
             code = _wait(process, start + trial.limit, changes, trial.changes)
         finally:
@@ -212,7 +218,7 @@ def _wait(process: "subprocess.Popen[bytes]", until: float, changes: Optional["C
         if pause <= 0:
             return -signal.SIGALRM
         if changes is not None and changes.made < wanted:
-            pause = min(pause, changes.pause())
+            pause = min(pause, changes.pause() if changes.made else FASTEST)
         try:
             return process.wait(pause)
         except subprocess.TimeoutExpired:
@@ -236,7 +242,7 @@ def _sweep(run: str) -> None:
 class Changes:
     """Random changes of the cores of a run: of all ranks at the same time, from one thread to all."""
 
-    def __init__(self, run: str, trial: Trial, draw: random.Random) -> None:
+    def __init__(self, run: str, trial: Trial, draw: random.Random, begin: float) -> None:
         self.marks = proc.marks(run, 0)
         self.place = lending.folder(run, 0)
         self.variables = [os.fsencode(name + "=") for name in trial.launcher.rank_variables]
@@ -246,17 +252,28 @@ class Changes:
         self.made = self.followed = self.epoch = self.last = 0
         self.threads: Set[int] = set()
         self.masks: Dict[int, FrozenSet[int]] = {}
+        self.begin = begin
+        self.ranked: List[Tuple[Tuple[int, int], int]] = []
 
     def pause(self) -> float:
         """Seconds before the next change."""
-        return self.draw.uniform(FASTEST, FASTEST + 0.03 if self.made < 50 else SLOWEST / 5)
+        return self.draw.uniform(FASTEST, SLOWEST)
 
-    def make(self) -> None:
-        """Make one, once the ranks are there."""
+    def _look(self) -> None:
         found = [(process, environment) for process, environment in proc.marked()
                  if all(mark in environment for mark in self.marks)]
-        ranked = [(process, rank) for (process, _), rank in zip(found, masks.ranks_of(found, self.variables))
-                  if rank is not None]
+        self.ranked = [(process, rank) for (process, _), rank in zip(
+            found, masks.ranks_of(found, self.variables)) if rank is not None]
+
+    def make(self) -> None:
+        """Make one, once it is time."""
+        if not self.epoch:
+            if not os.path.isdir(self.place) and time.monotonic() < self.begin:
+                return
+            self._look()
+        elif self.epoch % AGAIN == 0:
+            self._look()
+        ranked = self.ranked
         if not ranked:
             return
         threads = self.draw.choice([n for n in range(1, self.most + 1) if n != self.last] or [1])
