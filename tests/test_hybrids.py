@@ -47,7 +47,7 @@ def hybrids(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMPI_CC", request.param)
         patch.setenv("MPICH_CC", request.param)
-        results = BUILD.build(BUILD.HYBRIDS, ["S"], out=folder)
+        results = BUILD.build(BUILD.HYBRIDS, ["S"], out=folder) + BUILD.build(["mg-omp"], ["W"], out=folder)
     if any("omp" in result.message for result in results):
         pytest.skip(f"{request.param} has no OpenMP: {results[0].message}")
     assert not any(result.message for result in results)
@@ -77,7 +77,7 @@ def test_they_verify_with_ranks_and_threads(hybrids: Path, tmp_path: Path) -> No
     assert done.returncode and "arguments: nothing, or `write FILE`, or `analyse FILE`" in done.stderr
 
 
-@pytest.mark.parametrize("app", ["ep-omp.S", "cg-omp.S", "mg-omp.S", "stream-omp.S", "insitu-omp.S"])
+@pytest.mark.parametrize("app", ["ep-omp.S", "cg-omp.S", "mg-omp.W", "stream-omp.S", "insitu-omp.S"])
 def test_they_verify_under_a_hundred_random_changes(hybrids: Path, app: str,
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     if "clang" in hybrids.name and app.partition("-")[0] not in ("ep", "mg"):

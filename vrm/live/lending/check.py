@@ -249,7 +249,7 @@ class Changes:
         self.most = max(1, int(trial.variables.get("OMP_NUM_THREADS", "0")) or max(
             len(slot.cores) for slot in trial.slots))
         self.draw = draw
-        self.made = self.followed = self.epoch = self.last = 0
+        self.made = self.followed = self.epoch = self.last = self.newest = 0
         self.threads: Set[int] = set()
         self.masks: Dict[int, FrozenSet[int]] = {}
         self.begin = begin
@@ -290,9 +290,10 @@ class Changes:
             said.append(lending.publish(self.place, pid, started, self.epoch, cpus, (threads, self.most)))
         self.made += 1
         follow = [one for one in said if one is not None]
-        if follow and max(one["acknowledged"] for one in follow) > 0:
-            self.followed += any(one["acknowledged"] == self.epoch - 1 for one in follow)
-            self.threads |= {one["threads"] for one in follow if one["threads"]}
+        newest = max((one["acknowledged"] for one in follow), default=0)
+        self.followed += newest > self.newest
+        self.newest = newest
+        self.threads |= {one["threads"] for one in follow if one["threads"]}
 
 
 def _mask(pid: int) -> FrozenSet[int]:
