@@ -61,7 +61,8 @@ VALUES: Dict[str, st.SearchStrategy[Any]] = {
     "errors": st.just("") | TEXT, "input": st.just("") | TEXT, "append": st.booleans(),
     "array_id": st.integers(0, 99), "limit": st.just("") | NAME, "comment": st.just("") | TEXT,
     "malleable": st.booleans(),
-    "watts": st.just(0.0) | TIMES}
+    "watts": st.just(0.0) | TIMES,
+    "title": st.just("") | TEXT, "warning": st.just("") | TEXT}
 """What each field may be, by its attribute: a new row of the table needs one here, too."""
 
 JOBS = st.fixed_dictionaries(VALUES).filter(

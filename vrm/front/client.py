@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from vrm.front import names, wire
+from vrm.front.answers import Refused
 from vrm.front.wire import STDIN, Call
 from vrm.run import control
 from vrm.run.rundir import RunDirectory
@@ -33,6 +34,9 @@ def main(argv: List[str]) -> int:
         act = names.local(name)
         code = act(call) if act is not None else None
         return ask(call, directory()) if code is None else code
+    except Refused as refused:
+        print(refused, file=sys.stderr)
+        return refused.code
     except (RunError, OSError, wire.WireError) as error:
         return failed(name, str(error))
     except KeyboardInterrupt:
@@ -140,6 +144,10 @@ def by_files(call: Call, place: Path) -> int:
     """Ask by a command file; the exit status. RunError where no manager runs, or none answers."""
     run = RunDirectory(place, place, place / "state")
     if not run.manager_runs():
+        act = names.alone(call.name)
+        code = act(call) if act is not None else None
+        if code is not None:
+            return code
         raise RunError(f"Unable to contact slurm controller (connect failure): no manager of vrm runs on {place}")
     sent: Dict[str, bytes] = {}
     missing: Dict[str, str] = {}

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Iterable, List, Mapping, Protocol, Sequence
+from typing import Any, Iterable, List, Mapping, Protocol, Sequence, Tuple
 
 from vrm.front.jobs import Job, Node, Site
+from vrm.results.steps import Step
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,18 @@ class Counter(Protocol):
     def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> List[Job]:
         """The jobs of these ids that there are, or without ids all, in the order of their ids;
         `ended`: also those that have ended."""
+
+    def array(self, first: int) -> List[Job]:
+        """The jobs of the array whose first one this is."""
+
+    def steps(self, job: Job) -> List[Step]:
+        """The steps of a job that have ended."""
+
+    def files(self, job: Job) -> Tuple[str, str, str]:
+        """The paths of a job's output, errors and input ("": it has none)."""
+
+    def script(self, job_id: int) -> bytes:
+        """The text of a job's script."""
 
     def nodes(self) -> List[Node]:
         """The nodes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Mapping, Optional, Tuple
+from typing import Optional, Sequence, Tuple
 
 from vrm.model import JobState
 from vrm.model.job import Details, Job as Submitted
@@ -28,7 +28,6 @@ class Job:
     why: str = ""
     reason: str = ""
     array: Optional[int] = None
-    tasks_of_array: Tuple[int, ...] = ()
     nodes: Tuple[str, ...] = ()
     cores: Tuple[int, ...] = ()
     start: float = math.inf
@@ -41,7 +40,7 @@ class Job:
     @property
     def name(self) -> str:
         """What it is called."""
-        return self.details.name or self.job.app
+        return self.details.more.get("title") or self.details.name or self.job.app
 
     @property
     def shown_id(self) -> str:
@@ -77,14 +76,19 @@ class Node:
 
 @dataclass(frozen=True)
 class Site:
-    """What all commands may want to know of a run. `queues` are the names of its queues with the longest
-    walltime of each (seconds), `end` is when the allocation ends."""
+    """What all commands may want to know of a run. `queues` are the names of its queues,
+    `default_time` is the limit of jobs that say none (seconds), `end` is when the allocation ends, and
+    `closing` from when on nothing starts."""
 
     user: str
     uid: int
     host: str
     directory: str
-    queues: Mapping[str, float]
+    queues: Sequence[str]
     default_time: float
     end: float = math.inf
+    closing: float = math.inf
     started: float = 0.0
+    default_queue: str = ""
+    group: str = ""
+    gid: int = 0

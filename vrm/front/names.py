@@ -17,7 +17,7 @@ from vrm.front.counter import Counter
 from vrm.front.wire import Call
 
 TABLE: Dict[str, str] = {
-    "sbatch": "",
+    "sbatch": "vrm.front.sbatch:sbatch",
     "squeue": "vrm.front.squeue:squeue",
     "scancel": "vrm.front.scancel:scancel",
     "scontrol": "vrm.front.scontrol:scontrol",
@@ -26,9 +26,9 @@ TABLE: Dict[str, str] = {
     "srun": "",
     "salloc": "",
     "sacctmgr": "vrm.front.others:sacctmgr",
-    "sshare": "vrm.front.others:sshare",
-    "sprio": "vrm.front.others:sprio",
-    "sstat": "vrm.front.others:sstat",
+    "sshare": "vrm.front.others:nothing",
+    "sprio": "vrm.front.others:nothing",
+    "sstat": "vrm.front.others:nothing",
     "mpirun": "",
     "mpiexec": "",
 }
@@ -37,6 +37,9 @@ LAUNCHERS = frozenset(("mpirun", "mpiexec"))
 """Commands that only programs behind `vrm run --` find: in a script the real ones are to be found."""
 
 LOCAL: Dict[str, str] = {}
+
+ALONE: Dict[str, str] = {"scontrol": "vrm.front.scontrol:alone", "sacct": "vrm.front.past:sacct"}
+"""What the client does itself where no manager runs; as `LOCAL`."""
 
 
 def function_of(where: str) -> Handler:
@@ -57,6 +60,11 @@ def reply_to(call: Call, counter: Counter) -> Reply:
     if not where:
         raise Refused(f"{call.name}: error: vrm does not answer this command yet")
     return _handler(where)(call, counter)
+
+
+def alone(name: str) -> Optional[Callable[[Call], Optional[int]]]:
+    """What the client does itself where no manager runs, if anything."""
+    return function_of(ALONE[name]) if name in ALONE else None  # type: ignore[return-value]
 
 
 def local(name: str) -> Optional[Callable[[Call], Optional[int]]]:

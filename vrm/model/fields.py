@@ -567,6 +567,8 @@ TABLE: List[Field] = [
     Field("", AMOUNT, "", RESULT, "power", 0.0, column="power", form=4),
     Field("", TEXT, "", RESULT, "mates", "", column="mates", form=4),
     Field("", AMOUNT, "", RESULT, "lent", 0.0, column="lent", form=4),
+    Field("", TEXT, "", DETAILS, "title", "", record="title"),
+    Field("", TEXT, "", DETAILS, "warning", "", record="warning"),
 ]
 
 

@@ -18,6 +18,10 @@ from vrm.model.ranges import fold
 from vrm.scheduling.queue import JobQueue
 
 
+FLEXIBLE = "flexible"
+"""The `limit` of a job whose time ends with the allocation at the latest: it starts as long as others do."""
+
+
 class LifeError(ValueError):
     """What was asked cannot be done with that job; the text says why."""
 
@@ -356,7 +360,7 @@ class JobBook:
         while deadline < math.inf and self._longest and now - self._longest[0][0] > deadline:
             _, job_id = heapq.heappop(self._longest)
             entry = self.entries[job_id]
-            if job_id in self.queue:
+            if job_id in self.queue and entry.details.more.get("limit") != FLEXIBLE:
                 entry.late = True
                 self._place(entry)
                 late.append(entry.job)

@@ -231,7 +231,8 @@ class Past:
     `ended` are the records of the last start and of the end of jobs. `again` are those that wait
     after a start. `waits` are the seconds that jobs had waited at each start. `rules` is the last
     record of a change of how the run schedules, if there was one. `rooms` are the records of the last
-    start of jobs that have lent cores, and of the manager then.
+    start of jobs that have lent cores, and of the manager then. `of_file` are the jobs of the queue
+    file's lines, in their order.
     """
 
     def __init__(self, state: Optional[State] = None) -> None:
@@ -250,6 +251,7 @@ class Past:
         self.commands: List[str] = []
         self.rules: Optional[Record] = None
         self.rooms: Dict[int, Tuple[Record, Record]] = {}
+        self.of_file: List[int] = []
 
     @property
     def jobs(self) -> Dict[int, Job]:
@@ -347,6 +349,8 @@ def _apply(record: Record, past: Past) -> None:
                     lost=record.get("lost", False))
     elif event in ("hold", "release"):
         state.kept(record["id"], event == "hold")
+    elif event == "change":
+        state.change(record["id"], record["walltime"], record["priority"])
     elif event == "expect":
         state.expect([state.entry(job_id).job.but(expected=seconds)
                       for job_id, seconds in record["jobs"]
@@ -381,5 +385,8 @@ def _apply(record: Record, past: Past) -> None:
 
 def _jobs_came(past: Past, record: Record) -> None:
     """The job of a record, or all jobs of an array."""
-    past.state.submit(*jobs_of(record))
+    jobs, details, indices = jobs_of(record)
+    past.state.submit(jobs, details, indices)
+    if record.get("position"):
+        past.of_file += [job.id for job in jobs]
     past.position = record.get("position") or past.position

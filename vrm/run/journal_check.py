@@ -101,6 +101,7 @@ _WANTED: Dict[str, Dict[str, Check]] = {
             "reason": text, "exit_code": maybe(whole)},
     "again": {"id": count, "retry": flag},
     "hold": {"id": count},
+    "change": {"id": count, "walltime": lambda value: number(value) and value > 0, "priority": whole},
     "expect": {"jobs": _pairs(number)},
     "promise": {"time": number, "starts": _pairs(maybe(number))},
     "release": {"id": count},
@@ -196,6 +197,8 @@ def _out_of_order(event: str, record: Record, past: "Past") -> str:
         return f"job {job_id} starts, and it {'ended' if ended else 'runs'} already"
     if event == "end" and ended:
         return f"job {job_id} ends, and it ended already"
+    if event == "change" and ended:
+        return f"job {job_id} has ended, and its limit is changed"
     if event in ("back", "intent") and (ended or not started):
         return f"{event} of job {job_id}, which does not run"
     if event == "again" and not (started or ended):

@@ -15,6 +15,7 @@ applied in their order (`vrm.run.journal.replay`), make the same state again.
 | `end` | end | a job will not run (any more), nor those that depend on it |
 | `again` | again | a job that ran or ended waits again |
 | `hold`, `release` | hold, release | a waiting job is kept from starting, or no longer |
+| `change` | change | a job that has not ended has another walltime or priority |
 | `expect` | expect | something else is expected of waiting jobs than before |
 | `promise` | promise | latest starts of waiting jobs are promised |
 | `lend` | lend | a running job is about to lend cores to another, or to the node |
@@ -252,6 +253,30 @@ class State:
                 self.book.entries[job.id].job = job
         if self.log is not None:
             self.log("expect", jobs=[[job.id, job.expected] for job in jobs])
+
+    def change(self, job_id: int, walltime: float, priority: int) -> None:
+        """A job that waits or runs has this walltime (seconds) and this priority from now on. LifeError
+        where it has ended, or where it would run longer than others count on."""
+        entry = self.entry(job_id)
+        old = entry.job
+        if entry.state.ended:
+            raise LifeError(f"job {job_id} has ended: it is {entry.state.value}")
+        if job_id in self.running and walltime > old.walltime and self.promises:
+            raise LifeError("it runs, and other jobs were promised their starts by its limit")
+        expected = walltime if old.believed is None else min(old.expected, walltime)
+        job = entry.job = old.but(walltime=walltime, expected=expected, priority=priority)
+        self.promises.pop(job_id, None)
+        if job_id in self.queue:
+            self.queue.replace(job)
+        elif job_id in self.running:
+            start = self.running[job_id]
+            booking = start.booking._replace(job=job)
+            if job_id in self.cluster.bookings:
+                end = self.cluster.bookings[job_id].expected_end + expected - old.expected
+                booking = self.cluster.reshape(job_id, job=job, expected_end=end)
+            self.running[job_id] = start._replace(booking=booking)
+        if self.log is not None:
+            self.log("change", id=job_id, walltime=walltime, priority=priority)
 
     def promise(self, starts: Mapping[int, float], now: float) -> None:
         """These are the latest starts of all waiting jobs that were promised one; the event has those

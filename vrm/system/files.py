@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import grp
 import os
 import pwd
 import secrets
@@ -35,6 +36,14 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"user {uid}"
+
+
+def group_name(gid: int) -> str:
+    """A group's name, or its number where it has none."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def fault(about: os.stat_result, written: bool = True) -> str:

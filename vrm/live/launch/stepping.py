@@ -107,9 +107,9 @@ def of_submission(job: Job, details: Details, directory: str, start: float) -> D
     found = {"SLURM_JOB_NAME": details.name or job.app, "SLURM_SUBMIT_DIR": directory,
              "SLURM_JOB_START_TIME": str(int(start)), "SLURM_JOB_END_TIME": str(int(start + job.walltime))}
     if details.index is not None:
-        found.update(SLURM_ARRAY_TASK_ID=str(details.index), **{
-            f"SLURM_ARRAY_{word}": str(details.more[f"array_{word.lower()}"])
-            for word in ("JOB_ID",) if f"array_{word.lower()}" in details.more})
+        found["SLURM_ARRAY_TASK_ID"] = str(details.index)
+        if "array_id" in details.more:
+            found["SLURM_ARRAY_JOB_ID"] = str(details.more["array_id"])
     return found
 
 

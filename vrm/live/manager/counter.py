@@ -5,25 +5,29 @@ from __future__ import annotations
 import math
 import os
 import socket
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.front import jobs as front
 from vrm.front.answers import Refused
 from vrm.front.counter import Asked
+from vrm.live.manager import signals
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.intake import Intake
 from vrm.live.manager.orders import Orders
 from vrm.live.manager.records import Outcome
-from vrm.live.manager.surroundings import packed
+from vrm.live.manager.surroundings import files_of, packed
 from vrm.live.manager.stopping import Stopping
 from vrm.model import Booking, Job, JobState
 from vrm.model.amounts import GPU, MEMORY, base
+from vrm.model.job import Dependency
 from vrm.model.node import Node
+from vrm.model.ranges import fold
 from vrm.results.jobs import JobRow
 from vrm.results.places import unfold_nodes
-from vrm.run.book import Entry, LifeError
-from vrm.system.files import user_name
+from vrm.results.steps import Step, read_steps
+from vrm.run.book import FLEXIBLE, Entry, LifeError
+from vrm.system.files import group_name, read_own, user_name
 
 
 class LiveCounter:
@@ -37,6 +41,9 @@ class LiveCounter:
         self._stopping = stopping
         self._rows: Dict[int, JobRow] = {}   # of jobs that ended, as far as they were looked at
         self._seen = 0
+        self.command = ""                    # the command file that is being obeyed
+        self._steps: Dict[int, List[Step]] = {}
+        self._steps_of = (0, 0)
 
     @property
     def now(self) -> float:
@@ -47,10 +54,12 @@ class LiveCounter:
     def site(self) -> front.Site:
         """What is true of all jobs."""
         settings = self.desk.settings
-        return front.Site(user_name(os.geteuid()), os.geteuid(), socket.gethostname(),
-                          str(self.desk.run_directory.directory),
-                          {each.name: math.inf for each in self.desk.rules.queues.all},
-                          settings.slurm.default_time, self._stopping.end.end, self.desk.start_time)
+        queues = self.desk.rules.queues.all
+        return front.Site(
+            user_name(os.geteuid()), os.geteuid(), socket.gethostname(), str(self.desk.run_directory.directory),
+            [each.name for each in queues], settings.slurm.default_time, self._stopping.end.end,
+            self._stopping.end.closing, self.desk.start_time,
+            next((each.name for each in queues if each.default), ""), group_name(os.getegid()), os.getegid())
 
     # Jobs.
 
@@ -60,6 +69,38 @@ class LiveCounter:
         chosen = [entries[job_id] for job_id in sorted(set(ids)) if job_id in entries] if ids else list(entries.values())
         head = self._head()
         return [self._job(entry, head) for entry in chosen if ended or not entry.state.ended]
+
+    def array(self, first: int) -> List[front.Job]:
+        """The jobs of the array whose first one this is."""
+        entries, last = self.desk.state.book.entries, first
+        while last + 1 in entries and entries[last + 1].details.more.get("array_id") == first:
+            last += 1
+        return self.jobs(range(first, last + 1))
+
+    def steps(self, job: front.Job) -> List[Step]:
+        """The steps of a job that have ended."""
+        path = self.desk.run_directory.steps
+        try:
+            about = path.stat()
+        except FileNotFoundError:
+            return []
+        if (about.st_mtime_ns, about.st_size) != self._steps_of:
+            self._steps = read_steps(path)
+            self._steps_of = about.st_mtime_ns, about.st_size
+        return self._steps.get(job.id, [])
+
+    def files(self, job: front.Job) -> Tuple[str, str, str]:
+        """The paths of a job's output, errors and input."""
+        payload, run = job.job.payload, self.desk.run_directory
+        if not payload.output:
+            return str(run.output(job.job.app, job.id)), str(run.errors(job.job.app, job.id)), ""
+        return files_of(job.job, job.details, payload.directory or str(self.desk.settings.workplace),
+                        job.nodes[0] if job.nodes else "")
+
+    def script(self, job_id: int) -> bytes:
+        """The text of a job's script."""
+        copy = self.desk.state.entry(job_id).job.payload.copy
+        return read_own(self.desk.run_directory.scripts / copy)
 
     def _head(self) -> Optional[int]:
         """The job whose turn it is."""
@@ -167,15 +208,31 @@ class LiveCounter:
         desk = self.desk
         if desk.phase != "running":
             raise Refused("the manager of vrm is stopping and takes no more jobs")
-        values = dict(asked.values)
+        values = {**asked.values, "limit": FLEXIBLE if asked.flexible else "strict"}
+        state = desk.state
         try:
+            if not desk.ids.kept:
+                state.next_id = max(state.next_id, desk.ids.first)
+                desk.ids.keep(state.next_id)
             if asked.script:
                 values["copy"] = desk.run_directory.keep_script(asked.script)
             if asked.environment is not None:
                 values["environment"] = desk.run_directory.keep_script(packed(asked.environment))
         except OSError as error:
             raise Refused(f"the script cannot be kept: {error.filename}: {error.strerror}") from error
-        ids, _ = self._intake.take(values, asked.indices)
+        first = state.next_id
+        if asked.indices:
+            values["array_id"] = first
+            values["variables"] = {**values.get("variables", {}), **_of_array(asked.indices)}
+        ids: List[int] = []
+        for indices, after in _parts(asked, first):
+            some = {**values, "after": (*values.get("after", ()), *after)} if after else values
+            found, refused = self._intake.take(some, indices, keep=False, **({"command": self.command} if self.command else {}))
+            if refused:
+                raise Refused(f"sbatch: error: Batch job submission failed: {refused}")
+            ids += found
+        for note in asked.notes:
+            desk.tell("note", f"#{fold(ids)} {values['app']}: {note}")
         return ids
 
     def _one(self, what: str, job_id: int) -> None:
@@ -185,8 +242,13 @@ class LiveCounter:
             raise Refused(str(error)) from error
 
     def cancel(self, job_id: int, signal: int = 0) -> None:
-        """End a job."""
-        self._one("cancel", job_id)
+        """End a job, or send it a signal."""
+        if not signal:
+            self._one("cancel", job_id)
+            return
+        running = self.desk.running.get(job_id)
+        if running is None or not signals.send(running, signal, None):
+            raise Refused("it does not run")
 
     def hold(self, job_id: int) -> None:
         """Keep a waiting job from starting."""
@@ -202,7 +264,36 @@ class LiveCounter:
 
     def change(self, job_id: int, values: Mapping[str, float]) -> None:
         """Change a job's `walltime` or `priority`."""
-        raise Refused("not yet")
+        self._ends.settle(job_id)
+        state, running = self.desk.state, self.desk.running.get(job_id)
+        try:
+            job = state.entry(job_id).job
+            state.change(job_id, values.get("walltime", job.walltime), int(values.get("priority", job.priority)))
+        except LifeError as error:
+            raise Refused(str(error)) from error
+        if running is not None and job_id in state.running:
+            running.start = state.running[job_id]
+            running.warned = False
+            running.signal_due = signals.due(running, signals.warning_of(state.entry(job_id).details))
+        self.desk.changes()
+
+
+def _of_array(indices: Sequence[int]) -> Dict[str, str]:
+    """What the jobs of an array are told of it."""
+    step = indices[1] - indices[0] if len(indices) > 1 else 1
+    values = {"COUNT": len(indices), "MIN": min(indices), "MAX": max(indices), "STEP": step}
+    return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in values.items()}
+
+
+def _parts(asked: Asked, first: int) -> Iterator[Tuple[Sequence[int], Tuple[Dependency, ...]]]:
+    """The jobs of an array at once; or where only some may run at a time, one by one, each behind the end
+    of one before it."""
+    if not 0 < asked.width < len(asked.indices):
+        yield asked.indices, ()
+        return
+    for at, index in enumerate(asked.indices):
+        before = first + at - asked.width
+        yield (index,), (Dependency.on(before, any=True),) if at >= asked.width else ()
 
 
 def _place(booking: Optional[Booking], nodes: Sequence[Node]) -> Dict[str, Any]:

@@ -15,6 +15,7 @@ from vrm.config.policies import table_of
 from vrm.live.site.setup import Site
 from vrm.results.history import HistoryError, lessons
 from vrm.run.expectations import make_expectations
+from vrm.run.ids import Ids
 from vrm.model import Job
 from vrm.run.journal import Journal
 from vrm.run.run import Run
@@ -71,6 +72,7 @@ class Desk:
                 lessons(settings.scheduling.history), live=True)
         except HistoryError as error:
             raise RunError(f"Scheduling.History: {error}") from error
+        self.ids = Ids(run.directory / "ids")
         self.begin(self.new_state())
         self.running: Dict[int, Running] = {}
         self.clock = Clock()
@@ -162,5 +164,5 @@ class Desk:
             if running.ending:
                 deadline = min(deadline, running.ending.deadline)
             elif not running.warned:
-                deadline = min(deadline, running.due)
+                deadline = min(deadline, running.due, running.signal_due)
         return deadline

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Deque, Dict, List, Optional, Tuple
 
+from vrm.live.manager import signals
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.records import Outcome, Records
 from vrm.live.manager.running import Held, Running
@@ -80,6 +81,11 @@ class Ends:
             elif not running.warned and now >= running.due:
                 running.warned = True
                 self._overdue(running)
+            elif now >= running.signal_due:
+                running.signal_due = math.inf
+                wanted = signals.warning_of(self.desk.state.entry(running.job.id).details)
+                if wanted is not None:
+                    signals.send(running, wanted.number, wanted.batch)
 
     def _session_gone(self, running: Running) -> None:
         """No process of a job that is being ended is left; its supervisor tells of the end."""
@@ -89,10 +95,13 @@ class Ends:
             running.ending.deadline = math.inf
 
     def _overdue(self, running: Running) -> None:
-        job, wish = running.job, self.desk.settings.walltime
+        job = running.job
+        own = self.desk.state.entry(job.id).details.more.get("limit") == "strict"
+        wish = "kill" if own else self.desk.settings.walltime
         if wish == "kill":
             self.desk.tell("warning", f"#{job.id} {job.app}: ran longer than its estimate of "
-                                      f"{job.walltime:g} s; ending it (Walltime: kill)")
+                                      f"{job.walltime:g} s; ending it"
+                                      + " (Walltime: kill)" * (not own))
             self.end_job(running, "timeout")
         elif wish == "warn":
             self.desk.tell("warning", f"#{job.id} {job.app}: runs longer than its estimate of "

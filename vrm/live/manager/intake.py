@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.records import Outcome
 from vrm.live.site.programs import Wanted, foreign, program_fault, read_script
 from vrm.model import Job, JobState
 from vrm.model.fields import made
-from vrm.model.job import Details
-from vrm.model.ranges import fold
+from vrm.model.job import Dependency, Details
+from vrm.model.ranges import fold, to_ranges
 from vrm.model.reservation import ReservationError
 from vrm.run import reserving
 from vrm.run.book import Dropped
@@ -38,6 +38,7 @@ class Intake:
         self._known_kinds: Set[str] = set()  # applications looked up in the heatmap
         self._faults: Dict[Wanted, str] = {}  # of programs and scripts, as found in this turn
         self._said_waiting = ""
+        self._of_file: List[int] = []  # the jobs of the queue file
 
     def check_file(self) -> None:
         """What is to be read once must be there now; RunError where it is not."""
@@ -54,6 +55,7 @@ class Intake:
         settings = self.desk.settings
         self._bad_lines_have_ids = not past.run or past.format > 1
         self.desk.input_ended = past.input_ended
+        self._of_file = past.of_file
         follower = QueueFollower(settings.applications.queue,
                                  Position(*past.position) if past.position else None,
                                  fault=lambda path: distrust(path, settings.trust))
@@ -113,21 +115,43 @@ class Intake:
             "array": range(line.parsed.jobs)} if line.parsed.jobs > 1 else {})
         self.enter(wanted, where, position=line.position)
 
-    def enter(self, wanted: QueueLine, fault: str = "", **origin: object
+    def enter(self, wanted: QueueLine, fault: str = "", **origin: Any
               ) -> Tuple[List[int], str]:
         """Enter what a line asks for, a job or an array of them; the ids and, when all of it is
         refused, the reason: `fault` if there is one. `origin` goes into the journal."""
         base = self.desk.settings.applications.queue.parent
-        ids, reason = self.take(wanted.values_at(base), wanted.fields.get("array", ()), fault, **origin)
+        values = wanted.values_at(base)
+        if "position" in origin and self.desk.ids.kept:
+            try:
+                values["after"] = tuple(self._counted(values.get("after", ())))
+            except ValueError as error:
+                values["after"], fault = (), fault or str(error)
+        ids, reason = self.take(values, wanted.fields.get("array", ()), fault, **origin)
+        if "position" in origin:
+            self._of_file += ids
         if wanted.assumed and not reason:
             self.desk.tell("note", f"#{fold(ids)} {wanted.app}: without an estimate "
                                    f"{UNKNOWN_TIME / 3600:g} h is assumed")
         return ids, reason
 
+    def _counted(self, after: Iterable[Dependency]) -> Iterator[Dependency]:
+        """What a line of the queue file waits for, with the ids of the jobs: the file counts its own jobs
+        from 0. ValueError for one that has not come."""
+        for each in after:
+            if each.name:
+                yield each
+                continue
+            missing = [number for number in each.ids if number >= len(self._of_file)]
+            if missing:
+                raise ValueError(f"it depends on job {missing[0]} of the queue file, and a job can depend only "
+                                 "on such as came before it")
+            for ids in to_ranges([self._of_file[number] for number in each.ids]):
+                yield Dependency(ids, each.any)
+
     def take(self, values: Mapping[str, Any], indices: Sequence[int] = (), fault: str = "",
-             **origin: object) -> Tuple[List[int], str]:
+             keep: bool = True, **origin: object) -> Tuple[List[int], str]:
         """Enter the job of these values, which are named as in `vrm.model.fields.made`, or an array of it;
-        the rest as of `enter`."""
+        the rest as of `enter`. Without `keep` nothing is kept of what is refused."""
         desk, state, app = self.desk, self.desk.state, values["app"]
         now, settings = desk.now, desk.settings
         ids = range(state.next_id, state.next_id + (len(indices) or 1))
@@ -136,6 +160,11 @@ class Intake:
             after = state.resolved(after)
         except ValueError as unknown:
             after, fault = (), fault or str(unknown)
+        if desk.ids.kept:
+            try:
+                desk.ids.keep(ids[-1])
+            except OSError as error:
+                desk.disk_trouble(f"{desk.run_directory.directory}: {error.strerror}")
         own = {"retries": settings.retries, "malleable": app in settings.applications.malleable}
         first, details = made({**own, **values, "after": after}, ids[0], now)
         if desk.expectations is not None:
@@ -147,6 +176,8 @@ class Intake:
             jobs = [first.but(id=job_id) for job_id in ids]
         if "position" in origin:  # a line of the queue file, which others may write
             reason = reason or leads_astray(jobs[0].payload.variables, settings.trust)
+        if reason and not keep:
+            return [], reason
         if reason:
             desk.tell("warning", f"#{fold(ids)} {app} refused: {reason}")
         # One event for the whole line: a crash leaves all of an array or nothing.

@@ -10,10 +10,12 @@ from typing import Dict, List, Mapping, Set
 from vrm.live.launch.base import LaunchError
 from vrm.live.launch.stepping import of_submission
 from vrm.live.lending.job import following, note
+from vrm.live.manager import signals
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.nodes import Nodes
 from vrm.live.manager.running import Running
+from vrm.live.manager.surroundings import environment, files_of, unpacked
 from vrm.live.manager.verdict import verdict
 from vrm.live.spawn.spawner import (Ended, Failure, LaunchFailed, LaunchRequest, Spawner, SpawnerError,
                                     SpawnerLost, Started, SupervisorLost)
@@ -75,6 +77,7 @@ class Launches:
                                          f"{error.strerror}")
                 continue
             running.memory_due = now + BINDINGS_AFTER
+            running.signal_due = signals.due(running, signals.warning_of(desk.state.entry(start.job.id).details))
             if not start.job.payload.script:
                 running.bindings_due = running.memory_due
             self.untold.append(start)
@@ -106,24 +109,30 @@ class Launches:
         said = of_submission(job, desk.state.entry(job.id).details, directory,
                              booking.start) if payload.script else {}
         launcher = desk.launcher_of(job)
-        variables = {**desk.visible.variables(booking, desk.cluster.nodes), **said, **payload.variables}
+        own = {**desk.visible.variables(booking, desk.cluster.nodes), **said, **payload.variables}
+        kept = unpacked(desk.run_directory.scripts / payload.environment) if payload.environment else {}
+        variables = {**kept, **own}
         if job.malleable and not payload.script:
             variables.update(self._following(job, file, {**getattr(launcher, "env", {}), **variables}))
         launch = launcher.command(
             job.id, program, list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes,
             paths.rankfile, arguments, variables)
+        env = environment(launch.env, kept, own, os.environ) if payload.environment else launch.env
+        output, errors, given = paths.output, paths.errors, ""
+        if payload.output:
+            output, errors, given = files_of(job, desk.state.entry(job.id).details, directory,
+                                             desk.cluster.nodes[booking.placement.nodes[0]].name)
         if payload.script:
             steps = desk.scripts.steps(paths.rankfile)
             shutil.rmtree(steps, ignore_errors=True)  # of an earlier try
             steps.mkdir(0o700)
         for path, text in (*launch.files.items(), *table.items()):
             self._write(path, text)
-        return LaunchRequest(job.id, launch.argv, launch.env,
-                             directory,
-                             paths.output, paths.errors, paths.marker, paths.status,
+        return LaunchRequest(job.id, launch.argv, env,
+                             directory, output, errors, paths.marker, paths.status,
                              launch.affinity, host=launch.host, reports=(
                                  paths.bindings, job.procs, launch.reports)
-                             if launch.reports else None)
+                             if launch.reports else None, append=payload.append, stdin=given)
 
     def _following(self, job: Job, file: Path, env: Mapping[str, str]) -> Dict[str, str]:
         """The variables by which the processes of a malleable job follow their cores; says once of each

@@ -136,6 +136,8 @@ class Manager:
                                   self.failed or takeup.requeue_waits(desk.run_directory))
             desk.begin(past.state)
             changes.go_on(desk, past)
+            if desk.ids.kept and not past.jobs:
+                desk.state.next_id = desk.ids.first
             desk.open_journal()
             with (Spawner([lock], self.relay) as self.spawner, self.stopping.woken_by_signals(),
                   planning_aside(desk.scheduler), changes.advised_aside(desk),

@@ -9,9 +9,8 @@ from __future__ import annotations
 import errno
 import math
 import re
-from typing import Callable, Dict, Iterable, List, Set, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Set, Tuple
 
-from vrm.front.counter import Counter
 from vrm.live.manager import changes, door
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
@@ -27,6 +26,9 @@ from vrm.model.reservation import ReservationError, Wanted
 from vrm.results.places import fold_nodes
 from vrm.run.reserving import named, when
 from vrm.workload.grammar import parse_line, show
+
+if TYPE_CHECKING:
+    from vrm.live.manager.counter import LiveCounter
 
 _IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG)
 """What says that no other time will do either."""
@@ -45,7 +47,7 @@ class Orders:
         self._name = ""                # of the command that is being carried out
         self._requeued: List[int] = []
         self._deaf: Set[str] = set()   # files among the commands that stay there
-        self.counter: Counter
+        self.counter: LiveCounter
 
     def taken(self, names: Iterable[str]) -> None:
         """Commands that an earlier manager has carried out; they are only answered."""
@@ -131,7 +133,11 @@ class Orders:
             if what == "rules":
                 return self._rules(command)
             if what == "front":
-                return door.by_file(command["call"], self.counter)
+                self.counter.command = self._name
+                try:
+                    return door.by_file(command["call"], self.counter)
+                finally:
+                    self.counter.command = ""
             if what in each:
                 return self._each(each[what], command)
         except (KeyError, TypeError, ValueError) as error:

@@ -28,6 +28,7 @@ class Running:
     ending: Optional[SessionEnd] = None
     gone_since: float = math.inf         # its files are not there
     warned: bool = False
+    signal_due: float = math.inf         # when its user wants it to be sent a signal
     paused: float = 0.0                  # seconds for which it was suspended together with vrm
     why: str = ""                        # more about the intent: which node was lost
     bindings_due: float = math.inf

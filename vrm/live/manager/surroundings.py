@@ -7,14 +7,14 @@ import os
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Dict, Mapping
+from typing import Dict, Mapping, Tuple
 
 from vrm.live.launch.stepping import OF_OTHERS
 from vrm.model import Job
 from vrm.model.job import Details
-from vrm.system.files import read_own
+from vrm.system.files import read_own, user_name
 
-OURS = ("VRM_",)
+OURS = ("VRM_", "SLURM_")
 """How the variables begin that vrm sets itself."""
 
 
@@ -22,7 +22,7 @@ def packed(variables: Mapping[str, str]) -> bytes:
     """Variables as a file keeps them, without those by which a batch system or vrm says something of
     another job."""
     return b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in sorted(variables.items())
-                    if not name.startswith(OURS) and not OF_OTHERS.fullmatch(name))
+                    if not name.startswith("VRM_") and not OF_OTHERS.fullmatch(name))
 
 
 @lru_cache(maxsize=64)
@@ -60,6 +60,15 @@ def chosen(pattern: str, job: Job, details: Details, host: str, user: str) -> st
             return str(number).zfill(int(width or 0))
         return {"x": details.name or job.app, "u": user, "N": host, "s": "batch"}.get(letter, found[0])
     return _PLACEHOLDER.sub(value, pattern)
+
+
+def files_of(job: Job, details: Details, directory: str, host: str) -> Tuple[str, str, str]:
+    """The files of a job's output, errors (the same, unless its user has named one) and input, as paths."""
+    user = user_name(os.geteuid())
+    output, errors, given = (
+        os.path.join(directory, chosen(pattern, job, details, host, user)) if pattern else ""
+        for pattern in (job.payload.output, job.payload.errors, job.payload.input))
+    return output, errors or output, given
 
 
 def environment(variables: Mapping[str, str], kept: Mapping[str, str], own: Mapping[str, str],

@@ -219,6 +219,7 @@ class LaunchRequest:
     before the marker goes. `host`: the other node on which the program runs, if any; its files
     are opened there. `reports`: a file for the lines of standard error in which the launcher's
     program reports bindings, how many these are, and by what they are known (see `Launch`).
+    `append`: the outputs are not emptied first. `stdin`: the file that is its standard input.
     """
 
     id: JobId
@@ -234,6 +235,8 @@ class LaunchRequest:
     limits: Mapping[str, int] = field(default_factory=dict)
     host: str = ""
     reports: Optional[Tuple[PathLike, int, Tuple[Tuple[bytes, bytes, bytes], ...]]] = None
+    append: bool = False
+    stdin: PathLike = ""
 
     def packed(self, old: bytes = b"") -> bytes:
         """The request as the supervisor reads it; `old` is a file that may become the marker.
@@ -249,7 +252,9 @@ class LaunchRequest:
                  {_encoded[name]: _encoded[value] for name, value in self.env.items()},
                  _absolute(self.cwd), _absolute(self.stdout), _absolute(self.stderr),
                  None if self.affinity is None else tuple(self.affinity), limits,
-                 self.reports and (_absolute(self.reports[0]), *self.reports[1:]))
+                 self.reports and (_absolute(self.reports[0]), *self.reports[1:]),
+                 *((self.append, _absolute(self.stdin) if self.stdin else b"")
+                   if self.append or self.stdin else ()))
         return marshal.dumps((json.dumps(self.id), _absolute(self.marker), _absolute(self.status),
                               self.sync, os.fsencode(self.host), order, old))
 

@@ -266,22 +266,24 @@ PREPARED = Prepared()
 # The launch.
 
 def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
-              affinity: tuple | None, limits: tuple, reports: tuple | None = None) -> int:
+              affinity: tuple | None, limits: tuple, reports: tuple | None = None, append: bool = False,
+              stdin: bytes = b"") -> int:
     """Start the program and return its process number; raises LaunchError.
 
     With `reports`, the arguments of `start_sieve`, what the launcher's program reports goes there
-    instead of to standard error.
+    instead of to standard error. `append`: the outputs are not emptied first. `stdin` is a file for
+    standard input, in the place of nothing.
 
     Directory, cores and limits are set on this process, inherited by the program, and taken
     back: so `posix_spawn` can be used, which says why a program could not be executed.
     """
     outputs: list = []
-    cores = source = None
+    cores = source = given = None
     before: list = []
     try:
         for path in (stdout,) if stderr == stdout else (stdout, stderr):
             try:
-                outputs.append(open_output(path))
+                outputs.append(open_output(path, append))
             except (OSError, ValueError) as error:
                 raise LaunchError(described("output file", path, error)) from None
         try:
@@ -308,6 +310,13 @@ def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
         if reports is not None:
             source, pipe = os.pipe()
             outputs += [source, pipe]
+        actions = [(os.POSIX_SPAWN_DUP2, outputs[0], 1), (os.POSIX_SPAWN_DUP2, outputs[-1], 2)]
+        if stdin:
+            try:
+                given = os.open(stdin, os.O_RDONLY | os.O_NOCTTY)
+            except (OSError, ValueError) as error:
+                raise LaunchError(described("input file", stdin, error)) from None
+            actions.append((os.POSIX_SPAWN_DUP2, given, 0))
         spawn = os.posix_spawn
         if b"/" not in argv[0]:
             spawn = os.posix_spawnp
@@ -315,8 +324,7 @@ def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
         try:
             # A process group of its own: `kill 0` in a job script must not reach the supervisor.
             pid = spawn(argv[0], argv, env, setpgroup=0, setsigmask=(), setsigdef=_DEFAULTED,
-                        file_actions=[(os.POSIX_SPAWN_DUP2, outputs[0], 1),
-                                      (os.POSIX_SPAWN_DUP2, outputs[-1], 2)])
+                        file_actions=actions)
         except (OSError, ValueError) as error:
             raise LaunchError(refusal(argv[0], error)) from None
         if reports is not None:  # now, since the program need not wait for that
@@ -335,6 +343,8 @@ def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
             os.sched_setaffinity(0, cores)
         for descriptor in outputs:
             os.close(descriptor)
+        if given is not None:
+            os.close(given)
         os.chdir("/")
 
 
@@ -417,8 +427,8 @@ def put(descriptor: int, data: bytes) -> None:
         pass
 
 
-def open_output(path: bytes) -> int:
-    """Open an output file and empty it; raises OSError for links and pipes, and for the files of
+def open_output(path: bytes, append: bool = False) -> int:
+    """Open an output file and, unless it is to be gone on with, empty it; raises OSError for links and pipes, and for the files of
     others: somebody may have put them there, or would read what the program prints."""
     PREPARED.give(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NOFOLLOW
@@ -428,7 +438,7 @@ def open_output(path: bytes) -> int:
         if stat.S_ISREG(about.st_mode):
             if about.st_uid not in (os.geteuid(), 0, os.stat("/").st_uid):
                 raise OSError(errno.EPERM, "belongs to another user; remove it")
-            if about.st_size:
+            if about.st_size and not append:
                 os.truncate(descriptor, 0)
         elif not stat.S_ISCHR(about.st_mode):  # /dev/null is all right
             raise OSError(errno.EPERM, "is a pipe or socket; remove it")

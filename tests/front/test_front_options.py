@@ -1,0 +1,434 @@
+"""Options, times, formats and requests as Slurm's commands read them."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import replace
+from typing import Any, Dict, Iterator, List
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from vrm.front import formats, jobs as front, names, sbatch, times, words
+from vrm.front.answers import Answer, Call, Needs, Refused, Waiting
+from vrm.front.counter import Asked
+from vrm.front.options import Options
+from vrm.front.requests import demand
+from vrm.model import JobState
+from vrm.model.fields import made
+from vrm.model.job import Dependency
+from vrm.results.steps import Step
+
+SCRIPT = b"#!/bin/sh\ntrue\n"
+
+
+class Counter:
+    """A manager that only notes what it is asked."""
+
+    def __init__(self, *jobs: front.Job) -> None:
+        self.now = 1_700_000_000.0
+        self.site = front.Site("ann", 1000, "n1", "/run", (), 3600.0, group="users", gid=100)
+        self.all = {job.id: job for job in jobs}
+        self.asked: List[Asked] = []
+        self.done: List[Any] = []
+
+    def jobs(self, ids: Any = (), ended: bool = True) -> List[front.Job]:
+        chosen = sorted(set(ids)) or sorted(self.all)
+        return [self.all[i] for i in chosen if i in self.all and (ended or not self.all[i].state.ended)]
+
+    def array(self, first: int) -> List[front.Job]:
+        return [job for job in self.jobs() if job.array == first]
+
+    def steps(self, job: front.Job) -> List[Step]:
+        return []
+
+    def files(self, job: front.Job) -> "tuple[str, str, str]":
+        return "/o", "/e", ""
+
+    def script(self, job_id: int) -> bytes:
+        return SCRIPT
+
+    def nodes(self) -> List[front.Node]:
+        return [front.Node("n1", (4, 4), 3), front.Node("n2", (4, 4), 0), front.Node("n3", (4, 4), 0, up=False)]
+
+    def submit(self, asked: Asked) -> List[int]:
+        self.asked.append(asked)
+        return [len(self.all) + len(self.asked)]
+
+    def cancel(self, job_id: int, signal: int = 0) -> None:
+        self.done.append(("cancel", job_id, signal))
+
+    def hold(self, job_id: int) -> None:
+        self.done.append(("hold", job_id))
+
+    def release(self, job_id: int) -> None:
+        self.done.append(("release", job_id))
+
+    def requeue(self, job_id: int) -> None:
+        self.done.append(("requeue", job_id))
+
+    def change(self, job_id: int, values: Any) -> None:
+        self.done.append(("change", job_id, dict(values)))
+
+
+def a_job(job_id: int, state: JobState = JobState.RUNNING, **more: Any) -> front.Job:
+    values = {"app": "solve", "procs": 2, "walltime": 600.0, "script": True, "directory": "/home/ann"}
+    job, details = made({**values, **more.pop("fields", {})}, job_id, 1_699_999_000.0)
+    if "index" in more:
+        details = replace(details, index=more.pop("index"))
+    return front.Job(job_id, job, details, state, **more)
+
+
+def run(counter: Counter, *words_: str, env: Dict[str, str] | None = None, script: bytes = SCRIPT) -> Answer:
+    """What a command prints; a script is sent when it is asked for."""
+    call = Call(words_[0], list(words_[1:]), "/work", env or {})
+    try:
+        reply = names.reply_to(call, counter)
+        if isinstance(reply, Needs):
+            reply = names.reply_to(replace(call, sent={reply.path: script}), counter)
+    except Refused as refused:
+        return Answer(err=f"{refused}\n", code=refused.code)
+    assert isinstance(reply, Answer), reply
+    return reply
+
+
+# ------------------------------------------------------------------------------------ options
+
+
+def test_options_in_all_their_forms() -> None:
+    options = Options("x", "n ntasks v\nW wait m\nq quiet n\n. wrap v\n. wait-all v -\nw nodelist v !\n")
+    for said in (["-n4"], ["-n", "4"], ["--ntasks", "4"], ["--ntasks=4"], ["--nt=4"], ["-qn4"], ["-n3", "-n4"],
+                 ["-n=4"], ["--wait-all=3", "-n", "4"]):
+        assert options.parse(said)[0]["ntasks"] == "4", said
+    assert options.parse(["a", "-q", "b", "--", "-n"]) == ({"quiet": ""}, ["a", "b", "-n"])
+    assert options.parse(["-q", "a", "-n", "4"], mixed=False) == ({"quiet": ""}, ["a", "-n", "4"])
+    assert options.parse(["-W", "a"]) == ({"wait": ""}, ["a"])
+    for wrong, words_ in (("-z", "unrecognized"), ("--zzz", "unrecognized"), ("--w=1", "--wait, --wrap"),
+                          ("-n", "needs a value"), ("--quiet=1", "takes no value"), ("-wn1", "cannot be followed")):
+        with pytest.raises(Refused, match=words_):
+            options.parse([wrong])
+
+
+@given(st.lists(st.text("-=nNtabcw ,:/3\n'", max_size=8), max_size=6), st.sampled_from(sorted(names.TABLE)))
+@settings(deadline=None, max_examples=300)
+def test_no_words_break_a_command(said: List[str], name: str) -> None:
+    """Whatever is typed: an answer, or a refusal with the command's name, of which some is printed."""
+    counter = Counter(a_job(1), a_job(2, JobState.FAILED, code=3))
+    if name in ("srun", "salloc") or not names.TABLE[name]:
+        return
+    call = Call(name, said, "/work", {})
+    try:
+        reply = names.reply_to(call, counter)
+    except Refused as refused:
+        assert str(refused).strip()
+        return
+    assert isinstance(reply, (Answer, Needs, Waiting))
+
+
+@given(st.binary(max_size=200), st.text("#SBATCH -=nNtJoaedwp\t'\"0123456789%:,\\\n", max_size=200))
+@settings(deadline=None, max_examples=200)
+def test_no_script_breaks_sbatch(data: bytes, said: str) -> None:
+    counter = Counter()
+    for script in (data, b"#!/bin/sh\n" + data, b"#!/bin/sh\n#SBATCH " + said.encode() + b"\ntrue\n"):
+        answer = run(counter, "sbatch", "job.sh", script=script)
+        assert (answer.code, bool(answer.err)) in ((0, False), (1, True))
+
+
+@given(st.text(max_size=12))
+@settings(deadline=None, max_examples=300)
+def test_no_text_breaks_times_formats_and_lists(text: str) -> None:
+    for read in (times.limit, lambda said: times.when(said, 1.7e9), words.states_of, sbatch.signal_number,
+                 lambda said: formats.letters(said, {"i": ("ID", str)}),
+                 lambda said: formats.names(said, {"id": ("ID", str)}),
+                 lambda said: formats.fields(said, {"id": formats.Field("ID", 5, str)}),
+                 lambda said: words.find(Counter(), said)):
+        try:
+            read(text)  # type: ignore[no-untyped-call]
+        except (ValueError, OverflowError) as error:
+            assert isinstance(error, ValueError)
+
+
+# ------------------------------------------------------------------------------------ times
+
+
+@pytest.mark.parametrize("text, seconds", [
+    ("5", 300), ("5:30", 330), ("1:02:03", 3723), ("1-0", 86400), ("2-1:30", 2 * 86400 + 5400),
+    ("1-00:00:01", 86401), ("0:30", 30), ("UNLIMITED", math.inf), ("infinite", math.inf)])
+def test_time_limits(text: str, seconds: float) -> None:
+    assert times.limit(text) == seconds
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_moments(utc: None) -> None:
+    now = 1_700_000_000.0  # 2023-11-14T22:13:20
+    assert times.moment(now, {}) == "2023-11-14T22:13:20"
+    assert times.moment(now, {"SLURM_TIME_FORMAT": "standard"}) == "2023-11-14T22:13:20"
+    assert times.moment(now, {"SLURM_TIME_FORMAT": "%s"}) == "1700000000"
+    assert times.moment(math.inf, {}) == "N/A"
+    for said, found in (("now", now), ("now-1hour", now - 3600), ("midnight", 1_699_920_000), ("2023-11-14", 1_699_920_000),
+                        ("2023-11-14T22:13", now - 20), ("22:13:20", now), ("1700000000", now), ("now+2days", now + 172800)):
+        assert times.when(said, now) == found, said
+    assert [times.used(each) for each in (7, 67, 3607, 90000)] == ["0:07", "1:07", "1:00:07", "1-01:00:00"]
+    assert [times.elapsed(each) for each in (7, 3607, 90000)] == ["00:00:07", "01:00:07", "1-01:00:00"]
+
+
+# ------------------------------------------------------------------------------------ sbatch
+
+
+def asked(*words_: str, script: bytes = SCRIPT, env: Dict[str, str] | None = None, counter: Counter | None = None
+          ) -> Asked:
+    counter = counter or Counter()
+    answer = run(counter, "sbatch", *words_, script=script, env=env)
+    assert (answer.code, answer.err) == (0, ""), answer
+    return counter.asked[0]
+
+
+def test_what_is_typed_comes_before_what_the_script_says() -> None:
+    script = b"#!/bin/bash\n# a remark\n#SBATCH -J 'my job' -n 2\n#SBATCH --time=10\n\n#SBATCH -c 3\necho\n#SBATCH -n 9\n"
+    found = asked("-n", "4", "job.sh", "-n", "1", "a b", script=script).values
+    assert (found["app"], found["procs"], found["cores"], found["walltime"]) == ("my job", 4, 3, 600.0)
+    assert found["arguments"] == ("-n", "1", "a b") and found["directory"] == "/work"
+    assert found["file"] == "/work/job.sh" and found["output"] == "slurm-%j.out"
+
+
+def test_stdin_wrap_and_ids() -> None:
+    counter = Counter()
+    assert names.reply_to(Call("sbatch", [], "/work"), counter) == Needs("")
+    assert names.reply_to(Call("sbatch", ["/dev/stdin"], "/work"), counter) == Needs("/dev/stdin")
+    assert run(counter, "sbatch", "--wrap", "echo 'a b'\n").out == "Submitted batch job 1\n"
+    assert counter.asked[0].script == b"#!/bin/sh\necho 'a b'\n\n" and counter.asked[0].values["app"] == "wrap"
+    assert run(counter, "sbatch", "--parsable", "job.sh").out == "2\n"
+    assert run(counter, "sbatch", "-Q", "job.sh").out == ""
+
+
+REQUESTS = [
+    ("-N2 --ntasks-per-node=4", {"procs": 8, "nodes": (2, 2), "tasks_per_node": 4}),
+    ("-N 2-4 -n 6", {"procs": 6, "nodes": (2, 4)}),
+    ("-N2", {"procs": 2, "nodes": (2, 2)}), ("-n1 -N2", {"procs": 1, "nodes": (1, 1)}),
+    ("--mem=4G", {"mem_per_node": 4 << 30}), ("--mem 4000", {"mem_per_node": 4000 << 20}), ("--mem=0", {}),
+    ("--mem-per-cpu=1G -c 2", {"cores": 2, "mem_per_task": 2 << 30}),
+    ("--gres=gpu:2", {"gpus_per_node": 2}), ("--gres=NONE", {}), ("--gres=gpu:a100:2,ssd:1", {
+        "gpus_per_node": 2, "features": frozenset({"a100"}), "others_per_node": (("ssd", 1000),)}),
+    ("-G 4 -n 2", {"procs": 2, "gpus_per_task": 2}), ("--gpus=3", {"gpus_per_task": 3}),
+    ("--gpus=6 -N 2 -n 4", {"procs": 4, "nodes": (2, 2), "gpus_per_node": 3}),
+    ("--gpus-per-task=1 --cpus-per-gpu=4", {"gpus_per_task": 1, "cores": 4}),
+    ("-C ib&fast", {"features": frozenset({"ib", "fast"})}), ("-L ansys:2,x", {"licences": (("ansys", 2000), ("x", 1000))}),
+    ("-A acc --qos=q --mail-type=END --hint=nomultithread -M all", {})]
+
+
+@pytest.mark.parametrize("said, wanted", REQUESTS)
+def test_what_is_asked_of_the_machine(said: str, wanted: Dict[str, Any]) -> None:
+    found = demand(sbatch.OPTIONS.parse(said.split())[0], sbatch.OPTIONS)
+    assert {**found, **wanted} == found and set(found) <= {"procs", "cores", *wanted}
+
+
+@pytest.mark.parametrize("said", [
+    "-n x", "-n 0", "-n -1", "-c 1.5", "-N 0", "-N 4-2", "--ntasks-per-node=a", "-t 1:2:3:4", "-t abc", "--mem=4X",
+    "--mem=-1", "--gres=gpu:x:y:z", "--gpus=5 -n 2", "-C ib|fast", "-C [a*2]", "-L a|b", "-a 1-", "-a 5-1", "-a x",
+    "-a 0-9%x", "-d foo:1", "-d afterok", "-d afterok:x", "-d afterok:99", "-d afterok:1?afterok:2", "-w n1", "-x n1",
+    "--nodefile=f", "--begin=tomorrow", "--deadline=now", "--signal=NOSUCH@1", "--signal=USR1@x", "--open-mode=x",
+    "--nosuch", "--priority=x", "--nice=x", "-O", "--test-only", "--cpus-per-gpu=2", "-a 99999", "--wrap=x job.sh",
+    "--time", "-D"])
+def test_what_vrm_cannot_follow_is_refused_aloud(said: str) -> None:
+    counter = Counter(a_job(1))
+    answer = run(counter, "sbatch", *said.split(), *["job.sh"] * (said not in ("--time", "-D")))
+    assert answer.code == 1 and answer.out == "" and not counter.asked
+    assert all(line.startswith("sbatch: error: ") for line in answer.err.splitlines()) and answer.err
+
+
+@pytest.mark.parametrize("script, words_", [
+    (b"", "empty"), (b"  \n", "empty"), (b"echo\n", "no batch script"), (b"#!/bin/sh\r\necho\r\n", "DOS line ends"),
+    (b"#!/bin/sh\n\0", "zero"), (b"#!/bin/sh\n#SBATCH --nosuch\n", "job.sh:2"),
+    (b"#!/bin/sh\n#SBATCH -J 'open\n", "No closing quotation"), (b"#!/bin/sh\n#SBATCH -n 1 more\n", "`more` is no option"),
+    (b"#!" + b"x" * (5 << 20), "longer than")])
+def test_what_is_no_script(script: bytes, words_: str) -> None:
+    answer = run(Counter(), "sbatch", "job.sh", script=script)
+    assert answer.code == 1 and words_ in answer.err
+
+
+def test_a_script_that_cannot_be_read() -> None:
+    call = Call("sbatch", ["gone.sh"], "/work", missing={"/work/gone.sh": "No such file or directory"})
+    with pytest.raises(Refused, match=r"Unable to open file gone\.sh: No such file"):
+        names.reply_to(call, Counter())
+
+
+def test_ten_thousand_lines() -> None:
+    script = b"#!/bin/sh\n" + b"#SBATCH -n 2\n" * 10_000 + b"#SBATCH -n 3\n"
+    assert asked("job.sh", script=script).values["procs"] == 3
+
+
+def test_time_limits_and_the_end_of_the_allocation() -> None:
+    counter = Counter()
+    assert (asked("job.sh").values["walltime"], asked("job.sh").flexible) == (3600.0, True)
+    assert not asked("-t", "5", "job.sh").flexible
+    counter.site = replace(counter.site, end=counter.now + 700, closing=counter.now + 600)
+    found = asked("-t", "1-0", "job.sh", counter=counter)
+    assert found.values["walltime"] == 600.0 and found.flexible and "1-0" in found.notes[0]
+    counter.asked.clear()
+    assert not asked("-t", "9", "job.sh", counter=counter).flexible
+
+
+def test_variables_that_a_job_gets() -> None:
+    env = {"A": "1", "B": "2", "HOME": "/home/ann", "PATH": "/bin"}
+    assert sbatch.exported("ALL", env) == env
+    assert sbatch.exported("ALL,C=3", env) == {**env, "C": "3"}
+    assert sbatch.exported("NONE", env) == {"HOME": "/home/ann", "PATH": "/bin"}
+    assert sbatch.exported("A,D=x=y,NOSUCH", env) == {"A": "1", "D": "x=y", "HOME": "/home/ann", "PATH": "/bin"}
+
+
+def test_dependencies_and_arrays() -> None:
+    counter = Counter(a_job(1), a_job(2), a_job(3, JobState.FAILED), a_job(10, array=10, index=0),
+                      a_job(11, array=10, index=1))
+
+    def after(said: str) -> Any:
+        counter.asked.clear()
+        return asked("-d", said, "job.sh", counter=counter).values.get("after", ())
+    assert after("afterok:1:2") == (Dependency(range(1, 3)),)
+    assert after("afterany:1,afterok:10") == (Dependency.on(1, True), Dependency(range(10, 12)))
+    assert after("afterok:10_1") == (Dependency.on(11),)
+    assert after("after:1:3") == ()  # they have begun
+    assert after("afternotok:3") == ()
+    counter.asked.clear()
+    single = asked("-J", "solve", "-d", "singleton", "job.sh", counter=counter)
+    assert single.values["after"] == (Dependency(range(1, 3), True), Dependency(range(10, 12), True))
+    array = asked("-a", "1-5:2,9%2", "job.sh")
+    assert (array.indices, array.width, array.values["output"]) == ((1, 3, 5, 9), 2, "slurm-%A_%a.out")
+
+
+@pytest.mark.parametrize("name, app, shown", [
+    ("solve", "solve", "solve"), ("a/b", "a_b", "a/b"), ("-x", "x", "-x"), ("..", "job..", ".."), ("12", "12", "12"),
+    ("x" * 300, "x" * 200, "x" * 300), ("two\nlines", "two lines", "two lines")])
+def test_names(name: str, app: str, shown: str) -> None:
+    values = asked("--job-name", name, "job.sh").values
+    assert (values["app"], values.get("title", values["app"])) == (app, shown)
+
+
+# ------------------------------------------------------------------------------------ squeue and others
+
+
+def test_formats_of_squeue(utc: None) -> None:
+    counter = Counter(a_job(1, nodes=("n1", "n2"), cores=(4, 4), start=1_699_999_400.0),
+                      a_job(2, JobState.QUEUED, why=front.RESOURCES),
+                      a_job(3, JobState.FAILED, code=1, start=1_699_999_000.0, end=1_699_999_500.0))
+
+    def shown(*words_: str, **env: str) -> str:
+        answer = run(counter, "squeue", *words_, env=env)
+        assert (answer.err, answer.code) == ("", 0)
+        return answer.out
+    assert shown("-h", "-o", "%i|%t|%j|%u|%D|%C|%R|%M|%l|%P") == (
+        "2|PD|solve|ann|1|2|(Resources)|0:00|10:00|vrm\n1|R|solve|ann|2|8|n[1-2]|10:00|10:00|vrm\n")
+    assert shown("-h", "-j1", "-o", "%%i\\|%%T") == "1\\|RUNNING\n"  # several % are one
+    assert shown("-h", "-j1,1", "-o", '"%u"') == '"ann"\n'
+    assert shown("-j2", "-o", "%.5i %4t|") == "JOBID ST  |\n    2 PD  |\n"
+    assert shown("-h", "-j1", "-o", "%.18i %.8j %.8u %.2t") == "                 1    solve      ann  R\n"
+    assert shown("-h", "-t", "all", "-o", "%A %T %r") == (
+        "2 PENDING Resources\n1 RUNNING None\n3 FAILED NonZeroExitCode\n")
+    assert shown("-h", "-t", "F,CD", "-o", "%i %R") == "3 (NonZeroExitCode)\n"
+    assert shown("-O", "JobArrayID,StateCompact:3,Reason", "--me", "-t", "all").splitlines()[1] == (
+        "2                   PD Resources           ")
+    assert shown("-h", "-j1", "-o", "%S %V", SLURM_TIME_FORMAT="%s") == "1699999400 1699999000\n"
+    assert shown("-h", "-u", "bob") == "" and shown("-h", "-u", "bob,ann") and shown("-h", "-u", "1000")
+    assert shown("-h", "-n", "solve,x", "-o", "%i") == "2\n1\n" and shown("-h", "-n", "x") == ""
+    assert '"job_id": 1' in shown("--json") and shown(SQUEUE_FORMAT="%i") == "JOBID\n2\n1\n"
+    assert run(counter, "squeue", "-j", "99").code == 1 and run(counter, "squeue", "-j", "98,99").code == 0
+    for wrong in (["-j", "x"], ["-t", "x"], ["-o", "%!"], ["-O", "nosuch"], ["-S", "?"], ["word"], ["-i5"], ["--yaml"]):
+        answer = run(counter, "squeue", *wrong)
+        assert answer.code == 1 and answer.err.startswith("squeue: error: ") and not answer.out, wrong
+
+
+def test_sacct(utc: None) -> None:
+    counter = Counter(
+        a_job(1, JobState.COMPLETED, nodes=("n1",), cores=(2,), start=1_699_999_400.0, end=1_699_999_465.0, code=0),
+        a_job(2, JobState.CANCELLED, nodes=("n1",), cores=(2,), start=1_699_999_400.0, end=1_699_999_401.0, code=143),
+        a_job(10, JobState.QUEUED, array=10, index=3, why=front.HELD))
+
+    def shown(*words_: str, **env: str) -> str:
+        answer = run(counter, "sacct", *words_, env=env)
+        assert (answer.err, answer.code) == ("", 0)
+        return answer.out
+    assert shown("-S", "2023-11-14", "-P", "-j", "1,2", "-o", "jobid,state,exitcode,end,nodelist", SLURM_TIME_FORMAT="%s"
+                 ) == ("JobID|State|ExitCode|End|NodeList\n1|COMPLETED|0:0|1699999465|n1\n"
+                       "1.batch|COMPLETED|0:0|1699999465|n1\n2|CANCELLED by 1000|0:15|1699999401|n1\n"
+                       "2.batch|CANCELLED|0:15|1699999401|n1\n")
+    assert shown("-nX", "--jobs", "10", "-o", "jobid,jobidraw,state%20,reason%12", "-p") == "10_3|10|PENDING|JobHeldUser|\n"
+    assert shown("-Xn", "-j", "1,2", "-o", "jobid%4,state%8,elapsed") == (
+        "   1 COMPLET+   00:01:05 \n   2 CANCELL+   00:00:01 \n")
+    assert shown("-X", "-j1").splitlines()[1] == "------------ ---------- ---------- ---------- ---------- ---------- -------- "
+    assert shown("-X", "-n", "--name", "x,solve", "-s", "CD", "-o", "jobid") == "1            \n"
+    assert shown("-X", "-n", "-S", "2023-11-15", "-o", "jobid").split() == ["10_3"]
+    assert shown("-n", "-u", "bob") == "" and "JobIDRaw" in shown("--helpformat")
+    assert shown("-nX", "-j1", "-o", "Account%256").strip() == ""
+    assert run(counter, "sacct", "-nu", "ann", "-o", "Account%256", "|", "tail", "-1").out == ""  # without a shell
+    for wrong in (["-o", "nosuch"], ["-S", "x"], ["-j", "x"], ["-s", "x"], ["word"]):
+        assert run(counter, "sacct", *wrong).err.startswith("sacct: error: "), wrong
+
+
+def test_sinfo_and_scontrol() -> None:
+    counter = Counter(a_job(1, nodes=("n1",), cores=(2,)), a_job(2, JobState.QUEUED))
+    assert run(counter, "sinfo", "-h", "-o", "%P %D %t %N").out == "vrm* 1 mix n1\nvrm* 1 idle n2\nvrm* 1 down n3\n"
+    assert run(counter, "sinfo", "-h", "-o", "%P").out == "vrm*\n"
+    assert run(counter, "sinfo", "--noheader", "-O", "CPUs:5,Partition:6").out == "8    vrm*  \n"
+    assert run(counter, "sinfo", "-h", "-o", "%C %F").out == "3/13/8/24 1/1/1/3\n"
+    assert run(counter, "sinfo", "-hN", "-o", "%N %c").out == "n1 8\nn2 8\nn3 8\n"
+    assert run(counter, "scontrol", "show", "hostnames", "n[1-3,7],m").out == "n1\nn2\nn3\nn7\nm\n"
+    assert run(counter, "scontrol", "show", "hostname", env={"SLURM_JOB_NODELIST": "n[1-2]"}).out == "n1\nn2\n"
+    assert "JobId=1 JobName=solve" in run(counter, "scontrol", "show", "job", "1").out
+    assert run(counter, "scontrol", "show", "job", "-o").out.count("\n") == 2
+    assert "CPUTot=8" in run(counter, "scontrol", "-a", "show", "-o", "nodes").out
+    assert "SLURM_VERSION" in run(counter, "scontrol", "show", "config").out
+    assert run(counter, "scontrol", "--version").out == "slurm 22.05.8\n"
+    assert run(counter, "scontrol", "hold", "2").code == 0 and counter.done.pop() == ("hold", 2)
+    assert run(counter, "scontrol", "update", "JobId=1", "TimeLimit=+5", "Priority=7").code == 0
+    assert counter.done.pop() == ("change", 1, {"priority": 7, "walltime": 900.0})
+    for wrong in (["show"], ["show", "x"], ["show", "job", "9"], ["hold"], ["hold", "9"], ["suspend", "1"], [],
+                  ["update", "JobId=1", "Partition=x"], ["update", "TimeLimit=1"], ["show", "hostnames"],
+                  ["update", "JobId=1", "TimeLimit=x"], ["show", "node", "x"]):
+        answer = run(counter, "scontrol", *wrong)
+        assert answer.code == 1 and answer.err and not counter.done, wrong
+
+
+def test_scancel() -> None:
+    counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(3, JobState.COMPLETED), a_job(10, array=10, index=0),
+                      a_job(11, array=10, index=4))
+
+    def done(*words_: str) -> List[Any]:
+        counter.done.clear()
+        answer = run(counter, "scancel", *words_)
+        assert (answer.out, answer.code) == ("", 0)
+        return [each[1] for each in counter.done]
+    assert done("1", "2,3") == [1, 2] and done("10") == [10, 11] and done("10_4") == [11]
+    assert done("10_[0-4]") == [10, 11] and done("-u", "ann") == [1, 2, 10, 11] and done("-u", "bob") == []
+    assert done("-t", "PD", "--me") == [2] and done("--name=solve", "-p", "vrm") == [1, 2, 10, 11]
+    done("--signal=USR1", "1")
+    assert counter.done == [("cancel", 1, 10)]
+    assert run(counter, "scancel", "-v", "1").err == "scancel: Terminating job 1\n"
+    answer = run(counter, "scancel", "99", "1")
+    assert answer.code == 1 and "Invalid job id specified" in answer.err
+    assert run(counter, "scancel", "-Q", "99") == Answer(code=1)
+    for wrong in ([], ["x"], ["-s", "NOSUCH", "1"], ["1.0"]):
+        assert run(counter, "scancel", *wrong).err.startswith("scancel: error: "), wrong
+
+
+def test_what_answers_nothing() -> None:
+    for command in ("sacctmgr show account -n", "sshare -U", "sprio", "sstat -j 1"):
+        assert run(Counter(), *command.split()) == Answer()
+    assert run(Counter(), "sacctmgr", "add", "user", "x").code == 1
+    for name in names.TABLE:
+        if names.TABLE[name] and name not in ("sprio", "sshare"):
+            assert run(Counter(), name, "--version").out in ("slurm 22.05.8\n", ""), name
+
+
+def test_paths_are_seen_from_where_the_command_is_typed() -> None:
+    assert asked("-D", "sub/..", "job.sh").values["directory"] == "/work"
+    assert asked("-D", "/tmp", "job.sh").values["directory"] == "/tmp"
+    assert os.path.isabs(asked("../x/job.sh").values["file"])

@@ -1,0 +1,285 @@
+"""Slurm's commands on a real manager: jobs come, run, and are known, at once and after everything."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+from conftest import Site, wait_until
+from vrm.front import build
+from vrm.run import journal as journals
+
+pytestmark = pytest.mark.slow
+
+
+class Cluster:
+    """A manager, and the commands in a directory."""
+
+    def __init__(self, site: Site, commands: Path) -> None:
+        self.site, self.commands = site, commands
+        self.env = {**site.env, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "VRM_DIRECTORY": str(site.log)}
+        site.config(Launcher={"Kind": "direct"}, Cores=2)
+        site.lines(end=False)
+
+    def start(self, *arguments: str) -> None:
+        self.process = self.site.start("run", *arguments)
+        wait_until(lambda: self.call("squeue").returncode == 0, "the manager answers")
+
+    def stop(self) -> str:
+        assert self.site.run("stop", "--now").returncode == 0
+        return self.site.finish(self.process)
+
+    def call(self, *words: str, data: str = "", **env: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([str(self.commands / words[0]), *words[1:]], cwd=self.site.root, input=data, text=True,
+                              env={**self.env, **env}, capture_output=True, timeout=60, check=False)
+
+    def said(self, *words: str, data: str = "", **env: str) -> str:
+        done = self.call(*words, data=data, **env)
+        assert (done.returncode, done.stderr) == (0, ""), (words, done)
+        return done.stdout
+
+    def sbatch(self, *words: str, data: str = "", **env: str) -> int:
+        return int(self.said("sbatch", "--parsable", *words, data=data, **env))
+
+    def state(self, job_id: int) -> str:
+        return self.said("sacct", "-nX", "-j", str(job_id), "-o", "state%30").strip()
+
+    def ended(self, *ids: int) -> None:
+        wait_until(lambda: self.said("squeue", "-h", "-j", ",".join(map(str, ids)) + ",0") == "", f"{ids} ended")
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands: the C program, where there is a compiler."""
+    place = tmp_path_factory.mktemp("commands")
+    assert build.link(place) == any(map(shutil.which, build.COMPILERS))
+    return place
+
+
+@pytest.fixture
+def cluster(site: Site, commands: Path) -> Iterator[Cluster]:
+    found = Cluster(site, commands)
+    yield found
+
+
+def test_a_session(cluster: Cluster) -> None:
+    """What a tool does in its day, one manager."""
+    root, log = cluster.site.root, cluster.site.log
+    cluster.start()
+    assert stat.S_IMODE((log / "socket").stat().st_mode) == 0o600
+    (root / "job.sh").write_text("#!/bin/sh\n#SBATCH -J hello -o out.%x.%j\necho \"$1 $FOO $SLURM_JOB_ID\"; echo oops >&2\n"
+                                 "while [ -e wait ]; do sleep 0.01; done\nexit $2\n")
+    (root / "wait").touch()
+    first = cluster.sbatch("-n", "2", "job.sh", "a b", "0", FOO="bar")
+    (root / "job.sh").write_text("#!/bin/sh\nexit 9\n")  # what was submitted is what runs
+    assert first == 1
+    # It is known at once, and a second that waits for room, too.
+    assert cluster.said("squeue", "-h", "-j", "1", "-o", "%i %j %T").split()[:2] == ["1", "hello"]
+    second = cluster.sbatch("-t", "1", "-d", "afterok:1", "--wrap", "exit 3")
+    assert cluster.said("squeue", "-h", "-j", str(second), "-o", "%t %r %l") == "PD Dependency 1:00\n"
+    third = cluster.sbatch("-d", f"afterok:{second}", "--wrap", "true")
+    wait_until(lambda: cluster.state(1) == "RUNNING", "it runs")
+    assert "1.batch" in cluster.said("sacct", "-n", "-j", "1", "-o", "jobid")
+    assert cluster.call("scontrol", "hold", "1").returncode == 1
+    (root / "wait").unlink()
+    cluster.ended(first, second, third)
+    assert [cluster.state(each).split()[0] for each in (first, second, third)] == ["COMPLETED", "FAILED", "CANCELLED"]
+    assert (root / "out.hello.1").read_text() == "a b bar 1\noops\n"
+    assert cluster.said("sacct", "-nXP", "-j", "2", "-o", "exitcode") == "3:0\n"
+
+    # Standard input, errors apart, arrays of which two run at a time, append, input.
+    (root / "words").write_text("given\n")
+    ids = [cluster.sbatch("-o", "o.%j", "-e", "e.%j", "-i", "words", data="#!/bin/sh\ncat; echo no >&2\n"),
+           cluster.sbatch("-o", "kept", "--open-mode=append", "--wrap", "echo one")]
+    cluster.ended(*ids)
+    again = cluster.sbatch("-o", "kept", "--open-mode=append", "--wrap", "echo two")
+    array = cluster.sbatch("-a", "2-8:2%2", "-n1", "--wrap", "echo $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_MAX "
+                           "$SLURM_ARRAY_JOB_ID")
+    assert len(cluster.said("squeue", "-h", "-r", "-j", str(array), "-t", "all").splitlines()) == 4
+    cluster.ended(again, array)
+    assert (root / f"o.{ids[0]}").read_text() == "given\n" and (root / f"e.{ids[0]}").read_text() == "no\n"
+    assert (root / "kept").read_text() == "one\ntwo\n"
+    assert (root / f"slurm-{array}_4.out").read_text() == f"4 of 8 {array}\n"
+    assert cluster.said("sacct", "-nX", "-j", f"{array}_[4-6]", "-o", "jobid%8").split() == [f"{array}_4", f"{array}_6"]
+
+    # --wait gives the exit status; a limit is kept; a signal comes before it.
+    assert cluster.call("sbatch", "--wait", "--wrap", "exit 7").returncode == 7
+    limited = cluster.sbatch("-t", "0:1", "--wrap", "sleep 100")
+    warned = cluster.sbatch("-t", "0:30", "--signal=B:USR1@29", "-o", "warned", data="#!/bin/sh\n"
+                            "trap 'echo warned; exit 0' USR1\nwhile :; do sleep 0.05; done\n")
+    cluster.ended(limited, warned)
+    assert cluster.state(limited) == "TIMEOUT" and (root / "warned").read_text() == "warned\n"
+
+    # Hold, release, limits and priorities, cancel, requeue.
+    held = cluster.sbatch("-H", "--wrap", "echo x >> ran; sleep 60", "-n1")
+    assert cluster.said("squeue", "-h", "-j", str(held), "-o", "%t %r") == "PD JobHeldUser\n"
+    cluster.said("scontrol", "update", f"JobId={held}", "TimeLimit=2:00:00", "Priority=5")
+    assert cluster.said("squeue", "-h", "-j", str(held), "-o", "%l") == "2:00:00\n"
+    cluster.said("scontrol", "release", str(held))
+    wait_until(lambda: (root / "ran").exists(), "it runs")
+    cluster.said("scontrol", "requeue", str(held))
+    wait_until(lambda: (root / "ran").read_text() == "x\nx\n", "it runs again")
+    cluster.said("scontrol", "update", f"JobId={held}", "TimeLimit=90")
+    assert cluster.said("squeue", "-h", "-j", str(held), "-o", "%l %T") == "1:30:00 RUNNING\n"
+    cluster.said("scancel", str(held))
+    cluster.ended(held)
+    assert cluster.state(held) == f"CANCELLED by {os.geteuid()}"
+
+    # What is wrong is said, and nothing has come of it.
+    before = cluster.said("squeue", "-h", "-t", "all")
+    for words in (["sbatch", "--nosuch", "x"], ["sbatch", "gone.sh"], ["sbatch", "-n", "99", "--wrap", "true"],
+                  ["squeue", "-j", "999"], ["scancel", "999"], ["scontrol", "show", "job", "999"], ["sbatch", "out.hello.1"]):
+        done = cluster.call(*words)
+        assert done.returncode == 1 and done.stderr and not done.stdout, words
+    assert [line for line in cluster.said("squeue", "-h", "-t", "all").splitlines()
+            if line not in before.splitlines()] == []
+
+    # In Python, and by files as from another node: the same.
+    script = root / "python"
+    script.mkdir()
+    for name in ("sbatch", "squeue", "sinfo"):
+        (script / name).write_text(build.script(name))
+        (script / name).chmod(0o755)
+    cluster.commands, kept = script, cluster.commands
+    by_python = cluster.sbatch("--wrap", "echo in python")
+    (log / "socket").rename(log / "elsewhere")
+    by_file = cluster.sbatch("-o", "filed", data="#!/bin/sh\necho by file\n")
+    assert by_file == by_python + 1 and "vrm*" in cluster.said("sinfo")
+    (log / "elsewhere").rename(log / "socket")
+    cluster.commands = kept
+    cluster.ended(by_python, by_file)
+    assert (root / "filed").read_text() == "by file\n"
+
+    # The end: the run is over, and sacct still knows; squeue does not pretend to know.
+    cluster.stop()
+    assert not (log / "socket").exists()
+    assert cluster.state(by_file) == "COMPLETED"
+    assert cluster.said("scontrol", "show", "hostnames", "n[1-2]") == "n1\nn2\n"
+    done = cluster.call("squeue", "-j", "1")
+    assert done.returncode == 1 and "Unable to contact slurm controller" in done.stderr
+
+
+def test_ids_never_come_again_and_a_queue_file_counts_its_lines(cluster: Cluster) -> None:
+    site = cluster.site
+    site.program("true.x", "exit 0\n")
+    site.lines("true.x 1 9 0", "true.x 1 9 0 after=0", end=False)
+    cluster.start()
+    wait_until(lambda: len(site.rows()) == 2, "the lines ran")
+    assert sorted(site.rows()) == [0, 1]  # nobody has used Slurm's commands yet
+    assert cluster.sbatch("--wrap", "true") == 2
+    site.append("true.x 1 9 0 after=2\ntrue.x 1 9 0\n")  # the third line depends on itself
+    wait_until(lambda: len(site.rows()) == 5, "all ran")
+    assert site.rows()[3].status == "refused" and site.rows()[4].status == "completed"
+    cluster.stop()
+    site.lines("true.x 1 9 0", "true.x 1 9 0 after=0", end=False)
+    cluster.start("--fresh")
+    wait_until(lambda: len(site.rows()) == 2, "the lines ran again")
+    assert site.statuses() == {1001: "completed", 1002: "completed"}
+    assert cluster.sbatch("--wrap", "true") == 1003
+    wait_until(lambda: len(site.rows()) == 3, "it ran")
+    site.append("true.x 1 9 0 after=1\n")
+    wait_until(lambda: len(site.rows()) == 4, "the third line ran")
+    assert site.rows()[1004].status == "completed" and site.rows()[1004].after == "1002"
+
+
+@pytest.mark.parametrize("flag", ["SIGKILL"])
+def test_what_was_accepted_outlives_a_killed_manager(cluster: Cluster, flag: str) -> None:
+    """The id is printed, so the job is on disk; nobody says that it has ended; the next manager runs
+    it once, with the environment, the file names and the limit that were asked for."""
+    site, root = cluster.site, cluster.site.root
+    cluster.start()
+    (root / "wait").touch()
+    runs = cluster.sbatch("-n2", "-o", "long", "--wrap", "while [ -e wait ]; do sleep 0.01; done; echo $FOO", FOO="kept")
+    waits = cluster.sbatch("-J", "a/b", "-t", "7", "-o", "w.%j", "--comment", "said", data="#!/bin/sh\necho $FOO >> ran\n",
+                           FOO="bar")
+    wait_until(lambda: (root / "long").exists(), "it runs")
+    cluster.said("scontrol", "update", f"JobId={waits}", "TimeLimit=8")
+    os.kill(cluster.process.pid, getattr(signal, flag))
+    cluster.process.wait(20)
+    last = [each for each in journals.read(site.log / "journal") if each["event"] == "job"][-1]
+    assert last["id"] == waits
+    done = cluster.call("squeue", "-j", str(waits))
+    assert done.returncode == 1 and not done.stdout, "no manager: it must not look as if it had ended"
+    assert cluster.state(waits) == "PENDING"
+    shutil.rmtree(root / "sub", ignore_errors=True)
+    cluster.start()
+    assert cluster.said("squeue", "-h", "-j", str(waits), "-o", "%j %l %k %T") == "a/b 8:00 said PENDING\n"
+    (root / "wait").unlink()
+    cluster.ended(runs, waits)
+    assert (cluster.state(runs), cluster.state(waits)) == ("COMPLETED", "COMPLETED")
+    assert (root / "ran").read_text() == "bar\n" and (root / "long").read_text() == "kept\n"
+
+
+def test_a_limit_beyond_the_allocation_is_cut_and_a_job_without_one_starts(cluster: Cluster) -> None:
+    site = cluster.site
+    site.config(Launcher={"Kind": "direct"}, End={"At": 600, "Margin": 5}, Slurm={"DefaultTime": "2h"})
+    cluster.start()
+    ids = [cluster.sbatch("-t", "1-0", "--wrap", "true"), cluster.sbatch("--wrap", "true")]
+    late = cluster.sbatch("-H", "-t", "9", "--wrap", "true")
+    cluster.ended(*ids)
+    assert [cluster.state(each) for each in ids] == ["COMPLETED"] * 2
+    limit = cluster.said("sacct", "-nX", "-j", str(ids[0]), "-o", "timelimit").strip()
+    assert "00:09:00" < limit <= "00:10:00"
+    assert cluster.said("squeue", "-h", "-j", str(late), "-o", "%l") == "9:00\n"
+    assert "its limit of 1-0 is cut to" in cluster.stop()
+
+
+def test_strangers_and_nonsense_at_the_socket(cluster: Cluster) -> None:
+    """Nonsense is answered and harms nobody; clients that go, or say nothing, leave nothing."""
+    import socket
+    cluster.start()
+    silent = socket.socket(socket.AF_UNIX)
+    silent.connect(str(cluster.site.log / "socket"))
+    for data in (b"GET / HTTP/1.1\r\n\r\n", b"VRM1\xff\xff\xff\xff", b"VRM1\x04\0\0\0abcd", b"VRM1\x01\0\0\0\0"):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(20)
+            client.connect(str(cluster.site.log / "socket"))
+            client.sendall(data)
+            answer = b""
+            while part := client.recv(4096):
+                answer += part
+            assert b"error" in answer and answer.endswith(b"X\x01\0\0\x001")
+    gone = subprocess.Popen([str(cluster.commands / "sbatch"), "--wait", "--wrap", "sleep 0.2"], env=cluster.env,
+                            cwd=cluster.site.root, stdout=subprocess.PIPE, text=True)
+    assert gone.stdout is not None
+    assert gone.stdout.readline() == "Submitted batch job 1\n"
+    gone.kill()
+    gone.wait()
+    gone.stdout.close()
+    big = "#!/bin/sh\n" + "# " + "x" * (3 << 20) + "\ntrue\n"
+    job = cluster.sbatch(data=big)
+    cluster.ended(1, job)
+    assert cluster.state(job) == "COMPLETED"
+    silent.close()
+
+
+def test_the_commands_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build.link(tmp_path / "built") == any(map(shutil.which, build.COMPILERS))
+    monkeypatch.setattr(build, "COMPILERS", ("no-such-compiler",))
+    monkeypatch.delenv("CC", raising=False)
+    assert not build.link(tmp_path / "plain")
+    for place in ("built", "plain"):
+        done = subprocess.run([str(tmp_path / place / "squeue")], capture_output=True, text=True, timeout=60, check=False,
+                              env={"PATH": os.environ["PATH"]})
+        assert done.returncode == 1 and "VRM_DIRECTORY" in done.stderr and not done.stdout
+        assert sorted(path.name for path in (tmp_path / place).iterdir() if path.name[0] != ".") == sorted(build.TABLE)
+
+
+def test_vrm_slurm(cluster: Cluster) -> None:
+    cluster.start()
+    done = cluster.site.run("slurm", "sbatch", "--wrap", "true")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 1\n")
+    assert json.loads(cluster.site.run("slurm", "squeue", "-j1", "-tall", "--json").stdout)["jobs"][0]["job_id"] == 1
+    assert "there is no command" in cluster.site.run("slurm", "sbtach").stderr
+    assert "where to?" in cluster.site.run("slurm", "link").stderr
+    assert subprocess.run([sys.executable, "-m", "vrm.cli", "slurm", "--help"], capture_output=True, text=True,
+                          check=True).stdout.startswith("usage: vrm slurm")

@@ -1,0 +1,135 @@
+"""Tables in the forms that users choose: `-o "%.18i %j"` of squeue and sinfo, `-O JobID:20,State`, and the
+named columns of sacct."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+Value = Callable[[Any], str]
+"""Gives the text of a column for a row."""
+
+
+class Column(NamedTuple):
+    """A column: its heading, what its text is, the width (0: as wide as the text), whether the text is at
+    the right, and what follows it."""
+
+    heading: str
+    value: Value
+    width: int = 0
+    right: bool = False
+    suffix: str = ""
+
+    def fitted(self, text: str) -> str:
+        """The text, padded and cut to the width."""
+        if not self.width:
+            return text + self.suffix
+        cut = text[:self.width]
+        return (cut.rjust(self.width) if self.right else cut.ljust(self.width)) + self.suffix
+
+
+class Table(NamedTuple):
+    """A prefix, and the columns behind it."""
+
+    prefix: str
+    columns: List[Column]
+
+    def lines(self, rows: Sequence[Any], heading: bool) -> str:
+        """The rows as lines, with the headings first."""
+        found = [self.prefix + "".join(column.fitted(column.heading) for column in self.columns)] if heading else []
+        fit = [(column.value, column.fitted) for column in self.columns]
+        found += [self.prefix + "".join([fitted(value(row)) for value, fitted in fit]) for row in rows]
+        return "".join(f"{line}\n" for line in found)
+
+
+WIDEST = 100_000
+"""Characters that a column may be wide."""
+
+_LETTER = re.compile(r"(\.?)([0-9]{0,6})([A-Za-z#])(.*)", re.DOTALL)
+
+
+def letters(text: str, known: Mapping[str, Tuple[str, Value]]) -> Table:
+    """The table of a format as `%.18i %j`: `%`, a `.` for the right side, a width, a letter, and what is to
+    follow. Several `%` in a row are one, as Slurm has it. ValueError with the part that is wrong."""
+    first, *parts = re.split(r"%+", text)
+    columns = []
+    for part in parts:
+        if not part:
+            continue
+        match = _LETTER.fullmatch(part)
+        if not match or match[3] not in known or int(match[2] or 0) > WIDEST:
+            raise ValueError(f"%{part}")
+        heading, value = known[match[3]]
+        columns.append(Column(heading, value, int(match[2] or 0), bool(match[1]), match[4]))
+    return Table(first, columns)
+
+
+_NAMED = re.compile(r"([A-Za-z/_]+)(?::(\.?)([0-9]{0,6})(.*))?", re.DOTALL)
+
+WIDTH = 20
+"""Characters of a column of `-O` without a width."""
+
+
+def names(text: str, known: Mapping[str, Tuple[str, Value]]) -> Table:
+    """The table of a format as `JobID:20,State`. ValueError with the part that is wrong."""
+    columns = []
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        match = _NAMED.fullmatch(part.strip())
+        found = known.get(match[1].lower()) if match else None
+        if not match or found is None or int(match[3] or 0) > WIDEST:
+            raise ValueError(part)
+        columns.append(Column(*found, int(match[3] or WIDTH), bool(match[2]), match[4] or ""))
+    return Table("", columns)
+
+
+class Field(NamedTuple):
+    """A column of sacct: its name, its width (below 0: at the left), and its text."""
+
+    name: str
+    width: int
+    value: Optional[Value]
+
+
+def fields(text: str, known: Dict[str, Field]) -> List[Field]:
+    """The columns that a list names, as `jobid,state%20`. ValueError with the name that is none."""
+    found = []
+    for part in text.split(","):
+        name, percent, width = part.strip().partition("%")
+        if not name:
+            continue
+        field = known.get(name.lower())
+        if field is None or percent and not re.fullmatch(r"-?[0-9]{1,6}", width):
+            raise ValueError(part.strip())
+        found.append(field._replace(width=int(width)) if percent and int(width) else field)
+    return found
+
+
+def parsable(chosen: Sequence[Field], rows: Sequence[Any], heading: bool, between: str, behind: bool) -> str:
+    """The rows with a character between the columns, and perhaps one behind the last."""
+    last = between * behind + "\n"
+    found = [between.join(field.name for field in chosen) + last] if heading else []
+    values = [field.value or _nothing for field in chosen]
+    found += [between.join([value(row) for value in values]) + last for row in rows]
+    return "".join(found)
+
+
+def aligned(chosen: Sequence[Field], rows: Sequence[Any], heading: bool) -> str:
+    """The rows in columns of their widths; what is longer is cut, with a `+` at its end."""
+    values = [field.value or _nothing for field in chosen]
+    lines = [[field.name for field in chosen], ["-" * abs(field.width) for field in chosen]] if heading else []
+    lines += [[value(row) for value in values] for row in rows]
+    return "".join(" ".join(_fit(text, field.width) for text, field in zip(line, chosen)) + " \n"
+                   for line in lines)
+
+
+def _nothing(row: Any) -> str:
+    return ""
+
+
+def _fit(text: str, width: int) -> str:
+    size = abs(width)
+    if len(text) > size:
+        text = text[:size - 1] + "+"
+    return text.ljust(size) if width < 0 else text.rjust(size)

@@ -1,0 +1,137 @@
+"""Options as Slurm's commands read them: `-n4`, `-n 4`, `--ntasks=4`, `--ntasks 4`, unique beginnings of long
+names, several short ones in a word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Sequence, Tuple
+
+from vrm.front.answers import Refused
+
+VALUE, NONE, MAYBE = "value", "none", "maybe"
+"""What follows an option: a value, nothing, or a value that is written with it (`--wait=3`)."""
+
+IGNORED, NOT_HERE = "-", "!"
+"""What is done with an option: nothing, since it changes nothing of the outcome; or it is refused."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option: the letter and the long name ("": it has none), what follows, and the key under which
+    its value is found, or IGNORED or NOT_HERE."""
+
+    letter: str
+    name: str
+    takes: str
+    key: str
+
+    @property
+    def shown(self) -> str:
+        """As people write it."""
+        return f"--{self.name}" if self.name else f"-{self.letter}"
+
+
+class Options:
+    """The options of a command.
+
+    Each line of the text is an option: its letter (`.`: none), its long name, what follows it (v, n or
+    m: VALUE, NONE, MAYBE), and the key (`-`, `!`: see above; left out: the long name).
+    """
+
+    def __init__(self, command: str, text: str) -> None:
+        self.command = command
+        self.all: List[Option] = []
+        for line in text.split("\n"):
+            words = line.split()
+            if words:
+                letter, name, takes, *key = words
+                self.all.append(Option(letter.strip("."), name, {"v": VALUE, "n": NONE, "m": MAYBE}[takes],
+                                       key[0] if key else name))
+        self._letters = {option.letter: option for option in self.all if option.letter}
+        self._names = {option.name: option for option in self.all}
+
+    def error(self, why: str) -> Refused:
+        """What is wrong, as this command says it."""
+        return Refused("\n".join(f"{self.command}: error: {line}" for line in why.splitlines()))
+
+    def parse(self, words: Sequence[str], mixed: bool = True) -> Tuple[Dict[str, str], List[str]]:
+        """The values by their keys, the last of each option, and the other words. `mixed`: options may
+        come behind these; else the first of them ends the options. Refused for what is no option, for
+        one without its value, and for one that vrm cannot follow."""
+        values: Dict[str, str] = {}
+        rest: List[str] = []
+        left = list(reversed(words))
+        while left:
+            word = left.pop()
+            if word == "--":
+                rest += reversed(left)
+                break
+            if word.startswith("--"):
+                self._long(word[2:], left, values)
+            elif len(word) > 1 and word.startswith("-"):
+                self._short(word[1:], left, values)
+            elif mixed:
+                rest.append(word)
+            else:
+                rest += [word, *reversed(left)]
+                break
+        return values, rest
+
+    def _long(self, word: str, left: List[str], values: Dict[str, str]) -> None:
+        name, equals, value = word.partition("=")
+        option = self._names.get(name)
+        if option is None:
+            near = [each for key, each in self._names.items() if name and key.startswith(name)]
+            if len(near) != 1:
+                raise self.error(f"unrecognized option --{name}" + (
+                    f": {', '.join(each.shown for each in near)}?" if near else
+                    f"; `{self.command} --help` lists those that vrm knows"))
+            option = near[0]
+        if option.takes == NONE and equals:
+            raise self.error(f"{option.shown} takes no value")
+        if option.takes == VALUE and not equals:
+            value = self._next(option, left)
+        self._take(option, value, values)
+
+    def _short(self, word: str, left: List[str], values: Dict[str, str]) -> None:
+        while word:
+            option = self._letters.get(word[0])
+            if option is None:
+                raise self.error(f"unrecognized option -{word[0]}; `{self.command} --help` lists those "
+                                 "that vrm knows")
+            word = word[1:]
+            if option.takes != NONE:
+                if option.takes == VALUE and not word:
+                    word = self._next(option, left)
+                self._take(option, word.removeprefix("="), values)
+                return
+            self._take(option, "", values)
+
+    def _next(self, option: Option, left: List[str]) -> str:
+        if not left:
+            raise self.error(f"{option.shown} needs a value")
+        return left.pop()
+
+    def _take(self, option: Option, value: str, values: Dict[str, str]) -> None:
+        if option.key == NOT_HERE:
+            raise self.error(f"{option.shown} cannot be followed by vrm; leave it out")
+        if option.key != IGNORED:
+            values.pop(option.key, None)  # the last one counts, also for the order
+            values[option.key] = value
+
+    def help(self, usage: str) -> str:
+        """What `--help` prints."""
+        lines = [f"Usage: {usage}", "", "vrm follows these options:"]
+        for option in self.all:
+            if option.key not in (IGNORED, NOT_HERE):
+                letter = f"-{option.letter}, " if option.letter else "    "
+                lines.append(f"  {letter}--{option.name}" + {VALUE: "=VALUE", MAYBE: "[=VALUE]"}.get(option.takes, ""))
+        ignored = [option.shown for option in self.all if option.key == IGNORED]
+        refused = [option.shown for option in self.all if option.key == NOT_HERE]
+        lines += ["", "It takes and ignores: " + " ".join(ignored), "It refuses: " + " ".join(refused), ""]
+        return "\n".join(lines)
+
+
+def switch(values: Mapping[str, str], key: str) -> bool:
+    """Whether an option without a value was given."""
+    return key in values

@@ -1,0 +1,114 @@
+"""What the files of a run say of its jobs where no manager runs: for `sacct`, which is asked of runs that are
+over, too."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from typing import Any, Iterable, List, Mapping, Optional, Tuple
+
+from vrm.front import jobs as front
+from vrm.front.answers import Call, Refused
+from vrm.front.client import directory
+from vrm.front.counter import Asked
+from vrm.front.sacct import sacct as answer
+from vrm.model import JobState
+from vrm.results.steps import Step, read_steps
+from vrm.run import journal as journals
+from vrm.run.rundir import RunDirectory
+from vrm.system.errors import RunError
+from vrm.system.files import group_name, read_own, user_name
+
+
+class Past:
+    """A counter at which nobody can do anything: see `vrm.front.counter.Counter`."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.now = time.time()
+        self.site = front.Site(user_name(os.geteuid()), os.geteuid(), socket.gethostname(), str(run.directory), (),
+                               3600.0, group=group_name(os.getegid()), gid=os.getegid())
+        self._run = run
+        try:
+            self._past = journals.replay(journals.read(run.journal), run.journal)
+        except ValueError as error:
+            raise RunError(f"the journal is damaged: {error}") from error
+        self._steps = read_steps(run.steps)
+
+    def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> List[front.Job]:
+        """The jobs of these ids, or without ids all."""
+        entries = self._past.state.book.entries
+        wanted = set(ids)
+        return [self._job(job_id) for job_id in sorted(wanted or entries) if job_id in entries
+                and (ended or not entries[job_id].state.ended)]
+
+    def _job(self, job_id: int) -> front.Job:
+        entry, start, end = (self._past.state.book.entries[job_id], self._past.started.get(job_id),
+                             self._past.ended.get(job_id))
+        more: dict[str, Any] = {}
+        if start is not None and entry.state is not JobState.QUEUED:
+            more["start"] = start["time"]
+            names = [each[0] for each in self._past.run_of[job_id].get("nodes") or ()]
+            steps = self._steps.get(job_id, [])
+            more["nodes"] = tuple(steps[-1].nodes.split() if steps else names if len(names) == 1 else ())
+            more["cores"] = (steps[-1].cores if steps else entry.job.request.cores,)
+        if end is not None:
+            more.update(end=end["time"], code=end["exit_code"], reason=end["reason"])
+        if entry.details.index is not None:
+            more["array"] = entry.details.more.get("array_id")
+        return front.Job(job_id, entry.job, entry.details, entry.state, requeued=entry.tries + entry.losses, **more)
+
+    def array(self, first: int) -> List[front.Job]:
+        """The jobs of the array whose first one this is."""
+        return [job for job in self.jobs() if job.array == first]
+
+    def steps(self, job: front.Job) -> List[Step]:
+        """The steps of a job that have ended."""
+        return self._steps.get(job.id, [])
+
+    def files(self, job: front.Job) -> Tuple[str, str, str]:
+        """The files that a job was to write to and read, as its user has named them."""
+        payload = job.job.payload
+        return payload.output, payload.errors, payload.input
+
+    def script(self, job_id: int) -> bytes:
+        """The text of a job's script."""
+        return read_own(self._run.scripts / self._past.jobs[job_id].payload.copy)
+
+    def nodes(self) -> List[front.Node]:
+        """Nobody has nodes now."""
+        return []
+
+    def _nobody(self) -> Refused:
+        return Refused("no manager runs")
+
+    def submit(self, asked: Asked) -> List[int]:
+        """Nobody takes jobs."""
+        raise self._nobody()
+
+    def cancel(self, job_id: int, signal: int = 0) -> None:
+        """Nobody is there to do it."""
+        raise self._nobody()
+
+    def hold(self, job_id: int) -> None:
+        """Nobody is there to do it."""
+        raise self._nobody()
+
+    release = requeue = hold
+
+    def change(self, job_id: int, values: Mapping[str, float]) -> None:
+        """Nobody is there to do it."""
+        raise self._nobody()
+
+
+def sacct(call: Call) -> Optional[int]:
+    """Answer from the files of the run; None where it has none."""
+    place = directory(call.env)
+    run = RunDirectory(place, place, place / "state")
+    if not run.journal.exists():
+        return None
+    found = answer(call, Past(run))
+    print(found.out, end="")
+    print(found.err, end="", file=sys.stderr)
+    return found.code

@@ -1,0 +1,303 @@
+"""`sacct`: what became of jobs, and of the steps in them."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Mapping, Optional
+
+from vrm.front import formats, times, words
+from vrm.front.answers import Answer, Call
+from vrm.front.counter import Counter
+from vrm.front.formats import Field
+from vrm.front.jobs import Job
+from vrm.front.options import Options
+from vrm.front.squeue import record
+from vrm.model import JobState
+from vrm.model.amounts import memory_text
+from vrm.results.steps import Step
+
+OPTIONS = Options("sacct", """
+A accounts v
+a allusers n -
+. array n -
+b brief n
+B batch-script n !
+c completion n !
+D duplicates n -
+. delimiter v
+e helpformat n
+E endtime v
+. env-vars n !
+. expand-patterns n -
+f file v !
+F flags v -
+. federation n -
+g gid v -
+. group v -
+h help n
+i nnodes v !
+I ncpus v !
+j jobs v
+. json m
+k timelimit-min v !
+K timelimit-max v !
+L allclusters n -
+l long n
+. local n -
+M clusters v -
+. cluster v -
+n noheader n
+N nodelist v !
+. name v
+. noconvert n -
+o format v
+p parsable n
+P parsable2 n
+q qos v
+r partition v
+R reason v !
+s state v
+S starttime v
+T truncate n -
+. units v -
+u user v
+. uid v user
+. use-local-uid n -
+U usage n help
+v verbose n -
+V version n
+W wckeys v -
+. whole-hetjob m -
+x associations v -
+X allocations n
+""")
+
+DEFAULT = "jobid,jobname,partition,account,alloccpus,state,exitcode"
+BRIEF = "jobid,state,exitcode"
+LONG = ("jobid,jobidraw,jobname,partition,maxvmsize,maxrss,averss,ntasks,alloccpus,elapsed,state,exitcode,"
+        "reqmem,nodelist")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A job, or a step of it."""
+
+    job: Job
+    step: Optional[Step] = None
+
+    @property
+    def suffix(self) -> str:
+        """What stands behind the job's id."""
+        return "" if self.step is None else f".{self.step.step}"
+
+
+def sacct(call: Call, counter: Counter) -> Answer:
+    """The jobs, as a table."""
+    given, rest = OPTIONS.parse(call.arguments)
+    if "help" in given:
+        return Answer(OPTIONS.help("sacct [options]"))
+    if "version" in given:
+        return Answer(words.VERSION + "\n")
+    known = columns(counter, call.env)
+    if "helpformat" in given:
+        names = [field.name for field in known.values()]
+        lines = [" ".join(name.ljust(19) for name in names[at:at + 4]).rstrip() for at in range(0, len(names), 4)]
+        return Answer("\n".join(lines) + "\n")
+    try:
+        chosen = formats.fields(
+            given.get("format") or (LONG if "long" in given else BRIEF if "brief" in given else
+                                    call.env.get("SACCT_FORMAT") or DEFAULT), known)
+    except ValueError as error:
+        raise OPTIONS.error(f"Invalid field requested: \"{error}\"") from error
+    if rest:
+        raise OPTIONS.error(f"`{rest[0]}` is one word too many; ids go behind -j")
+    rows = _rows(given, counter)
+    if "json" in given:
+        return Answer(json.dumps({"meta": {"Slurm": {"release": words.VERSION.split()[1]}}, "errors": [],
+                                  "jobs": [record(row.job, counter) for row in rows if row.step is None]}) + "\n")
+    heading = "noheader" not in given
+    if "parsable" in given or "parsable2" in given:
+        return Answer(formats.parsable(chosen, rows, heading, given.get("delimiter", "|"), "parsable" in given))
+    return Answer(formats.aligned(chosen, rows, heading))
+
+
+def _rows(given: Mapping[str, str], counter: Counter) -> List[Row]:
+    """The jobs that are asked for, with their steps behind them."""
+    site, now = counter.site, counter.now
+    users = words.split(given.get("user", ""))
+    if users and not set(users) & {site.user, str(site.uid)} or given.get("accounts"):
+        return []
+    try:
+        states = words.states_of(given["state"]) if given.get("state") else None
+    except ValueError as error:
+        raise OPTIONS.error(f"Invalid state: {error}") from error
+    try:
+        jobs = words.find(counter, given["jobs"].replace(" ", ""))[0] if "jobs" in given else counter.jobs()
+    except ValueError as error:
+        raise OPTIONS.error(f"Bad job/step specified: {error}") from error
+
+    def moment(key: str, default: float) -> float:
+        try:
+            return times.when(given[key], now) if key in given else default
+        except ValueError as error:
+            raise OPTIONS.error(f"Invalid time specification: {given[key]}") from error
+    since = moment("starttime", -math.inf if "jobs" in given else times.when("midnight", now))
+    until = moment("endtime", math.inf)
+    if "name" in given:
+        names = set(given["name"].split(","))
+        jobs = [job for job in jobs if job.name in names]
+    if "partition" in given:
+        wanted = set(given["partition"].split(","))
+        jobs = [job for job in jobs if words.partition(job, site) in wanted]
+    if "qos" in given:
+        jobs = [job for job in jobs if "normal" in given["qos"].split(",")]
+    # Times of sacct are whole seconds.
+    jobs = [job for job in jobs if int(job.job.submit) <= until and job.end >= since
+            and (states is None or words.state(job) in states)]
+    if "allocations" in given:
+        return [Row(job) for job in jobs]
+    found = []
+    for job in jobs:
+        found.append(Row(job))
+        steps = counter.steps(job)
+        if job.job.payload.script and job.state is not JobState.QUEUED and math.isfinite(job.start) and not any(
+                step.step == "batch" for step in steps):
+            steps = [_batch(job), *steps]
+        found += [Row(job, step) for step in sorted(steps, key=lambda step: (step.step != "batch", _number(step)))]
+    return found
+
+
+def _number(step: Step) -> int:
+    return int(step.step) if step.step.isdigit() else -1
+
+
+def _batch(job: Job) -> Step:
+    """The step of a script that nobody has recorded (yet)."""
+    return Step(job.id, "batch", "batch", job.start, job.end, job.state.value, job.code, 1,
+                job.cores[0] if job.cores else 1, job.nodes[0] if job.nodes else "")
+
+
+_STEP_STATES = {"completed": "COMPLETED", "failed": "FAILED", "cancelled": "CANCELLED", "timeout": "TIMEOUT",
+                "running": "RUNNING"}
+
+EMPTY = (
+    "AdminComment", "Associd", "AveCPUFreq", "AveDiskRead", "AveDiskWrite", "AvePages", "AveVMSize", "BlockID",
+    "ConsumedEnergy", "ConsumedEnergyRaw", "Container", "DBIndex", "FailedNode", "Flags", "Layout",
+    "MaxDiskRead", "MaxDiskReadNode", "MaxDiskReadTask", "MaxDiskWrite", "MaxDiskWriteNode", "MaxDiskWriteTask",
+    "MaxPages", "MaxPagesNode", "MaxPagesTask", "MaxRSSNode", "MaxRSSTask", "MaxVMSize", "MaxVMSizeNode",
+    "MaxVMSizeTask", "McsLabel", "MinCPU", "MinCPUNode", "MinCPUTask", "ReqCPUFreq", "ReqCPUFreqGov",
+    "ReqCPUFreqMax", "ReqCPUFreqMin", "ReservationId", "ReqReservation", "SystemComment", "SystemCPU",
+    "TRESUsageInAve", "TRESUsageInMax", "TRESUsageInMaxNode", "TRESUsageInMaxTask", "TRESUsageInMin",
+    "TRESUsageInMinNode", "TRESUsageInMinTask", "TRESUsageInTot", "TRESUsageOutAve", "TRESUsageOutMax",
+    "TRESUsageOutMaxNode", "TRESUsageOutMaxTask", "TRESUsageOutMin", "TRESUsageOutMinNode",
+    "TRESUsageOutMinTask", "TRESUsageOutTot", "UserCPU", "WCKey", "WCKeyID", "AveCPU", "AveRSS")
+"""Columns of sacct of which vrm knows nothing."""
+
+
+def columns(counter: Counter, env: Mapping[str, str]) -> Dict[str, Field]:
+    """What each name stands for, by its small letters."""
+    site, now = counter.site, counter.now
+
+    def state(row: Row) -> str:
+        if row.step is not None:
+            return _STEP_STATES.get(row.step.state, row.step.state.upper())
+        word = words.state(row.job)
+        cancelled = word == "CANCELLED" and not row.job.reason.startswith("it depends")
+        return f"{word} by {site.uid}" if cancelled else word
+
+    def start(row: Row) -> float:
+        return row.step.start if row.step is not None else (
+            math.inf if row.job.state is JobState.QUEUED else row.job.start)
+
+    def end(row: Row) -> float:
+        if row.step is not None and math.isfinite(row.step.end):
+            return row.step.end if row.job.state.ended or row.step.state != "running" else math.inf
+        return row.job.end if row.job.state.ended else math.inf
+
+    def seconds(row: Row) -> float:
+        begin = start(row)
+        return max(0.0, (end(row) if math.isfinite(end(row)) else now) - begin) if math.isfinite(begin) else 0.0
+
+    def code(row: Row) -> str:
+        if row.step is None or row.step.exit_code is None:
+            return words.exit_code(row.job)
+        value = row.step.exit_code
+        return f"0:{value - 128}" if value > 128 and row.step.state != "failed" else f"{value}:0"
+
+    def cores(row: Row) -> int:
+        return row.step.cores if row.step is not None else sum(row.job.cores) or (
+            row.job.job.request.cores if row.job.state is JobState.QUEUED else 0)
+
+    def nodes(row: Row) -> str:
+        names = row.step.nodes.split() if row.step is not None else list(row.job.nodes)
+        return words.node_list(names) if names else "None assigned"
+
+    def count(row: Row) -> int:
+        return len(row.step.nodes.split()) if row.step is not None else len(row.job.nodes) or 1
+
+    def memory(row: Row) -> str:
+        request = row.job.job.request
+        size = request.mem_per_node or request.mem_per_task * request.tasks
+        return memory_text(size) if size else "0"
+
+    def tres(row: Row) -> str:
+        return f"billing={cores(row)},cpu={cores(row)},node={count(row)}" if cores(row) else ""
+
+    def only_job(read: Callable[[Job], str]) -> Callable[[Row], str]:
+        return lambda row: read(row.job) if row.step is None else ""
+
+    def peak(row: Row) -> str:
+        return f"{row.job.memory // 1024}K" if row.job.memory and row.suffix in (".batch", "") else ""
+
+    rows = [
+        Field("JobID", -12, lambda row: row.job.shown_id + row.suffix),
+        Field("JobIDRaw", 12, lambda row: f"{row.job.id}{row.suffix}"),
+        Field("JobName", 10, lambda row: row.job.name if row.step is None else row.step.name),
+        Field("State", 10, state), Field("ExitCode", 8, code),
+        Field("DerivedExitCode", 15, only_job(words.exit_code)),
+        Field("Submit", 19, lambda row: times.moment(row.job.job.submit, env, "Unknown")),
+        Field("Eligible", 19, lambda row: times.moment(row.job.job.submit, env, "Unknown")),
+        Field("Start", 19, lambda row: times.moment(start(row), env, "Unknown")),
+        Field("End", 19, lambda row: times.moment(end(row), env, "Unknown")),
+        Field("Elapsed", 10, lambda row: times.elapsed(seconds(row))),
+        Field("ElapsedRaw", 10, lambda row: str(int(seconds(row)))),
+        Field("NodeList", 15, nodes), Field("NNodes", 8, lambda row: str(count(row))),
+        Field("AllocNodes", 10, lambda row: str(count(row) if row.job.nodes else 0)),
+        Field("NCPUS", 10, lambda row: str(cores(row))), Field("AllocCPUS", 10, lambda row: str(cores(row))),
+        Field("ReqCPUS", 8, lambda row: str(row.job.job.request.cores)),
+        Field("NTasks", 8, lambda row: "" if row.step is None else str(row.step.tasks)),
+        Field("Account", 10, lambda row: ""),
+        Field("Partition", 10, only_job(lambda job: words.partition(job, site))),
+        Field("MaxRSS", 10, peak),
+        Field("Reason", 22, only_job(words.reason)),
+        Field("User", 9, only_job(lambda job: site.user)), Field("UID", 6, only_job(lambda job: str(site.uid))),
+        Field("Group", 9, only_job(lambda job: site.group)), Field("GID", 6, only_job(lambda job: str(site.gid))),
+        Field("Cluster", 10, lambda row: "vrm"),
+        Field("WorkDir", 20, only_job(lambda job: job.job.payload.directory)),
+        Field("Timelimit", 10, only_job(lambda job: times.elapsed(job.job.walltime))),
+        Field("TimelimitRaw", 12, only_job(lambda job: str(max(1, round(job.job.walltime / 60))))),
+        Field("Comment", 14, only_job(lambda job: job.details.more.get("comment", ""))),
+        Field("Priority", 10, only_job(lambda job: str(max(1, 1000 + job.job.priority)))),
+        Field("QOS", 10, only_job(lambda job: "normal")), Field("QOSREQ", 10, only_job(lambda job: "")),
+        Field("QOSRAW", 10, only_job(lambda job: "")),
+        Field("ReqMem", 10, memory), Field("AllocTRES", 10, tres), Field("ReqTRES", 10, tres),
+        Field("TotalCPU", 10, lambda row: times.elapsed(0)),
+        Field("CPUTime", 10, lambda row: times.elapsed(seconds(row) * cores(row))),
+        Field("CPUTimeRAW", 10, lambda row: str(int(seconds(row)) * cores(row))),
+        Field("Constraints", 10, only_job(lambda job: ",".join(sorted(job.job.features)))),
+        Field("Reservation", 20, only_job(lambda job: job.details.more.get("reservation", ""))),
+        Field("ReqNodes", 8, lambda row: str(max(row.job.job.request.nodes[0], 1))),
+        Field("Restarts", 8, only_job(lambda job: str(job.requeued))),
+        Field("Planned", 10, only_job(lambda job: times.elapsed(max(0.0, min(job.start, now) - job.job.submit)))),
+        Field("PlannedCPU", 10, lambda row: ""), Field("PlannedCPURAW", 10, lambda row: ""),
+        Field("Reserved", 10, only_job(lambda job: times.elapsed(max(0.0, min(job.start, now) - job.job.submit)))),
+        Field("ResvCPU", 10, lambda row: ""), Field("ResvCPURAW", 10, lambda row: ""),
+        Field("Suspended", 10, lambda row: times.elapsed(0)),
+        Field("SubmitLine", 20, lambda row: ""),
+        Field("StdOut", 20, only_job(lambda job: counter.files(job)[0])),
+        Field("StdErr", 20, only_job(lambda job: counter.files(job)[1])),
+        Field("StdIn", 20, only_job(lambda job: counter.files(job)[2])),
+        *(Field(name, 10, None) for name in EMPTY)]
+    return {field.name.lower(): field for field in sorted(rows, key=lambda field: field.name)}

@@ -1,0 +1,466 @@
+"""`sbatch`: a script that waits for its turn. What its options ask for becomes the fields of a job."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
+
+from vrm.front import times, words
+from vrm.front.answers import Answer, Call, Needs, Refused, Reply, Waiting
+from vrm.front.counter import Asked, Counter
+from vrm.front.options import Option, Options
+from vrm.front.requests import Demand, demand
+from vrm.model import JobState
+from vrm.model.fields import FieldError, check_app
+from vrm.model.job import Dependency
+from vrm.model.ranges import MOST_JOBS, numbers, to_ranges
+
+JOB_OPTIONS = """
+a array v
+A account v -
+. acctg-freq v -
+B extra-node-info v !
+. batch v !
+. bb v !
+. bbf v !
+b begin v
+c cpus-per-task v
+D chdir v
+d dependency v
+C constraint v
+. cluster-constraint v -
+M clusters v -
+. comment v
+. container v !
+. contiguous n -
+S core-spec v -
+. cores-per-socket v -
+. cpu-freq v -
+. cpus-per-gpu v
+. deadline v !
+. delay-boot v -
+m distribution v -
+e error v
+x exclude v !
+. exclusive m
+. export v
+. export-file v !
+. extra v -
+F nodefile v !
+. get-user-env m -
+. gid v -
+. gpu-bind v -
+. gpu-freq v -
+G gpus v
+. gpus-per-node v
+. gpus-per-socket v !
+. gpus-per-task v
+. gres v
+. gres-flags v -
+H hold n
+. hint v -
+i input v
+J job-name v
+. kill-on-invalid-dep v -
+L licenses v
+. mail-type v -
+. mail-user v -
+. mcs-label v -
+. mem v
+. mem-bind v -
+. mem-per-cpu v
+. mem-per-gpu v
+. mincpus v -
+. network v -
+. nice m
+k no-kill m -
+. no-requeue n -
+N nodes v
+w nodelist v !
+n ntasks v
+. ntasks-per-core v -
+. ntasks-per-gpu v !
+. ntasks-per-node v
+. ntasks-per-socket v -
+. open-mode v
+o output v
+O overcommit n !
+s oversubscribe n -
+p partition v
+. power v -
+. prefer v -
+. priority v
+. profile v -
+. propagate m -
+q qos v -
+Q quiet n
+. reboot n !
+. requeue n -
+. reservation v
+. signal v
+. sockets-per-node v -
+. spread-job n -
+. switches v -
+. thread-spec v -
+. threads-per-core v -
+t time v
+. time-min v -
+. tmp v -
+. tres-bind v -
+. tres-per-task v !
+. uid v -
+. use-min-nodes n -
+v verbose n -
+. wait-all-nodes v -
+. wckey v -
+. x11 m !
+"""
+"""The options of a job, for sbatch and for what else makes jobs."""
+
+OPTIONS = Options("sbatch", JOB_OPTIONS + """
+h help n
+. ignore-pbs n -
+. parsable n
+. test-only n !
+. usage n help
+V version n
+W wait n
+. wrap v
+""")
+
+LARGEST = 4 << 20
+"""Bytes of a script."""
+
+_VARIABLES = {"SBATCH_JOB_NAME": "job-name", "SBATCH_TIMELIMIT": "time", "SBATCH_PARTITION": "partition",
+              "SBATCH_EXPORT": "export", "SBATCH_OUTPUT": "output", "SBATCH_ERROR": "error",
+              "SBATCH_ARRAY_INX": "array", "SBATCH_EXCLUSIVE": "exclusive", "SBATCH_CONSTRAINT": "constraint",
+              "SBATCH_RESERVATION": "reservation", "SBATCH_WAIT": "wait", "SBATCH_OPEN_MODE": "open-mode",
+              "SBATCH_GRES": "gres", "SBATCH_GPUS": "gpus", "SBATCH_MEM_PER_NODE": "mem",
+              "SBATCH_MEM_PER_CPU": "mem-per-cpu", "SBATCH_SIGNAL": "signal"}
+"""Variables that say the same as options, with less weight than the command line."""
+
+
+def sbatch(call: Call, counter: Counter) -> Reply:
+    """Submit a script; its id."""
+    given, rest = OPTIONS.parse(call.arguments, mixed=False)
+    if "help" in given:
+        return Answer(OPTIONS.help("sbatch [options] [SCRIPT [ARGUMENTS]]"))
+    if "version" in given:
+        return Answer(words.VERSION + "\n")
+    if "wrap" in given:
+        if rest:
+            raise OPTIONS.error(f"--wrap has the commands already; leave out the script {rest[0]}")
+        text, name, path = b"#!/bin/sh\n" + os.fsencode(given["wrap"]) + b"\n", "wrap", ""
+    else:
+        path = os.path.join(call.cwd, rest[0]) if rest else ""
+        if path in call.missing:
+            raise OPTIONS.error(f"Unable to open file {rest[0] if rest else 'standard input'}: {call.missing[path]}")
+        if path not in call.sent:
+            return Needs(path)
+        text, name = call.sent[path], os.path.basename(path) if rest else "sbatch"
+    directives = _script_options(text, path or "the script")
+    variables = {key: call.env[variable] for variable, key in _VARIABLES.items() if call.env.get(variable)}
+    chosen = {**directives, **variables, **given}
+    asked = ask(chosen, OPTIONS, call, counter, name, script=text, arguments=rest[1:], path=path)
+    ids = counter.submit(asked)
+    out = "" if "quiet" in chosen else f"{ids[0]}\n" if "parsable" in chosen else f"Submitted batch job {ids[0]}\n"
+    if "wait" in chosen:
+        return Until(counter, ids, out)
+    return Answer(out)
+
+
+class Until(Waiting):
+    """Waits until jobs have ended; the exit status is the largest of theirs."""
+
+    def __init__(self, counter: Counter, ids: Sequence[int], out: str) -> None:
+        self._counter, self._ids = counter, list(ids)
+        self._out = os.fsencode(out)
+        self._code = 0
+
+    def take(self) -> Tuple[bytes, bytes]:
+        """The line with the id, once."""
+        out, self._out = self._out, b""
+        return out, b""
+
+    def poll(self) -> Optional[Answer]:
+        """The exit status when all have ended."""
+        while self._ids:
+            found = self._counter.jobs(self._ids[-1:])
+            if found and (not found[0].state.ended or found[0].ending):
+                return None
+            self._ids.pop()
+            for job in found:
+                code = job.code if job.code is not None else int(job.state is not JobState.COMPLETED)
+                self._code = max(self._code, code)
+        return Answer(code=self._code)
+
+
+# ------------------------------------------------------------------------------- the script
+
+
+def _script_options(text: bytes, path: str) -> Dict[str, str]:
+    """The options in a script's lines of `#SBATCH`; Refused for what is no script."""
+    if not text.strip():
+        raise OPTIONS.error(f"{path} is empty; a script begins with #! and the path of who reads it")
+    if len(text) > LARGEST:
+        raise OPTIONS.error(f"{path} is longer than {LARGEST} bytes")
+    if not text.startswith(b"#!"):
+        raise OPTIONS.error(f"{path} is no batch script: its first line must begin with #!, followed by the path "
+                            "of who reads it,\nfor instance #!/bin/sh")
+    if b"\r\n" in text:
+        raise OPTIONS.error(f"{path} has DOS line ends (\\r\\n), with which no script runs; remove them (dos2unix)")
+    if b"\0" in text:
+        raise OPTIONS.error(f"{path} is no script: it has bytes that are zero")
+    found: Dict[str, str] = {}
+    for number, line in enumerate(text.split(b"\n"), 1):
+        if line.startswith(b"#SBATCH") and line[7:8] in (b" ", b"\t", b""):
+            said = os.fsdecode(line[7:])
+            try:
+                parts = shlex.split(said, comments=True)
+                values, rest = OPTIONS.parse(parts)
+            except ValueError as error:
+                raise OPTIONS.error(f"{path}:{number}: {said.strip()[:200]}: {error}") from error
+            except Refused as error:
+                raise Refused(f"{error}\nsbatch: error: in {path}:{number}", error.code) from error
+            if rest:
+                raise OPTIONS.error(f"{path}:{number}: `{rest[0]}` is no option")
+            if parts and parts[0].startswith("hetjob"):
+                raise OPTIONS.error(f"{path}:{number}: vrm has no heterogeneous jobs")
+            found.update(values)
+        elif line.strip() and not line.lstrip().startswith(b"#"):
+            break
+    for key in ("help", "version", "wrap"):
+        found.pop(key, None)
+    return found
+
+
+# ------------------------------------------------------------------------------- what is asked for
+
+
+def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counter, name: str, *,
+        script: bytes = b"", arguments: Sequence[str] = (), path: str = "", output: bool = True) -> Asked:
+    """The job that these options ask for. `output`: its output goes to a file of the user's."""
+    needs = demand(chosen, options)
+    indices, width = _array(chosen, options)
+    values: Dict[str, Any] = {**_named(chosen.get("job-name", name)), **_fields(needs, chosen, options, counter)}
+    values.update(directory=os.path.normpath(os.path.join(call.cwd, chosen.get("chdir", ""))),
+                  script=True, file=path, front="slurm", arguments=tuple(arguments))
+    if output:
+        values.update(_files(chosen, options, bool(indices)))
+    for key, said in (("held", "hold" in chosen), ("append", chosen.get("open-mode") == "append")):
+        if said:
+            values[key] = True
+    if chosen.get("comment"):
+        values["comment"] = printable(chosen["comment"])
+    if "signal" in chosen:
+        values["warning"] = _read(options, "signal", chosen["signal"], _signal)
+    dependencies = _dependencies(chosen.get("dependency", ""), options, counter, values)
+    if dependencies:
+        values["after"] = dependencies
+    if chosen.get("begin", "now") != "now":
+        raise options.error("--begin cannot be followed by vrm: jobs start when there is room for them")
+    walltime, flexible = _walltime(chosen, options, counter)
+    notes = ([f"its limit of {chosen['time']} is cut to {times.elapsed(walltime)}: the allocation ends then"]
+             if flexible and chosen.get("time") else [])
+    return Asked({**values, "walltime": walltime}, script, exported(chosen.get("export", "ALL"), call.env),
+                 indices, width, flexible, notes)
+
+
+_Found = TypeVar("_Found")
+
+
+def _read(options: Options, name: str, text: str, read: Callable[[str], _Found]) -> _Found:
+    """The value of an option; Refused where it is wrong."""
+    try:
+        return read(text)
+    except FieldError as error:
+        raise options.error(f"--{name}: {error}") from error
+    except (ValueError, KeyError) as error:
+        raise options.error(f"Invalid value `{text}` for --{name}") from error
+
+
+def printable(text: str) -> str:
+    """The text without what a line cannot have."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def _named(name: str) -> Dict[str, Any]:
+    """The name of a job as fields: it is the name of the program, unless that cannot be so called."""
+    shown = printable(name)
+    app = shown.replace("/", "_").lstrip("-")[:200]
+    app = app if app.strip(". ") else f"job{app.strip()}"
+    check_app(app)
+    return {"app": app} if app == shown else {"app": app, "title": shown[:1024]}
+
+
+def _fields(needs: Demand, chosen: Mapping[str, str], options: Options, counter: Counter) -> Dict[str, Any]:
+    """What it asks of the machine, and where it waits."""
+    values = dict(needs)
+    if "exclusive" in chosen and chosen["exclusive"] != "0":
+        values["exclusive"] = True
+    if "nice" in chosen:
+        values["priority"] = -_read(options, "nice", chosen["nice"] or "100", _integer)
+    if "priority" in chosen and chosen["priority"].upper() != "TOP":
+        values["priority"] = _read(options, "priority", chosen["priority"], _integer)
+    site = counter.site
+    if "partition" in chosen and site.queues:
+        known = [each for each in chosen["partition"].split(",") if each in site.queues]
+        if not known:
+            raise options.error(f"invalid partition specified: {chosen['partition']}; vrm's queues are "
+                                f"{', '.join(site.queues)}")
+        values["queue"] = known[0]
+    if "reservation" in chosen:
+        values["reservation"] = chosen["reservation"]
+    return values
+
+
+def _integer(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _files(chosen: Mapping[str, str], options: Options, array: bool) -> Dict[str, str]:
+    """Where output goes, in the job's directory unless a path is said."""
+    mode = chosen.get("open-mode", "truncate")
+    if mode not in ("append", "truncate"):
+        raise options.error(f"Invalid value `{mode}` for --open-mode; it is append or truncate")
+    found = {"output": chosen.get("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")}
+    if chosen.get("error"):
+        found["errors"] = chosen["error"]
+    if chosen.get("input") and chosen["input"] != "none":
+        found["input"] = chosen["input"]
+    for name, path in found.items():
+        if "\0" in path or len(path) > 4096:
+            raise options.error(f"Invalid value for --{name}")
+        found[name] = "/dev/null" if path == "none" else path
+    return found
+
+
+def _array(chosen: Mapping[str, str], options: Options) -> Tuple[Tuple[int, ...], int]:
+    """The indices of an array, and how many of its jobs may run at a time (0: any number)."""
+    if "array" not in chosen:
+        return (), 0
+    text, percent, width = chosen["array"].partition("%")
+
+    def read(said: str) -> Tuple[Tuple[int, ...], int]:
+        if percent and not re.fullmatch(r"[0-9]{1,6}", width):
+            raise ValueError(said)
+        return tuple(sorted(numbers(text))), int(width or 0)
+    found = _read(options, "array", chosen["array"], read)
+    if len(found[0]) > MOST_JOBS or found[0][-1] > 9999:
+        raise options.error(f"Invalid value `{chosen['array']}` for --array: indices are at most 9999")
+    return found
+
+
+def _walltime(chosen: Mapping[str, str], options: Options, counter: Counter) -> Tuple[float, bool]:
+    """The time limit in seconds, and whether it may be cut at the allocation's end: it is the user's own
+    only where it fits."""
+    site = counter.site
+    said = _read(options, "time", chosen["time"], times.limit) if chosen.get("time") else 0.0
+    left = site.closing - counter.now
+    if not 0 < said < math.inf:
+        return (min(site.default_time, max(1.0, left)) if not said else min(max(1.0, left), 86400.0 * 365)), True
+    if said > left:
+        return max(1.0, left), True
+    return min(said, 1e9), False
+
+
+_SIGNAL = re.compile(r"(?:([RB]):)?([A-Z0-9+]+)(?:@([0-9]{1,5}))?")
+
+
+def _signal(text: str) -> str:
+    """What --signal says, checked: `B:USR1@60`."""
+    found = _SIGNAL.fullmatch(text.upper())
+    if not found:
+        raise ValueError(text)
+    signal_number(found[2])
+    return f"{'B:' if found[1] == 'B' else ''}{signal_number(found[2])}@{found[3] or 60}"
+
+
+def signal_number(text: str) -> int:
+    """The number of a signal by its number or name; ValueError."""
+    import signal
+    if text.isdigit():
+        return int(signal.Signals(int(text)))
+    try:
+        return int(signal.Signals[f"SIG{text.upper().removeprefix('SIG')}"])
+    except KeyError:
+        raise ValueError(text) from None
+
+
+def exported(said: str, env: Mapping[str, str]) -> Dict[str, str]:
+    """The variables that a job gets of those of its submitter: all, some, or the fewest with which a shell
+    can work."""
+    found: Dict[str, str] = {}
+    parts = [part for part in re.split(r",(?=[A-Za-z_][A-Za-z0-9_]*(?:=|,|$)|ALL|NONE|NIL|$)", said) if part]
+    if any(part in ("ALL", "all") for part in parts):
+        found.update(env)
+    else:
+        found.update({name: env[name] for name in ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "VRM_DIRECTORY")
+                      if name in env})
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if equals:
+            found[name] = value.strip("\"'") if value[:1] in "\"'" else value
+        elif name in env:
+            found[name] = env[name]
+    return found
+
+
+# ------------------------------------------------------------------------------- dependencies
+
+_KINDS = {"afterok": "", "aftercorr": "!", "afterany": "any:", "after": "start:", "afternotok": "not:"}
+
+
+def _dependencies(text: str, options: Options, counter: Counter, values: Mapping[str, Any]
+                  ) -> Tuple[Dependency, ...]:
+    """What a job waits for: `afterok:3:4,afterany:5,singleton`."""
+    found: List[Dependency] = []
+    if "?" in text:
+        raise options.error("--dependency: vrm waits for all that is named, not for one of them (`?`)")
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        kind, *ids = part.strip().split(":")
+        if kind == "singleton" and not ids:
+            mine = values.get("title", values["app"])
+            found += _on(sorted(job.id for job in counter.jobs(ended=False) if job.name == mine), True)
+            continue
+        if kind not in _KINDS:
+            raise options.error(f"--dependency: `{kind}` is none of {', '.join(_KINDS)}, singleton")
+        if not ids:
+            raise options.error(f"--dependency: {kind} names no job")
+        jobs = []
+        for word in ids:
+            try:
+                here, missing = words.find(counter, word.partition("+")[0] if kind == "after" else word)
+            except ValueError as error:
+                raise options.error(f"--dependency: `{word}` is no id of a job") from error
+            if missing:
+                raise options.error(f"Job dependency problem: there is no job {word}")
+            jobs += here
+        ids_of = sorted({job.id for job in jobs})
+        if kind in ("afterok", "afterany"):
+            found += _on(ids_of, kind == "afterany")
+        elif kind == "after" and all(job.state is not JobState.QUEUED for job in jobs):
+            continue  # they have begun
+        elif kind == "afternotok" and all(job.state.ended for job in jobs):
+            if any(job.state is JobState.COMPLETED for job in jobs):
+                raise options.error("--dependency: afternotok names a job that has completed: this one would "
+                                    "never start")
+        else:
+            raise options.error(f"--dependency: vrm cannot wait for `{kind}` of jobs that have not "
+                                + ("begun" if kind == "after" else "ended")
+                                + "; it knows afterok, afterany and singleton")
+    return tuple(found)
+
+
+def _on(ids: Sequence[int], whatever: bool) -> List[Dependency]:
+    return [Dependency(members, whatever) for members in to_ranges(ids)]
+
+
+__all__ = ["JOB_OPTIONS", "OPTIONS", "Option", "Until", "ask", "exported", "sbatch", "signal_number"]

@@ -1,0 +1,135 @@
+"""What Slurm calls the states of jobs and nodes, the reasons to wait, and the lists that its commands read."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from vrm.front import jobs as front
+from vrm.front.counter import Counter
+from vrm.front.jobs import Job, Node, Site
+from vrm.model import JobState
+from vrm.model.ranges import numbers
+
+VERSION = "slurm 22.05.8"
+"""What `--version` says: tools look for options by it, and these are those of that version."""
+
+STATES: Dict[str, str] = {
+    "PENDING": "PD", "RUNNING": "R", "COMPLETING": "CG", "COMPLETED": "CD", "FAILED": "F", "CANCELLED": "CA",
+    "TIMEOUT": "TO", "NODE_FAIL": "NF", "SUSPENDED": "S", "PREEMPTED": "PR", "BOOT_FAIL": "BF",
+    "CONFIGURING": "CF", "DEADLINE": "DL", "OUT_OF_MEMORY": "OOM", "REQUEUED": "RQ", "STOPPED": "ST",
+    "RESIZING": "RS", "REVOKED": "RV", "SIGNALING": "SI", "SPECIAL_EXIT": "SE", "STAGE_OUT": "SO",
+    "REQUEUE_HOLD": "RH", "REQUEUE_FED": "RF", "RESV_DEL_HOLD": "RD"}
+"""The states that Slurm's commands know, with their short forms."""
+
+_OF = {JobState.QUEUED: "PENDING", JobState.RUNNING: "RUNNING", JobState.COMPLETED: "COMPLETED",
+       JobState.FAILED: "FAILED", JobState.TIMEOUT: "TIMEOUT", JobState.CANCELLED: "CANCELLED",
+       JobState.REFUSED: "FAILED"}
+
+
+def state(job: Job) -> str:
+    """The long form of a job's state."""
+    return "COMPLETING" if job.ending else _OF[job.state]
+
+
+_WHY = {front.HELD: "JobHeldUser", front.DEPENDENCY: "Dependency", front.RESOURCES: "Resources",
+        front.PRIORITY: "Priority", front.LATE: "PartitionTimeLimit", front.RESERVATION: "Reservation",
+        front.DOWN: "NodeDown"}
+
+
+def reason(job: Job) -> str:
+    """Why a job waits or has not succeeded, in one word."""
+    if job.state is JobState.QUEUED:
+        return _WHY.get(job.why, "None")
+    return {JobState.FAILED: "NonZeroExitCode", JobState.REFUSED: "BadConstraints",
+            JobState.TIMEOUT: "TimeLimit"}.get(job.state, "None")
+
+
+def states_of(text: str) -> Optional[List[str]]:
+    """The states that a list names, by short or long forms; None for all. ValueError."""
+    short = {brief: name for name, brief in STATES.items()}
+    found = []
+    for word in text.upper().split(","):
+        word = word.strip()
+        if word == "ALL":
+            return None
+        if word not in STATES and word not in short:
+            raise ValueError(word)
+        found.append(short.get(word, word))
+    return found
+
+
+def partition(job: Job, site: Site) -> str:
+    """The partition of a job."""
+    return job.job.queue or default_partition(site)
+
+
+def default_partition(site: Site) -> str:
+    """That of jobs that name none."""
+    return site.default_queue or next(iter(site.queues), "vrm")
+
+
+def partitions(site: Site) -> List[str]:
+    """All partitions: the queues, or where there are none one for all nodes."""
+    return list(site.queues) or ["vrm"]
+
+
+_ID = re.compile(r"([0-9]{1,9})(?:_(\*|[0-9]{1,9}|\[([0-9,:%-]+)\]))?")
+
+
+def split(text: str) -> List[str]:
+    """The parts of a list with commas that are not within brackets."""
+    return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
+
+
+def find(counter: Counter, text: str) -> Tuple[List[Job], List[str]]:
+    """The jobs that a list of ids means: `12`, all of an array, `12_3` and `12_[1-4]` tasks of it; and the
+    ids of which there is none. ValueError for what is no id."""
+    found: Dict[int, Job] = {}
+    missing: List[str] = []
+    for word in split(text):
+        match = _ID.fullmatch(word)
+        if not match:
+            raise ValueError(word)
+        number = int(match[1])
+        here = counter.jobs([number])
+        if here and here[0].array == number:
+            here = counter.array(number)
+        if match[2] is not None and match[2] != "*":
+            wanted = set(numbers(match[3].partition("%")[0] if match[3] else match[2]))
+            here = [job for job in here if job.array is not None and job.details.index in wanted]
+        found.update((job.id, job) for job in here)
+        if not here:
+            missing.append(word)
+    return list(found.values()), missing
+
+
+def exit_code(job: Job) -> str:
+    """The exit status as `code:signal`."""
+    code = job.code
+    if code is None or not job.state.ended:
+        return "0:0" if job.state in (JobState.COMPLETED, JobState.QUEUED, JobState.RUNNING) else (
+            "0:15" if job.state in (JobState.CANCELLED, JobState.TIMEOUT) and math.isfinite(job.start) else
+            "1:0" if job.state in (JobState.FAILED, JobState.REFUSED) else "0:0")
+    if code > 128 and job.state in (JobState.CANCELLED, JobState.TIMEOUT):
+        return f"0:{code - 128}"
+    return f"{code}:0"
+
+
+def node_state(node: Node) -> str:
+    """The state of a node, the long form."""
+    if not node.up:
+        return "DOWN"
+    if node.exclusive or node.taken >= node.cores:
+        return "ALLOCATED"
+    return "MIXED" if node.taken else "IDLE"
+
+
+SHORT_NODE = {"DOWN": "down", "ALLOCATED": "alloc", "MIXED": "mix", "IDLE": "idle"}
+
+
+def node_list(names: Sequence[str]) -> str:
+    """Node names in the folded form."""
+    from vrm.results.places import fold_nodes
+    return fold_nodes(names) if names else ""
