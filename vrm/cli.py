@@ -19,6 +19,7 @@ from vrm.commands.check import add_parsers as add_check
 from vrm.commands.compare import add_parsers as add_compare
 from vrm.commands.completion import add_parsers as add_completion
 from vrm.commands.explain import add_parsers as add_explain
+from vrm.commands.energy import add_parsers as add_energy
 from vrm.commands.experiment import add_parsers as add_experiment
 from vrm.commands.forecast import add_parsers as add_forecast
 from vrm.commands.generate import add_parsers as add_generate
@@ -101,8 +102,8 @@ def parser() -> Parser:
             "run's directory.")
     for add in (add_init, add_check, add_job, add_reserve, add_slurm, add_status, add_forecast, add_explain,
                 add_log, add_top, add_advise, add_whatif, add_script, add_simulate,
-                add_compare, add_npb, add_generate, add_calibrate, add_heatmap, add_malleable, add_experiment,
-                add_report, add_validate, add_completion, add_help):
+                add_compare, add_npb, add_generate, add_calibrate, add_heatmap, add_energy, add_malleable,
+                add_experiment, add_report, add_validate, add_completion, add_help):
         add(commands, shared)
     command(commands, "doctor", doctor, "look at this machine: what is found, what is wrong",
             [shared], "vrm doctor",

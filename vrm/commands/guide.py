@@ -13,7 +13,7 @@ GROUPS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
     ("Run", ("run", "shell", "script", "submit", "cancel", "hold", "release", "requeue", "reserve", "slurm",
              "stop")),
     ("Look", ("queue", "status", "forecast", "explain", "log", "top")),
-    ("Measure", ("calibrate", "heatmap", "malleable", "generate")),
+    ("Measure", ("calibrate", "heatmap", "energy", "malleable", "generate")),
     ("Ahead", ("advise", "whatif")),
     ("Study", ("simulate", "compare", "experiment", "report", "validate")),
     ("Help", ("help", "completion")))
