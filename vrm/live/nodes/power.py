@@ -87,7 +87,7 @@ def frequencies(cpu: int) -> "Tuple[float, float]":
         return (int(_read(_folder(cpu), "cpuinfo_min_freq")) / 1e6,
                 int(_read(_folder(cpu), "cpuinfo_max_freq")) / 1e6)
     except (OSError, ValueError):
-        raise PowerError(f"{_folder(cpu)}: the kernel does not say which frequencies there are") from None from None
+        raise PowerError(f"{_folder(cpu)}: the kernel does not say which frequencies there are") from None
 
 
 def settable(cpu: int) -> str:
