@@ -211,11 +211,7 @@ def test_options_and_commands_that_are_named_exist() -> None:
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False).stdout
 
     general = help_of()
-<<<<<<< HEAD
-    groups = {"npb", "heatmap", "malleable"}
-=======
-    groups = {"npb", "heatmap", "energy", "malleable"}
->>>>>>> fa91e0d (Docs: the commands of vrm energy)
+    groups = {"npb", "heatmap", "malleable", "energy"}
     seen: Dict[str, str] = {}
     for page in PAGES:
         if page == "CHANGELOG.md":
