@@ -1,0 +1,252 @@
+"""Programs that wait for their job: `srun` and `salloc` outside of jobs, and `mpirun` of programs that do not
+know of a batch system.
+
+Each becomes a script job, which goes on as what was typed: as a step on all of its cores, as the command, or
+as the real mpirun, which the job keeps on its cores. The client has what the job prints as it comes, its exit
+status, and its own standard input where the job runs on the same machine. The job ends with the client.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from vrm.front import words
+from vrm.front.answers import Answer, Reply, Waiting
+from vrm.front.counter import Counter
+from vrm.front.jobs import Job
+from vrm.front.options import Options
+from vrm.front.sbatch import JOB_OPTIONS, ask
+from vrm.front.wire import STDIN, Call
+from vrm.model import JobState
+
+STEP_OPTIONS = """
+. cpu-bind v
+. exact n
+. overlap n
+K kill-on-bad-exit m
+l label n
+. mpi v
+u unbuffered n
+W wait v -
+X disable-status n -
+E preserve-env n -
+T threads v -
+. slurmd-debug v -
+. epilog v -
+. prolog v -
+. task-epilog v -
+. task-prolog v -
+. bcast m !
+. multi-prog n !
+. pty m !
+r relative v !
+I immediate m -
+Z no-allocate n !
+. whole n -
+"""
+"""The options of srun beyond those of a job: srun itself reads them again in the job."""
+
+SRUN = Options("srun", JOB_OPTIONS + STEP_OPTIONS + "h help n\n. usage n help\nV version n\n")
+SALLOC = Options("salloc", JOB_OPTIONS + "h help n\n. usage n help\nV version n\n. no-shell n !\n. bell n -\n"
+                 ". no-bell n -\nK kill-command m -\nI immediate m -\n. wait-all-nodes v -\n")
+MPIRUN = Options("mpirun", JOB_OPTIONS)
+
+PART = 1 << 20
+"""Bytes of output that are passed on at a time."""
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals to the client that end its job; the others go to the job's processes."""
+
+
+def srun(call: Call, counter: Counter) -> Reply:
+    """A step in a job of its own."""
+    chosen, rest = SRUN.parse(call.arguments, mixed=False)
+    if "help" in chosen:
+        return Answer(SRUN.help("srun [options] PROGRAM [ARGUMENTS]"))
+    if "version" in chosen:
+        return Answer(words.VERSION + "\n")
+    if not rest:
+        raise SRUN.error("No command given to execute.")
+    job = {key: value for key, value in chosen.items() if key not in ("output", "error", "input", "export")}
+    return _submit(call, counter, SRUN, job, ["srun", *call.arguments], rest[0], "quiet" not in chosen)
+
+
+def salloc(call: Call, counter: Counter) -> Reply:
+    """A command on the cores of a job."""
+    chosen, rest = SALLOC.parse(call.arguments, mixed=False)
+    if "help" in chosen:
+        return Answer(SALLOC.help("salloc [options] [--] COMMAND [ARGUMENTS]"))
+    if "version" in chosen:
+        return Answer(words.VERSION + "\n")
+    if not rest:
+        raise SALLOC.error("which command? It runs on the first node of the job: salloc -n 4 -- COMMAND; for a "
+                           "shell of your own see `vrm shell`")
+    return _submit(call, counter, SALLOC, chosen, rest, rest[0], "quiet" not in chosen)
+
+
+_COUNTS = ("n", "np", "c")
+_PER_NODE = ("npernode", "ppn", "perhost", "N")
+_HOSTS = ("H", "host", "hosts", "hostfile", "machinefile", "machine", "f", "rankfile", "rf", "nolocal")
+_PAIRS = ("mca", "gmca", "omca", "prtemca", "pmixmca", "env", "genv")
+_VALUES = ("x", "map-by", "bind-to", "rank-by", "wdir", "wd", "path", "output", "output-filename", "display",
+           "genvlist", "envlist", "timeout", "prefix", "stdin", "personality", "report-uri", "runtime-options",
+           "rmk", "bootstrap", "launcher", "iface", "tune", "am", "s", "outfile-pattern", "errfile-pattern")
+
+
+def mpirun(call: Call, counter: Counter) -> Reply:
+    """The real mpirun, in a job of as many tasks as it is to start."""
+    tasks, cores, per_node, program = _ranks(call.name, call.arguments)
+    chosen = {"ntasks": str(tasks), "cpus-per-task": str(cores)}
+    if per_node:
+        chosen["ntasks-per-node"] = str(per_node)
+    return _submit(call, counter, MPIRUN, chosen, [call.name, *call.arguments], program, False)
+
+
+def _ranks(name: str, arguments: Sequence[str]) -> Tuple[int, int, int, str]:
+    """How many ranks an mpirun is to start, with how many cores each, how many on a node at most (0: any),
+    and which program. Refused where it does not say."""
+    total, cores, per_node, program = 0, 1, 0, ""
+    left = list(arguments)
+    while left:
+        found = 0
+        while left and left[0].startswith("-") and left[0] != "--":
+            option, equals, value = left.pop(0).lstrip("-").partition("=")
+            if option in _HOSTS:
+                raise MPIRUN.error(f"vrm chooses the nodes and cores; leave out the option {option}")
+            needed = 2 if option in _PAIRS else int(option in (*_COUNTS, *_PER_NODE, *_VALUES) and not equals)
+            if len(left) < needed:
+                raise MPIRUN.error(f"the option {option} needs a value")
+            value = left[0] if needed == 1 else value
+            del left[:needed]
+            if option in (*_COUNTS, *_PER_NODE):
+                if not re.fullmatch(r"[1-9][0-9]{0,6}", value):
+                    raise MPIRUN.error(f"`{value}` is no number of ranks")
+                if option in _COUNTS:
+                    found = int(value)
+                else:
+                    per_node = int(value)
+            wide = re.search(r"\bpe=(\d{1,4})\b", value.lower())
+            cores = max(cores, int(wide[1])) if wide else cores
+        if not left:
+            break
+        if not found:
+            raise MPIRUN.error(f"how many ranks is it to start? For example {name} -n 4 {left[0]}")
+        total, program = total + found, program or left[0]
+        left = left[left.index(":") + 1:] if ":" in left else []
+    if not program:
+        raise MPIRUN.error(f"which program? For example {name} -n 4 PROGRAM")
+    return total, cores, per_node, program
+
+
+def _submit(call: Call, counter: Counter, options: Options, chosen: Mapping[str, str], typed: Sequence[str],
+            program: str, says: bool) -> Reply:
+    """The job that goes on as what was typed, and who waits for it."""
+    chosen = {key: value for key, value in chosen.items() if key != "chdir"}
+    asked = ask(chosen, options, call, counter, os.path.basename(program) or program, output=False,
+                script=_script(call, typed))
+    return Attached(counter, counter.submit(asked)[0], options.command, says)
+
+
+def _script(call: Call, typed: Sequence[str]) -> bytes:
+    """The job's script."""
+    pid, _, host = call.env.get(STDIN, "").partition("@")
+    lines = ["#!/bin/sh"]
+    if pid.isdigit():
+        there = f"/proc/{pid}/fd/0"
+        lines += [f"if [ \"$(uname -n)\" = {shlex.quote(host)} ] && (: <{there}) 2>/dev/null; then exec <{there}; fi"]
+    lines += [f"exec {shlex.join(typed)}"]
+    return os.fsencode("\n".join(lines) + "\n")
+
+
+class Attached(Waiting):
+    """Waits for a job: passes on what it prints, and signals; ends it when nobody waits any more.
+    `says`: it is told, as Slurm does, that the job waits and that it starts."""
+
+    def __init__(self, counter: Counter, job_id: int, command: str, says: bool) -> None:
+        self.id = job_id
+        self._counter, self._command, self._says = counter, command, says
+        self._text = {1: b"", 2: b""}
+        self._read: Dict[int, int] = {1: 0, 2: 0}
+        self._asked = self._started = self._over = False
+        self._by = 0
+
+    def poll(self) -> Optional[Answer]:
+        """The exit status of the job, when it has ended and all that it printed was passed on."""
+        found = self._counter.jobs([self.id])
+        if not found:
+            return Answer(err=f"{self._command}: error: job {self.id} is not known any more\n", code=1)
+        job = found[0]
+        self._say(job)
+        over = job.state.ended and not job.ending
+        more = self._follow(job)
+        if not over or more:
+            return None
+        self._over = True
+        code = job.code if job.code is not None else 128 + self._by if self._by else int(
+            job.state is not JobState.COMPLETED)
+        told = job.state in (JobState.CANCELLED, JobState.TIMEOUT, JobState.REFUSED)
+        why = f": {job.reason}" if job.reason else ""
+        return Answer(err=f"{self._command}: error: job {self.id} {job.state.value}{why}\n" if told else "",
+                      code=code or int(job.state is not JobState.COMPLETED))
+
+    def _say(self, job: Job) -> None:
+        started = bool(job.nodes)
+        if self._says and not self._asked and not started and not job.state.ended:
+            self._text[2] += f"{self._command}: job {self.id} queued and waiting for resources\n".encode()
+            self._asked = True
+        if started and not self._started:
+            self._started = True
+            if self._asked:
+                self._text[2] += f"{self._command}: job {self.id} has been allocated resources\n".encode()
+
+    def _follow(self, job: Job) -> bool:
+        """Read what the job has printed; whether there may be more."""
+        more = False
+        for number, path in zip((1, 2), self._counter.files(job)):
+            if not path or not self._started:
+                continue
+            try:
+                with open(path, "rb") as file:
+                    if os.fstat(file.fileno()).st_size < self._read[number]:
+                        self._read[number] = 0  # the job began again
+                    file.seek(self._read[number])
+                    data = file.read(PART)
+            except OSError:
+                continue
+            self._read[number] += len(data)
+            self._text[number] += data
+            more |= len(data) == PART
+        return more
+
+    def take(self) -> Tuple[bytes, bytes]:
+        """What is to be printed."""
+        out, err = self._text[1], self._text[2]
+        self._text = {1: b"", 2: b""}
+        return out, err
+
+    def gone(self) -> None:
+        """The client was killed: its job ends, too."""
+        self._end()
+
+    def signalled(self, number: int) -> None:
+        """A signal came to the client."""
+        if number in ENDING:
+            self._by = self._by or number
+            self._end()
+        elif number != signal.SIGCONT:
+            self._end(number)
+
+    def _end(self, number: int = 0) -> None:
+        from vrm.front.answers import Refused
+        if not self._over:
+            try:
+                self._counter.cancel(self.id, number)
+            except Refused:  # it has ended meanwhile
+                pass
+
+
+__all__: List[str] = ["Attached", "mpirun", "salloc", "srun"]
