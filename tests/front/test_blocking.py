@@ -124,15 +124,16 @@ def test_mpirun_is_the_real_one_on_the_cores_of_a_job(outside: Outside) -> None:
 def test_what_cannot_be_is_said(outside: Outside) -> None:
     for words, said in {("srun",): "No command given", ("srun", "-n", "x", "true"): "Invalid value `x`",
                         ("srun", "--pty", "sh"): "cannot be followed",
-                        ("srun", "-n", "64", "true"): "error: job "}.items():
+                        ("srun", "-n", "64", "true"): "srun: error: Unable to allocate resources: 64 ranks"}.items():
         done = outside.run(*words)
         assert done.returncode == 1 and said in done.stderr, (words, done.stderr)
 
 
 def test_how_many_ranks_an_mpirun_starts() -> None:
-    assert _ranks("mpirun", "-np 4 --map-by slot:PE=2 -x A prog -n 3".split()) == (4, 2, 0, "prog")
-    assert _ranks("mpiexec", "-n 2 a : -n 3 b -n 7".split()) == (5, 1, 0, "a")
-    assert _ranks("mpirun", "--mca btl self -n 4 -npernode 2 --bind-to core prog".split()) == (4, 1, 2, "prog")
+    for words, found in {"-np 4 --map-by slot:PE=2 -x A prog -n 3": (4, 2, 0, "prog"),
+                         "-n 2 a : -n 3 b -n 7": (5, 1, 0, "a"),
+                         "--mca btl self -n 4 -npernode 2 --bind-to core prog": (4, 1, 2, "prog")}.items():
+        assert _ranks("mpirun", words.split()) == found
     for words in ("prog", "-n", "-n x prog", "--hostfile f -n 2 prog", "-n 2 a : b"):
         with pytest.raises(Refused):
             _ranks("mpirun", words.split())

@@ -15,7 +15,7 @@ import signal
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.front import words
-from vrm.front.answers import Answer, Reply, Waiting
+from vrm.front.answers import Answer, Refused, Reply, Waiting
 from vrm.front.counter import Counter
 from vrm.front.jobs import Job
 from vrm.front.options import Options
@@ -148,7 +148,10 @@ def _submit(call: Call, counter: Counter, options: Options, chosen: Mapping[str,
     chosen = {key: value for key, value in chosen.items() if key != "chdir"}
     asked = ask(chosen, options, call, counter, os.path.basename(program) or program, output=False,
                 script=_script(call, typed))
-    return Attached(counter, counter.submit(asked)[0], options.command, says)
+    try:
+        return Attached(counter, counter.submit(asked)[0], options.command, says)
+    except Refused as refused:
+        raise options.error(f"Unable to allocate resources: {str(refused).rpartition('failed: ')[2]}") from refused
 
 
 def _script(call: Call, typed: Sequence[str]) -> bytes:
@@ -186,8 +189,7 @@ class Attached(Waiting):
         if not over or more:
             return None
         self._over = True
-        code = job.code if job.code is not None else 128 + self._by if self._by else int(
-            job.state is not JobState.COMPLETED)
+        code = 128 + self._by if self._by and job.state is JobState.CANCELLED else job.code or 0
         told = job.state in (JobState.CANCELLED, JobState.TIMEOUT, JobState.REFUSED)
         why = f": {job.reason}" if job.reason else ""
         return Answer(err=f"{self._command}: error: job {self.id} {job.state.value}{why}\n" if told else "",
@@ -241,7 +243,6 @@ class Attached(Waiting):
             self._end(number)
 
     def _end(self, number: int = 0) -> None:
-        from vrm.front.answers import Refused
         if not self._over:
             try:
                 self._counter.cancel(self.id, number)

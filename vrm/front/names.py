@@ -23,14 +23,14 @@ TABLE: Dict[str, str] = {
     "scontrol": "vrm.front.scontrol:scontrol",
     "sacct": "vrm.front.sacct:sacct",
     "sinfo": "vrm.front.sinfo:sinfo",
-    "srun": "",
-    "salloc": "",
+    "srun": "vrm.front.blocking:srun",
+    "salloc": "vrm.front.blocking:salloc",
     "sacctmgr": "vrm.front.others:sacctmgr",
     "sshare": "vrm.front.others:nothing",
     "sprio": "vrm.front.others:nothing",
     "sstat": "vrm.front.others:nothing",
-    "mpirun": "",
-    "mpiexec": "",
+    "mpirun": "vrm.front.blocking:mpirun",
+    "mpiexec": "vrm.front.blocking:mpirun",
 }
 
 LAUNCHERS = frozenset(("mpirun", "mpiexec"))
