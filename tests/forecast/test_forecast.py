@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import random
-from typing import Dict, Sequence
+from typing import Any, Dict, Sequence
 
 import numpy
 import pytest
@@ -14,9 +14,11 @@ from hypothesis import given, settings, strategies as st
 
 from vrm.forecast.calibration import NEEDED, UNCALIBRATED, Calibration
 from vrm.forecast.draws import LAST, History
-from vrm.forecast.forecast import FEWEST, Ensemble, Forecast, JobForecast, forecast, quantiles
+from vrm.forecast.forecast import (FEWEST, SETTLED, Ensemble, Forecast, JobForecast, forecast,
+                                   quantiles)
 from vrm.forecast.frozen import Frozen, of_jobs
 from vrm.forecast.replay import limits, replay
+from vrm.forecast.sharing import shared_out
 from vrm.model import Cluster, Job
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 
@@ -94,6 +96,25 @@ def test_draws_end_when_ranges_have_settled() -> None:
             (math.inf, now + 10, False)]:
         one = Ensemble(frozen, [], 0)
         assert one._settled(numpy.array([[before]]), numpy.array([[after]])) is settled, (before, after)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("settled", [0.0, SETTLED, 10.0])
+def test_processes_that_share_draws_find_the_same(processes: int, settled: float,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen, shared = run_of(queue(), SCATTERED), []
+
+    def noted(work: Any, number: int) -> Any:
+        shared.append(number)
+        return shared_out(work, number)
+
+    alone = Ensemble(frozen, frozen.waiting(), 47, settled, processes)  # it takes no time: none is started
+    monkeypatch.setattr("vrm.forecast.forecast.WORTH", 0.0)
+    monkeypatch.setattr("vrm.forecast.forecast.shared_out", noted)
+    many = Ensemble(frozen, frozen.waiting(), 47, settled, processes)
+    assert (many.starts, many.ends) == (alone.starts, alone.ends) and set(shared) == {processes}
+    assert len(many.starts) in ((47,) if not settled else (30, 40, 47))
+    assert forecast(frozen, 47, processes=processes) == forecast(frozen, 47)
 
 
 def test_without_members_the_likely_run_is_told() -> None:

@@ -203,13 +203,14 @@ def frozen_now(settings: Any) -> Tuple[RunFiles, Frozen]:
 def _made(files: RunFiles, frozen: Frozen) -> Dict[str, Any]:
     """The forecast of a run, or of one that might be; its ranges are those of the run's."""
     from vrm.forecast.beside import calibration_of, log_of, made
+    from vrm.forecast.sharing import available
     try:
         calibration = calibration_of(files, log_of(files))
     except OSError as error:
         print(f"vrm: ranges are not calibrated, for {error.filename} cannot be read: {error.strerror}",
               file=sys.stderr)
         calibration = None
-    return made(frozen, calibration).record()
+    return made(frozen, calibration, available()).record()
 
 
 def _assumed(settings: Any, estimates: List[Tuple[int, float]]) -> Tuple[Dict[str, Any], List[str]]:

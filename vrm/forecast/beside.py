@@ -66,11 +66,12 @@ def _time(records: Mapping[int, Record], job_id: int) -> Optional[float]:
     return records[job_id]["time"] if job_id in records else None
 
 
-def made(frozen: Frozen, calibration: Optional[Calibration] = None) -> Forecast:
-    """The forecast of a run, from fewer draws where many jobs wait, with a few words on each."""
+def made(frozen: Frozen, calibration: Optional[Calibration] = None, processes: int = 1) -> Forecast:
+    """The forecast of a run, from fewer draws where many jobs wait, with a few words on each. Up to
+    `processes` share what takes long."""
     waiting = len(frozen.waiting())
     members = max(FEWEST, min(MEMBERS, MEMBERS * ENOUGH // max(1, waiting)))
-    return forecast(frozen, members, calibration=calibration, tries=members // 2)
+    return forecast(frozen, members, calibration, members // 2, processes)
 
 
 def shown(record: Dict[str, Any]) -> Dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.forecast.calibration import UNCALIBRATED, Calibration
@@ -10,6 +11,7 @@ from vrm.forecast import draws
 from vrm.forecast.explain import Explainer
 from vrm.forecast.frozen import Frozen
 from vrm.forecast.replay import limits, replay
+from vrm.forecast.sharing import shared_out
 from vrm.model import Job
 from vrm.results.places import PlacementText
 
@@ -97,33 +99,51 @@ SHORT = 60.0
 """Seconds from now below which the distance is no measure."""
 
 
+WORTH = 0.5
+"""Seconds of one process that draws must take to be shared out."""
+
+
 class Ensemble:
     """The starts and ends of the jobs of a run in one draw after the other, in seconds; infinity where
     a job does not start in this allocation. There are `most` draws, or as many as it takes until
-    the ends of ranges move by no more than `settled` (see SETTLED)."""
+    the ends of ranges move by no more than `settled` (see SETTLED). Where they take long, up to
+    `processes` share them; what they find is the same."""
 
-    def __init__(self, frozen: Frozen, jobs: Sequence[Job], most: int, settled: float = SETTLED) -> None:
+    def __init__(self, frozen: Frozen, jobs: Sequence[Job], most: int, settled: float = SETTLED,
+                 processes: int = 1) -> None:
         self._frozen = frozen
         self._moves = settled
         self._ids = [job.id for job in jobs]
+        self._draws = draws.Draws(frozen, most)
+        self._processes = processes
         self.starts: List[List[float]] = []
         self.ends: List[List[float]] = []
-        self._draw(most)
-
-    def _draw(self, most: int) -> None:
-        """Draw until the ranges of all starts are settled."""
-        before = None
-        for durations in draws.members(self._frozen, most):
-            found = replay(self._frozen, durations)
-            planned = [found.get(job_id, _NEVER) for job_id in self._ids]
-            self.starts.append([each[0] for each in planned])
-            self.ends.append([each[1] for each in planned])
+        while len(self.starts) < most:
+            self._add(min(most, max(len(self.starts), FEWEST) + BATCH) if settled else most)
             number = len(self.starts)
-            if number % BATCH == 0 and FEWEST <= number < most:
-                now = quantiles(self.starts)[[0, 2]]
-                if before is not None and self._settled(before, now):
-                    break
-                before = now
+            if number < most and self._settled(*(quantiles(self.starts[:each])[[0, 2]]
+                                                 for each in (number - BATCH, number))):
+                break
+
+    def _add(self, until: int) -> None:
+        """Draw until there are so many."""
+        begun, number = time.perf_counter(), len(self.starts)
+        self._keep([self._row(number)])
+        number += 1
+        seconds = (time.perf_counter() - begun) * (until - number)
+        processes = min(self._processes, until - number) if seconds >= WORTH else 1
+        self._keep(shared_out(lambda part: [self._row(member) for member in range(number + part[0], until, part[1])],
+                              processes))
+
+    def _row(self, member: int) -> List[Tuple[float, float]]:
+        """When the jobs start and end in a draw."""
+        found = replay(self._frozen, self._draws.of(member))
+        return [found[job_id][:2] if job_id in found else _NEVER for job_id in self._ids]
+
+    def _keep(self, rows: Sequence[Sequence[Tuple[float, float]]]) -> None:
+        for row in rows:
+            self.starts.append([each[0] for each in row])
+            self.ends.append([each[1] for each in row])
 
     def _settled(self, before: Any, now: Any) -> bool:
         """Whether no end of a range has moved too far."""
@@ -148,17 +168,18 @@ def quantiles(values: Sequence[Sequence[float]]) -> Any:
 
 
 def forecast(frozen: Frozen, members: int = 50, calibration: Optional[Calibration] = None,
-             tries: int = 0) -> Forecast:
+             tries: int = 0, processes: int = 1) -> Forecast:
     """What is to be expected of a run. The same state, with the same calibration, gives the same
     forecast. Without `members` starts are those of the likely run, and ranges have no width. `tries`:
-    how many replays are made for the reasons why jobs wait; 0: none is given."""
+    how many replays are made for the reasons why jobs wait; 0: none is given. Up to `processes` share
+    draws that take long."""
     late = replay(frozen, limits)
     explainer = Explainer(frozen, draws.likely(frozen))
     plan, reasons = explainer.plan, explainer.brief(tries) if tries else {}
     text = PlacementText(frozen.state.cluster.nodes)
     running = {booking.job.id for booking in frozen.state.cluster.running()}
     every = [booking.job for booking in frozen.state.cluster.running()] + list(frozen.waiting())
-    drawn = Ensemble(frozen, every, members)
+    drawn = Ensemble(frozen, every, members, processes=processes)
     number = len(drawn.starts)
     if every and not number:
         planned = [plan.get(job.id, _NEVER) for job in every]

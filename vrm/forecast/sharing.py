@@ -21,9 +21,14 @@ PAYS = 20_000
 """Jobs that are replayed, each as often as it is, from which on several processes pay: a second of one."""
 
 
+def available() -> int:
+    """How many processes may share work here."""
+    return min(MOST, len(os.sched_getaffinity(0)))
+
+
 def processes_for(replayed: int) -> int:
     """How many processes are to share the replays of so many jobs."""
-    return min(MOST, len(os.sched_getaffinity(0))) if replayed >= PAYS else 1
+    return available() if replayed >= PAYS else 1
 
 
 def shared_out(work: Callable[[Part], List[Found]], processes: int) -> List[Found]:

@@ -113,16 +113,27 @@ class CountProfile:
         """The first hole in which the job fits for all its estimate; at infinity if none."""
         return Slot(self.hole(self.policy.size(job), job.expected))
 
-    def hole(self, size: int, duration: float, limit: float = math.inf) -> float:
+    def hole(self, size: int, duration: float, limit: float = math.inf, until: float = math.inf) -> float:
         """The first time from which `size` units are free for `duration` seconds or until
-        `limit`; `limit` if there is none before."""
+        `limit`; `limit` if there is none before. It is known that none begins at `until` or later."""
         times, free = self.times, self.free
-        stop = len(times) if limit == math.inf else bisect.bisect_left(times, limit)
-        if stop > _SHORT:
+        stop = begins = len(times) if limit == math.inf else bisect.bisect_left(times, limit)
+        if limit < math.inf and stop and free[stop - 1] < size:  # it must end before what blocks it last
+            blocked = stop - 1
+            while blocked and free[blocked - 1] < size:
+                blocked -= 1
+            if times[0] + duration > times[blocked]:
+                return limit
+            begins = min(stop, bisect.bisect_right(times, times[blocked] - duration, 0, blocked) + 1)
+        if until < times[-1]:
+            begins = bisect.bisect_left(times, until, 0, begins)
+        if begins > _SHORT:
             return self._hole_in_arrays(size, duration, limit, stop)
         begin = end = -1.0
         for at in range(stop):
             if free[at] < size:
+                if at + 1 >= begins:
+                    return limit
                 begin = -1.0
             else:
                 if begin < 0:

@@ -10,7 +10,6 @@ cannot start.
 
 from __future__ import annotations
 
-import heapq
 import math
 from array import array
 from collections import Counter
@@ -25,7 +24,6 @@ from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.profile import CountProfile, PoolProfile, Slot
 from vrm.scheduling.queue import Key, Waiting
 
-Region = Tuple[float, float]
 Profile = Union[CountProfile, PoolProfile]
 
 # Up to this many reservations a loop is faster than arrays.
@@ -54,7 +52,7 @@ class Reserving(Dispatcher):
         self._counting = True
         self._early: List[Booking] = []
         self._stale = True
-        self._regions: List[Region] = []
+        self._freed = -math.inf  # until then more is free than when each reservation was last looked at
         self._prioritised = False
         self._starting: Set[int] = set()
         self._promised: Dict[int, float] = {}
@@ -72,7 +70,7 @@ class Reserving(Dispatcher):
         twin = super().copy(view)
         assert isinstance(twin, Reserving)
         twin._table = self._table.copy()
-        twin._early, twin._regions = list(self._early), list(self._regions)
+        twin._early = list(self._early)
         twin._starting = set()
         if self._cluster is not None:
             twin._cluster = view
@@ -165,7 +163,7 @@ class Reserving(Dispatcher):
                                key=lambda job: self._promised.get(job.id, last))
                 self._promised = {}
             table.clear()
-            self._regions.clear()
+            self._freed = -math.inf
             self._early.clear()
             self._given_back = False
             # A plan made with jobs that should have ended is worth nothing a moment later.
@@ -178,16 +176,16 @@ class Reserving(Dispatcher):
         self._early.clear()
         for booking in early:
             profile.give_booking(booking, now)
-            self._regions.append((now, booking.gives))
+            self._freed = max(self._freed, booking.gives)
         if (early or self._given_back) and len(table):
             if isinstance(profile, CountProfile):
-                self._regions = _compress(now, table, profile, self._regions,
-                                          None if waiting.static else waiting.key)
+                self._freed = _compress(table, profile, self._freed,
+                                        None if waiting.static else waiting.key)
             else:
                 self._compress_all(waiting, profile)
-                self._regions.clear()
+                self._freed = -math.inf
         elif not len(table):
-            self._regions.clear()
+            self._freed = -math.inf
         self._given_back = False
         if self.depth is None:
             self._reserve(fresh, waiting)
@@ -216,7 +214,7 @@ class Reserving(Dispatcher):
                 counts.hold(job, Slot(slot.time))
                 table.add(job, Slot(slot.time), policy.size(job), waiting.key(job))
             self._early.clear()
-            self._regions.append((now, math.inf))
+            self._freed = math.inf
         else:
             profile.policy = policy
         self._given_back = True
@@ -398,74 +396,30 @@ def _numpy() -> Any:
     return numpy
 
 
-def _compress(now: float, table: _Table, profile: CountProfile, regions: List[Region],
-              key_of: Optional[Callable[[Job], Key]]) -> List[Region]:
+def _compress(table: _Table, profile: CountProfile, freed: float, key_of: Optional[Callable[[Job], Key]]
+              ) -> float:
     """Move every reservation, in the order of the queue, to its earliest hole.
 
-    Only what was given back can let a job move: `regions` are the times in which that happened
-    since each job was last looked at. `key_of` tells a job's place in the queue where that
-    changes with time, else it is the key that the table has. Returns the regions that moves have
-    made for jobs that had had their turn.
+    Only what was given back can let a job move: until the time `freed` more is free than when each of
+    them was last looked at, and from then on no hole begins. `key_of` tells a job's place in the queue
+    where that changes with time, else it is the key that the table has. Returns until when moves have
+    made room for jobs that had had their turn.
     """
-    keys, jobs, size, duration, time = (table.keys, table.jobs, table.size, table.duration,
-                                        table.time)
-    left: List[Region] = []
-    listed: Set[int] = set()
-    for region in _merged(now, regions):
-        listed.update(_movable(now, table, profile, region))
-
-    def place(row: int) -> Key:
-        return keys[row] if key_of is None else key_of(jobs[row])
-
-    turn = [(place(row), row) for row in listed]
-    heapq.heapify(turn)
-    while turn:
-        key, row = heapq.heappop(turn)
-        listed.discard(row)
+    jobs, size, duration, time = table.jobs, table.size, table.duration, table.time
+    keys = table.keys if key_of is None else list(map(key_of, jobs))
+    now = profile.times[0]
+    left, most = -math.inf, profile.most(now, freed)
+    for row in sorted(range(len(keys)), key=keys.__getitem__):
         old = time[row]
-        new = profile.hole(size[row], duration[row], old)
-        if new >= old:
+        if size[row] > most or old <= now:
             continue
-        profile.move(jobs[row], size[row], old, new)
-        time[row] = new
-        region = (max(old, new + duration[row]), old + duration[row])
-        left.append(region)
-        for other in _movable(now, table, profile, region):
-            if other not in listed and place(other) > key:
-                listed.add(other)
-                heapq.heappush(turn, (place(other), other))
+        new = profile.hole(size[row], duration[row], old, freed)
+        if new < old:
+            profile.move(jobs[row], size[row], old, new)
+            time[row] = new
+            if old == math.inf:
+                continue
+            end = old + duration[row]
+            left, freed = max(left, end), max(freed, end)
+            most = max(most, profile.most(max(old, new + duration[row]), end))
     return left
-
-
-def _merged(now: float, regions: List[Region]) -> List[Region]:
-    """The regions from now on, those that touch joined."""
-    merged: List[Region] = []
-    for begin, end in sorted(regions):
-        begin = max(begin, now)
-        if end <= begin:
-            continue
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((begin, end))
-    return merged
-
-
-def _movable(now: float, table: _Table, profile: CountProfile, region: Region) -> List[int]:
-    """The rows that may move to an earlier time by what is free in the region; perhaps more.
-
-    A job can start at t before its time s if its units are free from t until it ends or until s,
-    where its own reservation begins: what is free from s on is of no use to it.
-    """
-    begin, end = region
-    most = profile.most(begin, end)
-    if most <= 0:
-        return []
-    if len(table) <= _FEW:
-        return [row for row, (size, time) in enumerate(zip(table.size, table.time))
-                if size <= most and time > begin]
-    numpy = _numpy()
-    rows = ((numpy.frombuffer(table.size, "q") <= most)
-            & (numpy.frombuffer(table.time) > begin))
-    found: List[int] = rows.nonzero()[0].tolist()
-    return found
