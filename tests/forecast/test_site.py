@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 import random
 import re
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vrm.forecast.sharing import shared_out
 from vrm.forecast.site import SiteForecast, _ByNode, forecast_lml, forecast_site
 from vrm.model import Job
 from vrm.simulation import Submission, simulate
@@ -127,6 +129,40 @@ def test_simultaneous_ends_come_before_the_next_decision() -> None:
     for manager in ("NodeState", "AttributeState"):
         assert said(lml(content, scheduling_algorithm="List", system_state=manager)) == {
             "j4": (5, 8), "j5": (8, 11)}
+
+
+def test_a_switch_decides_after_each_of_several_ends() -> None:
+    """After the end of j2 alone only j5 fits."""
+    content = [node(1, 6), runs("j1", "(1-1(1-2))", 10), runs("j2", "(1-1(3-4))", 5),
+               runs("j3", "(1-1(5-6))", 5), waits("j4", 4, 3, 9), waits("j5", 2, 3, 8)]
+    assert said(lml(content, scheduling_algorithm="List", simultaneous_events="one_by_one")) == {
+        "j4": (8, 11), "j5": (5, 8)}
+    # So do jobs that come at once: the first one starts before the second, which goes first, is there.
+    later = [node(1, 2), waits("j1", 2, 5, -3), waits("j2", 2, 5, -3, priority=1)]
+    for how, wanted in (("together", {"j1": (8, 13), "j2": (3, 8)}), ("one_by_one", {"j1": (3, 8), "j2": (8, 13)})):
+        assert said(lml(later, simultaneous_events=how, system_sysprio="priority")) == wanted
+    with pytest.raises(SnapshotError, match="goes with the system_state NodeState"):
+        Lml(lml(content, system_state="AttributeState", simultaneous_events="one_by_one"))
+
+
+def test_processes_that_share_the_parts_of_a_site_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [SiteNode(f"n{at}", 2, {"abc"[at % 3]: 2}) for at in range(9)]
+    jobs = [SiteJob(f"j{at}", float(at % 7 + 1), nodes=at % 3 + 1, per_node=2, queue="abc"[at % 3 - at % 2], rank=-at)
+            for at in range(40)]
+    site = Snapshot(0.0, nodes, jobs, algorithm="List", shared=False)
+    shared: List[int] = []
+
+    def noted(work: Any, processes: int) -> Any:
+        shared.append(processes)
+        return shared_out(work, processes)
+
+    monkeypatch.setattr("vrm.forecast.site.shared_out", noted)
+    assert forecast_site(site, processes=4) == forecast_site(site) and shared == [3, 1]
+    wrong = replace(site, shared=True, jobs=[*jobs, *(SiteJob(
+        key, 50.0, cores=2, queue="c", start=-1.0, places=((2, frozenset({0, 1})),)) for key in ("one", "two"))])
+    for processes in (1, 3):  # what another process finds wrong is said as if it was found here
+        with pytest.raises(SnapshotError, match="^job two runs on cores of node n2 that job one has, too"):
+            forecast_site(wrong, processes=processes)
 
 
 # ------------------------------------------------------------------------ what a file can say

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from vrm.workload.snapshot import Snapshot
 
 FILES = (("squeue", "sinfo"), ("qstat", "pbsnodes"))
+MANY = 500
+"""Jobs of a site from which on several processes pay."""
+
 SYSTEMS = {"slurm": "Slurm", "pbs": "PBS"}
 
 
@@ -55,6 +58,7 @@ def wanted(arguments: argparse.Namespace) -> bool:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the forecast of a site; 0."""
+    from vrm.forecast.sharing import available
     from vrm.forecast.site import forecast_lml, forecast_site
     from vrm.workload.snapshot import SnapshotError
 
@@ -75,11 +79,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise CannotRun("--out goes with --lml, and --reservations with --squeue")
     dates: Optional[Callable[[float], str]] = None  # else of this host's clock
     limits = (arguments.most_jobs or math.inf, arguments.most_time or math.inf)
+
+    def processes(site: Snapshot) -> int:
+        return available() if len(site.jobs) >= MANY else 1
     try:
         if arguments.lml:
             from vrm.workload.lml import read
             lml = read(arguments.lml)
-            found, written = forecast_lml(lml, *limits)
+            found, written = forecast_lml(lml, *limits, processes(lml.snapshot))
             if arguments.out:
                 _write(arguments.out, written)
                 if arguments.out == "-":
@@ -88,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
             dates = lml.date_text
         else:
             name, site = _asked(arguments, sources[0])
-            found, everybody = forecast_site(site, *limits), arguments.user == "all"
+            found, everybody = forecast_site(site, *limits, processes(site)), arguments.user == "all"
     except SnapshotError as error:
         raise CannotRun(str(error)) from None
     except OSError as error:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from vrm.forecast import amounts
+from vrm.forecast.sharing import Part, shared_out
 from vrm.model import AnyPlacement, Booking, Cluster, Dependency, Infeasible, Job, JobState, Node, bits
 from vrm.model.job import PLAIN, Details, Request
 from vrm.model.placement import CorePlacement
@@ -43,18 +44,29 @@ class SiteForecast(NamedTuple):
     reason: str = ""
 
 
-def forecast_site(site: Snapshot, most_jobs: float = math.inf, most_seconds: float = math.inf
-                  ) -> Dict[str, SiteForecast]:
+def forecast_site(site: Snapshot, most_jobs: float = math.inf, most_seconds: float = math.inf,
+                  processes: int = 1) -> Dict[str, SiteForecast]:
     """What becomes of the jobs that wait, by key. After `most_jobs` starts, or `most_seconds`, nothing
-    more is asked. Raises SnapshotError for a snapshot that contradicts itself."""
+    more is asked. Parts of a site that have nothing to do with each other are shared between up to
+    `processes`. Raises SnapshotError for a snapshot that contradicts itself."""
     site = _ranked(site)
     if site.manager == "AttributeState":
         return _capped(site, _counted(site), most_jobs, most_seconds)
+    parts = [(_ByNode(part), numbers) for part, numbers in _parts(site)]
+
+    def work(share: Part) -> List[Dict[str, SiteForecast]]:
+        first, step = share
+        return [{key: each._replace(places=tuple((numbers[node], cores) for node, cores in each.places))
+                 for key, each in part.run(most_jobs, most_seconds).items()}
+                for part, numbers in parts[first::step]]
+
     found: Dict[str, SiteForecast] = {}
-    for part, numbers in _parts(site):
-        for key, each in _ByNode(part).run(most_jobs, most_seconds).items():
-            found[key] = each._replace(places=tuple((numbers[node], cores)
-                                                    for node, cores in each.places))
+    try:
+        shares = shared_out(work, min(processes, len(parts)))
+    except RuntimeError:  # of another process; here it is the error that it was there
+        shares = work((0, 1))
+    for each in shares:
+        found.update(each)
     return _capped(site, found, most_jobs, most_seconds)
 
 
@@ -279,6 +291,7 @@ class _ByNode:
         for booking in cluster.running():
             runs[booking.job.id] = booking.expected_end - booking.start
         simulator = Simulator.of(Run(state, self.scheduler), notes, runs, 0.0, due=True)
+        simulator.one_by_one = site.one_by_one
         try:
             for now in simulator.moments(later):
                 if now > most_seconds or len(notes.found) >= most_jobs:
@@ -426,10 +439,10 @@ def _in_turn(jobs: Sequence[SiteJob]) -> List[SiteJob]:
     return list(found.values())
 
 
-def forecast_lml(lml: Lml, most_jobs: float = math.inf, most_seconds: float = math.inf
-                 ) -> Tuple[Dict[str, SiteForecast], bytes]:
+def forecast_lml(lml: Lml, most_jobs: float = math.inf, most_seconds: float = math.inf,
+                 processes: int = 1) -> Tuple[Dict[str, SiteForecast], bytes]:
     """What becomes of the waiting jobs of an LML file, and the file with it; as `forecast_site`."""
-    found = forecast_site(lml.snapshot, most_jobs, most_seconds)
+    found = forecast_site(lml.snapshot, most_jobs, most_seconds, processes)
     totals = {job.key: job.total for job in lml.snapshot.jobs}
     ends = {job.key: job.start + job.wall if job.start + job.wall > 0 else LATE
             for job in lml.snapshot.jobs if job.start is not None}

@@ -118,6 +118,7 @@ class Simulator:
         self.end, self.fit = math.inf, True
         self.now = 0.0
         self.wake = math.inf  # when the first step is due although nothing may happen by then
+        self.one_by_one = False  # what happens at one moment is followed by a decision each
         self.events = 0
         self.ended = 0
         self.left = 0  # jobs that wait at the end: held ones, and those that depend on them
@@ -167,7 +168,7 @@ class Simulator:
             state.reservations) or cluster.budget is not None
         busy_cores = cluster.taken_cores
         nodes, never, last, progress = self._nodes, math.inf, self.end, self.progress
-        changes = self._changes
+        changes, single = self._changes, self.one_by_one
         end_job, pop = self._end, heapq.heappop
         number = self.events
         plain = ((), False, "")
@@ -192,7 +193,9 @@ class Simulator:
             if now > last or now == never:
                 break
             self.now = now
-            while events and events[0][0] <= now:
+            passed = False
+            while events and events[0][0] <= now and not passed:
+                passed = single
                 event = pop(events)
                 if event[1] == END:
                     if foreseen or not executor.is_void(event):
@@ -201,7 +204,8 @@ class Simulator:
                     executor.revise(event[4], expect.correct(cluster, event[2], now)[3], now)
             while nodes and nodes[0][0] <= now:
                 busy_cores -= self._node(*pop(nodes)[1:], now)
-            while submit <= now:
+            while submit <= now and not passed:
+                passed = single
                 assert following is not None
                 if (sparse and following[2:5] == plain and not following[5].retries
                         and "reservation" not in following[5].more):

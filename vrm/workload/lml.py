@@ -16,7 +16,8 @@ Keys of objects, and what they are where they are missing:
 - reservation: `starttime`, `endtime`, `nodelist`, `totalcores` (where amounts are counted), `jobs`
   (ids, by commas)
 - scheduler: `system_sysprio` (`-DATEqueuedate`), `system_state` (`NodeState`), `scheduling_algorithm`
-  (`Backfilling`), `topdogs` (1; `all`), `topdogs_per_queue` (`no`), `node_sharing` (`yes`)
+  (`Backfilling`), `topdogs` (1; `all`), `topdogs_per_queue` (`no`), `node_sharing` (`yes`),
+  `simultaneous_events` (`together`; `one_by_one`, with the state NodeState)
 - system: `system_time` (the latest date in the file), `date_format` (`%m/%d/%y-%H:%M:%S`)
 
 Dates are of UTC: only differences count. `(1-1(4-5))` are the cores 4 and 5 of node 1, both counted
@@ -257,6 +258,10 @@ class Lml:
             raise self.document.wrong("it describes no nodes (objects of the type node)", 1)
         jobs = [job for each in self._jobs if (job := self._job(each, len(nodes))) is not None]
         formula, jobs = self._formula(jobs)
+        single = self._choice(scheduler, "simultaneous_events", ("together", "one_by_one")) != "together"
+        if single and manager != "NodeState":
+            raise self.document.wrong("scheduler: simultaneous_events one_by_one goes with the system_state "
+                                      "NodeState", scheduler["simultaneous_events"][1])
         return Snapshot(
             self.time, nodes, jobs,
             [self._reservation(each, len(nodes)) for each in self.document.of_type("reservation")],
@@ -265,7 +270,8 @@ class Lml:
              for each in self.document.of_type("queue", "class")},
             self._choice(scheduler, "scheduling_algorithm", ("Backfilling", *ALGORITHMS)), manager,
             depth, self._choice(scheduler, "topdogs_per_queue", ("no", "yes")) == "yes",
-            self._choice(scheduler, "node_sharing", ("yes", "no")) == "yes", formula)
+            self._choice(scheduler, "node_sharing", ("yes", "no")) == "yes", formula,
+            one_by_one=single)
 
     def _node(self, one: Object) -> SiteNode:
         cores = self._number(one, "ncores", 1)

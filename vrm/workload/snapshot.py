@@ -103,7 +103,8 @@ class Formula(NamedTuple):
 class Snapshot:
     """All of it. `time` is its moment in epoch seconds. With `depth` reservations (infinity: one for
     every job) backfilling is EASY, depth n or conservative, `per_queue`: so many for each queue.
-    `shared`: jobs may share nodes. `unknown` are what it does not say, for people."""
+    `shared`: jobs may share nodes. `one_by_one`: what happens at one moment does so one after the other,
+    each with a decision of its own. `unknown` are what it does not say, for people."""
 
     time: float
     nodes: List[SiteNode]
@@ -117,3 +118,4 @@ class Snapshot:
     shared: bool = True
     formula: Optional[Formula] = None
     unknown: Tuple[str, ...] = ()
+    one_by_one: bool = False
