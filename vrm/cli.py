@@ -27,6 +27,7 @@ from vrm.commands.guide import add_parsers as add_help, overview, short
 from vrm.commands.heatmap import add_parsers as add_heatmap
 from vrm.commands.init import add_parsers as add_init
 from vrm.commands.job import add_parsers as add_job
+from vrm.commands.lend import add_parsers as add_lend
 from vrm.commands.log import add_parsers as add_log
 from vrm.commands.malleable import add_parsers as add_malleable
 from vrm.commands.npb import add_parsers as add_npb
@@ -100,7 +101,7 @@ def parser() -> Parser:
             "Starts your shell, in which sbatch, squeue, srun and mpirun are vrm's, and runs what is submitted; the "
             "run ends when you have left it and the jobs have ended. What happens is written to vrm.out in the "
             "run's directory.")
-    for add in (add_init, add_check, add_job, add_reserve, add_slurm, add_status, add_forecast, add_explain,
+    for add in (add_init, add_check, add_job, add_lend, add_reserve, add_slurm, add_status, add_forecast, add_explain,
                 add_log, add_top, add_advise, add_whatif, add_script, add_simulate,
                 add_compare, add_npb, add_generate, add_calibrate, add_heatmap, add_energy, add_malleable,
                 add_experiment, add_report, add_validate, add_completion, add_help):

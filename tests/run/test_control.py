@@ -175,7 +175,7 @@ def test_a_command_at_which_vrm_fails_is_met_once(run: RunDirectory, monkeypatch
     from vrm.live.manager.orders import Orders
     (run.commands / "1").write_text('{"do":"stop"}')
     desk = types.SimpleNamespace(run_directory=run, tell=lambda kind, text: None)
-    orders = Orders(desk, None, None, None)
+    orders = Orders(desk, None, None, None, None)
     orders.obey = lambda *_: 1 / 0
     with pytest.raises(ZeroDivisionError):
         orders.try_to_obey("1", {"do": "stop"})

@@ -569,6 +569,8 @@ TABLE: List[Field] = [
     Field("", AMOUNT, "", RESULT, "lent", 0.0, column="lent", form=4),
     Field("", TEXT, "", DETAILS, "title", "", record="title"),
     Field("", TEXT, "", DETAILS, "warning", "", record="warning"),
+    Field("", AMOUNT, "", RESULT, "borrowed", 0.0, column="borrowed", form=4),
+    Field("", COUNT, "", RESULT, "changes", 0, column="changes", form=4),
 ]
 
 

@@ -22,19 +22,23 @@ if TYPE_CHECKING:
 
 class Loans:
     """The loans of a cluster, in the order in which they were made. `guests` are the running jobs that
-    started on borrowed cores; it is false where there is neither."""
+    started on borrowed cores; it is false where there is neither. `unwilling` are running jobs that
+    did not leave cores which they were to lend: they are not asked again."""
 
     def __init__(self, loans: Sequence[Loan] = (), guests: Iterable[int] = ()) -> None:
         self.all: List[Loan] = list(loans)
         self.guests: Set[int] = set(guests)
+        self.unwilling: Set[int] = set()
         self._ranks: Dict[int, List[OnNode]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.all or self.guests)
+        return bool(self.all or self.guests or self.unwilling)
 
     def copy(self) -> Loans:
         """An independent copy."""
-        return Loans(self.all, self.guests)
+        twin = Loans(self.all, self.guests)
+        twin.unwilling = set(self.unwilling)
+        return twin
 
     def of_lender(self, job_id: int) -> List[Loan]:
         """What a job has lent."""
@@ -133,6 +137,7 @@ class Loans:
         job_id = booking.job.id
         self._ranks.pop(job_id, None)
         self.guests.discard(job_id)
+        self.unwilling.discard(job_id)
         mine = sorted((loan for loan in self.of_lender(job_id) if loan.borrower in cluster.bookings),
                       key=lambda loan: (-loan.until, loan.borrower))
         self.all = [loan for loan in self.all if loan.lender != job_id]

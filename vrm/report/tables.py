@@ -154,10 +154,11 @@ def status(job: Mapping[str, Any]) -> str:
 
 
 def remaining(job: Mapping[str, Any], now: float) -> float:
-    """The estimate less what of it has passed, in seconds; below 0 when the job outruns it."""
+    """The estimate less what of it has passed, in seconds; below 0 when the job outruns it. It is longer
+    for a job that has lent cores, or has borrowed fewer than it asked for."""
     if job["state"] != "running":
         return job["estimate"]
-    return job["start"] + job["estimate"] - now
+    return job["start"] + job["estimate"] + job.get("extra", 0.0) - now
 
 
 def expected_text(job: Mapping[str, Any], now: float) -> str:

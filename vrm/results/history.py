@@ -45,5 +45,6 @@ def lessons(paths: Iterable[Union[str, Path]], works: Works = lambda file, rows:
             job = submitted(row, row.submit)[0]
         except ValueError:  # what no job can have: nothing is learnt from it
             continue
-        found.append((job, run, JobState(row.status)))
+        if not row.mates:  # it had fewer cores for some time
+            found.append((job, run, JobState(row.status)))
     return found

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Protocol, Set, Tuple
 
-from vrm.model import bits
 from vrm.model.cluster import Booking
 from vrm.model.core_share import Borrowed
+from vrm.results import shares
 from vrm.results.metrics import THRESHOLD
 
 
@@ -18,13 +18,10 @@ def mates_of(booking: Booking) -> Tuple[int, ...]:
 
 
 def columns(booking: Booking, end: float) -> Dict[str, Any]:
-    """Of a job that has ended: its mates, and the core seconds that it has lent."""
-    if not booking.shares and not isinstance(booking.placement, Borrowed):
+    """Of a job that has ended: on whose cores it started, and what `shares.columns` says."""
+    if not shares.shared(booking):
         return {}
-    ends = [*(share.since for share in booking.shares[1:]), end]
-    lent = math.fsum((until - share.since) * bits.count(share.lent)
-                     for share, until in zip(booking.shares, ends))
-    return {"mates": ",".join(map(str, mates_of(booking))), "lent": lent}
+    return {"mates": ",".join(map(str, mates_of(booking))), **shares.columns(booking, end)}
 
 
 class Ran(Protocol):

@@ -298,7 +298,8 @@ class Past:
         end, start = self.ended[job_id], self.started.get(job_id)
         if start is None:
             return None
-        return (self.state.entry(job_id).job, end["time"] - start["time"], JobState(end["state"]))
+        ran = end["time"] - start["time"] - end.get("slower", 0.0)
+        return self.state.entry(job_id).job, ran, JobState(end["state"])
 
 
 def replay(records: Iterable[Record], path: PathLike = "journal",
@@ -366,7 +367,7 @@ def _apply(record: Record, past: Past) -> None:
                        record["jobs_bound"])
     elif event == "lend":
         past.rooms[record["id"]] = past.started[record["id"]], past.run_of[record["id"]]
-        state.lend(lending.of_record(record), record["number"])
+        state.lend(lending.of_record(record), number=record["number"])
     elif event == "lent":
         state.lent(record["number"], record["time"])
     elif event == "regain":

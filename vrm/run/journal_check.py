@@ -129,6 +129,7 @@ _MAY: Dict[str, Check] = {
     "nodes": list_of(_node), "granted": list_of(_node), "lost": flag, "format": positive,
     "home": _home, "position": maybe(_position), "command": text,
     "ran": maybe(list_of(number, 2)),
+    "slower": number,
 }
 """Values of any event that are right where they are there; others are not looked at."""
 

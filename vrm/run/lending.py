@@ -8,11 +8,11 @@ left), and over when all nodes have answered that the lender has its cores again
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Set, Tuple
 
 from vrm.model import core_share
 from vrm.model.cluster import AnyPlacement, Cluster
-from vrm.model.core_share import NOBODY, Borrowed, Loan
+from vrm.model.core_share import NOBODY, Borrowed, Loan, Share
 
 LENDING, LENT, REGAINING = "lend", "lent", "regain"
 
@@ -37,9 +37,12 @@ class Lend(NamedTuple):
 
 class Lends:
     """Those of a run by number. `epochs` counts the orders about the cores of each lender: the last
-    one is in force."""
+    one is in force. `shares` says of each job that has lent cores when that changed, and which it had
+    lent from then on."""
 
     def __init__(self) -> None:
+        self.shares: Dict[int, List[Share]] = {}
+        self._mates: Dict[int, Set[int]] = {}
         self.all: Dict[int, Lend] = {}
         self.next = 1
         self.epochs: Dict[int, int] = {}
@@ -48,6 +51,8 @@ class Lends:
         """An independent copy."""
         twin = Lends()
         twin.all, twin.next, twin.epochs = dict(self.all), self.next, dict(self.epochs)
+        twin.shares = {job_id: list(shares) for job_id, shares in self.shares.items()}
+        twin._mates = {job_id: set(mates) for job_id, mates in self._mates.items()}
         return twin
 
     def add(self, loan: Loan, number: int = 0) -> Lend:
@@ -56,14 +61,33 @@ class Lends:
         self.all[found.number] = found
         self.next = max(self.next, found.number + 1)
         self.epochs[loan.lender] = self.epochs.get(loan.lender, 0) + 1
+        self._note(loan.lender, loan.since)
         return found
 
-    def change(self, number: int, phase: str) -> Lend:
-        """A lend is in another phase now."""
+    def change(self, number: int, phase: str, now: float) -> Lend:
+        """A lend is in another phase from now on."""
         found = self.all[number] = self.all[number]._replace(phase=phase)
         if phase == REGAINING:
             self.epochs[found.lender] += 1
+            self._note(found.lender, now)
+        elif phase == LENT and found.borrower != NOBODY:
+            for one, other in ((found.lender, found.borrower), (found.borrower, found.lender)):
+                self._mates.setdefault(one, set()).add(other)
         return found
+
+    def _note(self, lender: int, now: float) -> None:
+        self.shares.setdefault(lender, []).append(Share(now, self.plan(lender)))
+
+    def mates_of(self, job_id: int) -> Tuple[int, ...]:
+        """The jobs with which a job has shared cores in its last run."""
+        return tuple(sorted(self._mates.get(job_id, ())))
+
+    def begins(self, job_id: int) -> None:
+        """A job runs (again): what it lent in an earlier run is over."""
+        self.shares.pop(job_id, None)
+        self._mates[job_id] = {each.lender for each in self.of_borrower(job_id)}
+        if not self._mates[job_id]:
+            del self._mates[job_id]
 
     def forget(self, lender: int) -> None:
         """A lender has ended: what it lent is its borrowers' now."""

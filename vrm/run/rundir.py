@@ -53,6 +53,7 @@ class RunDirectory:
         self.journal = self.directory / "journal"
         self.jobs = self.directory / "jobs.csv"
         self.steps = self.directory / "steps.csv"
+        self.shares = self.directory / "shares.csv"
         self.forecast = self.directory / "forecast.json"
         self.forecasts = self.directory / "forecasts.jsonl"
         self.pids = self.directory / "pids"

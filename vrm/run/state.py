@@ -180,6 +180,7 @@ class State:
         if not self.sparse:
             self.promises.pop(job_id, None)
             self.running[job_id] = start
+            self.lends.begins(job_id)
             self.book.started(job_id)
         elif job_id in self.book.entries:
             self.book.started(job_id)
@@ -358,7 +359,13 @@ class State:
 
     # Running jobs that lend cores.
 
-    def lend(self, loan: Loan, number: int = 0, **origin: Any) -> lending.Lend:
+    def waits(self, job_id: int) -> List[Dropped]:
+        """A job that was about to start on borrowed cores, of which there is no event yet, waits again.
+        The result is as of `submit`."""
+        self.vacate(job_id)
+        return self._lose(self.book.again(job_id))
+
+    def lend(self, loan: Loan, *, number: int = 0, **origin: Any) -> lending.Lend:
         """A running job is about to lend cores. ValueError, with the reason, where it cannot."""
         if loan not in self.cluster.loans.all and loan.lender in self.cluster.bookings:
             self.cluster.loans.lend(self.cluster, loan)
@@ -369,13 +376,13 @@ class State:
 
     def lent(self, number: int, now: float) -> None:
         """The nodes of the lender are clear of it: the cores are the borrower's."""
-        found = self.lends.change(number, lending.LENT)
+        found = self.lends.change(number, lending.LENT, now)
         if self.log is not None:
             self.log("lent", number=number, id=found.lender, time=now)
 
     def regain(self, number: int, now: float, reason: str = "", **origin: Any) -> lending.Lend:
         """A lender takes its cores back."""
-        found = self.lends.change(number, lending.REGAINING)
+        found = self.lends.change(number, lending.REGAINING, now)
         self._give_back(found.loan, now)
         if self.log is not None:
             self.log("regain", number=number, id=found.lender, reason=reason, time=now, **origin)
@@ -484,6 +491,7 @@ class State:
         self.losing.pop(job_id, None)
         self.promises.pop(job_id, None)
         self.book.parked.pop(job_id, None)
+        self.lends.begins(job_id)
         self.book.started(job_id)
 
     def kept(self, job_id: int, held: bool) -> None:

@@ -72,7 +72,8 @@ def offers(cluster: Cluster, able: Callable[[Job], bool], share: float = 0.5, wi
     """What the running jobs that are `able` to could lend, by id: at most that share of the cores that
     they asked for, of which they have lent some perhaps."""
     for job_id, booking in sorted(cluster.bookings.items()):
-        if isinstance(booking.placement, Borrowed) or not able(booking.job):
+        if (isinstance(booking.placement, Borrowed) or job_id in cluster.loans.unwilling
+                or not able(booking.job)):
             continue
         asked = booking.placement.width
         each = int(share * asked) - (asked - width(cluster, booking))

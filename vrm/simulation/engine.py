@@ -15,6 +15,7 @@ import math
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Protocol, Tuple
 
 from vrm.model.cluster import Booking, Cluster
+from vrm.results.shares import shared
 from vrm.model.job import PLAIN, Details, Infeasible, Job, JobState
 from vrm.run.again import waits_again
 from vrm.run.book import Dropped, LifeError
@@ -311,7 +312,9 @@ class Simulator:
             executor.gone(start, now)
         job = booking[0]
         if self.expectations is not None:
-            self.subject.learn(job, now - booking[2], JobState.TIMEOUT if killed
+            loans = self.cluster.loans
+            slower = loans.lost(self.cluster, booking, now) if shared(booking) else 0.0
+            self.subject.learn(job, now - booking[2] - slower, JobState.TIMEOUT if killed
                                     else JobState.COMPLETED)
         if killed:
             self._failed(start, JobState.TIMEOUT, "ran longer than its walltime", "timeout")

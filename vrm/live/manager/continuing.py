@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import uuid
-from typing import Dict, Iterable
+from typing import Dict, Iterable, Optional, Tuple
 
 from vrm.live.batch.adoption import Adoption
 from vrm.live.manager import recovery, takeup
@@ -13,11 +13,13 @@ from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.intake import Intake
 from vrm.live.manager.launches import Launches
+from vrm.live.manager.lending import Lending
 from vrm.live.manager.records import Outcome
 from vrm.live.manager.running import Running
 from vrm.live.manager.verdict import verdict
 from vrm.live.site.programs import Wanted
-from vrm.model import Booking, Job, JobState
+from vrm.model import AnyPlacement, Booking, Job, JobState
+from vrm.model.core_share import Borrowed
 from vrm.model.ranges import fold
 from vrm.run import codec
 from vrm.run.journal import FORMAT, Past
@@ -33,12 +35,14 @@ class Continuing:
     """Goes on with a run. `run_id` marks its processes."""
 
     def __init__(self, desk: Desk, intake: Intake, ends: Ends, launches: Launches,
-                 adoption: Adoption) -> None:
+                 adoption: Adoption, lending: Lending) -> None:
         self.desk = desk
         self.intake = intake
         self.ends = ends
         self.launches = launches
         self.adoption = adoption
+        self.lending = lending
+        self._rooms: Dict[int, Tuple[Record, Record]] = {}
         self.run_id = uuid.uuid4().hex[:12]
         self._run_of: Dict[int, Record] = {}  # the manager under which a job was started
 
@@ -66,9 +70,10 @@ class Continuing:
         if desk.expectations is not None:
             for lesson in filter(None, map(past.lesson, past.ended)):
                 desk.expectations.learn(*lesson)
-        intents = dict(desk.state.intents)
+        intents, self._rooms = dict(desk.state.intents), past.rooms
         for job, start in past.running:
             self._take_over(job, start, *intents.get(job.id, ("", math.inf)))
+        self.lending.resume()
         if past.runs and not codec.same_nodes(past.runs[-1].get("nodes", ()),
                                               codec.nodes_record(desk.cluster.nodes)):
             desk.state.promises.clear()  # they were made for other nodes
@@ -136,7 +141,7 @@ class Continuing:
         before = codec.cluster_of(self._run_of.get(job.id, {}), desk.cluster)
         found = self._look(job.id)
         old = codec.placement_of(start["placement"], before)
-        placement = codec.moved(old, before, desk.cluster)
+        placement = self._now(start, self._run_of.get(job.id, {}), job.id)
         if placement is not None and placement.clashes(desk.cluster):
             placement = None  # one of its nodes is down
         if found.trouble:
@@ -173,6 +178,21 @@ class Continuing:
             ends.end_job(running, "interrupted")
         elif found.what == recovery.RUNNING and intent:
             ends.end_session(running)
+
+    def _now(self, start: Record, under: Record, job_id: int) -> Optional[AnyPlacement]:
+        """The cores of a start that an earlier manager has recorded, on the nodes there are now; None
+        where they are not there, or whoever lends them is not."""
+        cluster = self.desk.cluster
+        before = codec.cluster_of(under, cluster)
+        placement = codec.moved(codec.placement_of(start["placement"], before), before, cluster)
+        if not isinstance(placement, Borrowed):
+            return placement
+        rooms = {lender: room for lender, room in (
+            (lender, self._now(*self._rooms[lender], lender)) for lender, _ in placement.lent)
+            if room is not None}
+        settled = self.desk.state.lends.settled(placement, job_id, rooms)
+        assert isinstance(settled, Borrowed)
+        return settled if all(lender in cluster.bookings for lender, _ in settled.lent) else None
 
     def _never_began(self, running: Running) -> None:
         """The journal says that a job was to start, and nothing tells that it did."""

@@ -90,6 +90,7 @@ class Desk:
         """Manage the run of this state."""
         self.state = state
         self.subject = Run(state, self.scheduler, self.expectations)
+        self.subject.asks = True
 
     def new_state(self) -> State:
         """The state of a run that has not begun, or of which a journal tells."""

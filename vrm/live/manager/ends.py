@@ -18,6 +18,7 @@ from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.spawn.spawner import ExitStatus
 from vrm.model import Booking, Job, JobState
 from vrm.model.amounts import MEMORY
+from vrm.results import shares
 from vrm.run.again import waits_again
 from vrm.run.book import Dropped
 from vrm.system.processes import SessionEnd
@@ -223,15 +224,26 @@ class Ends:
     def close_job(self, outcome: Outcome) -> None:
         """Record that a job will not run (any more), nor those that depend on it."""
         state, job_id = self.desk.state, outcome.job.id
-        outcome.details = state.entry(job_id).details
+        outcome.details, outcome.mates = state.entry(job_id).details, state.lends.mates_of(job_id)
+        slower = self._slower(outcome)
         dropped = state.end(job_id, outcome.state, outcome.end, outcome.reason,
-                            exit_code=outcome.exit_code, ran=outcome.ran)
+                            exit_code=outcome.exit_code, ran=outcome.ran,
+                            **({"slower": slower} if slower else {}))
         self.records.pending.append(outcome)
         if outcome.booking is not None:
-            self.desk.subject.learn(outcome.job, outcome.end - outcome.booking.start,
+            self.desk.subject.learn(outcome.job, outcome.end - outcome.booking.start - slower,
                                     outcome.state)
         self.drop(dropped)
         self.desk.dirty = True
+
+    def _slower(self, outcome: Outcome) -> float:
+        """The seconds that a job took longer since it had fewer cores than it asked for, at least: nothing
+        else is to be learnt from it than from others."""
+        booking = outcome.booking
+        if booking is None or outcome.cluster is not None or not shares.shared(booking):
+            return 0.0
+        cluster = self.desk.cluster
+        return cluster.loans.lost(cluster, booking, outcome.end)
 
     def drop(self, dropped: List[Dropped]) -> None:
         """Close jobs that can never run since one they depend on did not end as they want."""

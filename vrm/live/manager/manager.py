@@ -9,6 +9,7 @@ is then started in one scheduling step, and only afterwards come tables, records
 | `Intake` | lines of the queue file become jobs |
 | `Launches` | decisions become processes |
 | `Ends` | ends become records, or the job waits again |
+| `Lending` | running jobs lend cores, and have them again |
 | `Nodes` | lost nodes, wrong bindings |
 | `Stopping` | signals, and the end of the allocation |
 | `Orders` | commands of people, as files |
@@ -36,6 +37,7 @@ from vrm.live.manager.ends import LINGER, Ends
 from vrm.live.manager.forecaster import forecasting_aside
 from vrm.live.manager.intake import Intake
 from vrm.live.manager.launches import Launches
+from vrm.live.manager.lending import Lending
 from vrm.live.manager.nodes import Nodes
 from vrm.live.manager.orders import Orders
 from vrm.live.manager.planner import planning_aside
@@ -46,6 +48,7 @@ from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.site.setup import Site
 from vrm.live.spawn.spawner import Spawner
 from vrm.model import JobState
+from vrm.model.core_share import Borrowed
 from vrm.run.rundir import RunDirectory, write_json
 from vrm.run.state import State
 from vrm.scheduling import Start
@@ -87,15 +90,16 @@ class Manager:
                                tell, lambda path: self.spawner.recorded(path))
         prepared: List[Start] = []
         self.ends = Ends(self.desk, self.records, self.watch)
-        self.nodes = Nodes(self.desk, self.ends, self.watch, prepared)
+        self.lending = Lending(self.desk, self.ends, self.watch, prepared)
+        self.nodes = Nodes(self.desk, self.ends, self.watch, prepared, self.lending)
         self.launches = Launches(self.desk, self.ends, self.nodes, self.adoption, prepared)
-        self.stopping = Stopping(self.desk, self.end, self.ends, self.launches)
+        self.stopping = Stopping(self.desk, self.end, self.ends, self.launches, self.lending)
         self.intake = Intake(self.desk, self.ends.close_job)
-        self.orders = Orders(self.desk, self.intake, self.ends, self.stopping)
+        self.orders = Orders(self.desk, self.intake, self.ends, self.stopping, self.lending)
         self.orders.counter = LiveCounter(self.desk, self.intake, self.ends, self.orders, self.stopping)
         self.door = Door(self.desk, self.orders.counter)
         self.continuing = Continuing(self.desk, self.intake, self.ends, self.launches,
-                                     self.adoption)
+                                     self.adoption, self.lending)
         self._next_step = math.inf
         self._next_poll = 0.0
         self._snapshot_earliest = 0.0
@@ -195,6 +199,7 @@ class Manager:
                 if desk.changed or now >= self._next_step:
                     self._step(now)
                 self.door.answer()
+                self.lending.act(now)
                 self.launches.launch(now)
                 self._do_chores()
             self.door.close()
@@ -212,7 +217,7 @@ class Manager:
         desk, book = self.desk, self.state.book
         if (self.stopping.signals > 2 or self.orders.gone) and not desk.running:
             return True  # what a full disk does not take is taken up by the next manager
-        if desk.running or self.ends.held or self.launches.prepared or self.records.pending or (
+        if desk.running or self.ends.held or self.launches.prepared or self.lending.coming or self.records.pending or (
                 self.records.sweep_at < math.inf):
             return False
         if desk.phase == "stopping":
@@ -228,7 +233,7 @@ class Manager:
             return now
         return min([self._next_poll, self._next_step, self.records.sweep_at, self.watch.deadline,
                     self.stopping.next_deadline(), self.adoption.deadline(now),
-                    self.desk.first_due, self.desk.revision_due, *self.nodes.closed.values(),
+                    self.lending.deadline, self.desk.first_due, self.desk.revision_due, *self.nodes.closed.values(),
                     *(max(held.until, now + POLL) for held in self.ends.held.values())])
 
     def _look_at_files(self, now: float) -> None:
@@ -259,7 +264,10 @@ class Manager:
             self._next_step = desk.blocked_until
             return
         for start in desk.subject.step(now):
-            self.launches.prepared.append(start)
+            if isinstance(start.booking.placement, Borrowed):
+                self.lending.begin(start, now)
+            else:
+                self.launches.prepared.append(start)
             desk.dirty = True
         if len(desk.queue):
             wake = desk.subject.wake(now)

@@ -8,7 +8,8 @@ from typing import Dict, List, Optional
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.running import Running
-from vrm.live.nodes.agents import MemoryUse
+from vrm.live.manager.lending import Lending
+from vrm.live.nodes.agents import Masks, MemoryUse
 from vrm.live.nodes.nodewatch import Bound, Down, Left, NodeWatch, Unsure, Up
 from vrm.model import AnyPlacement
 from vrm.model.amounts import MEMORY, said
@@ -19,9 +20,11 @@ from vrm.scheduling import Start
 class Nodes:
     """Acts on what the agents on the nodes tell. `closed`: until when nothing starts on a node."""
 
-    def __init__(self, desk: Desk, ends: Ends, watch: NodeWatch, prepared: List[Start]) -> None:
+    def __init__(self, desk: Desk, ends: Ends, watch: NodeWatch, prepared: List[Start],
+                 lending: Lending) -> None:
         self.desk = desk
         self.ends = ends
+        self.lending = lending
         self.watch = watch
         self.closed: Dict[int, float] = {}
         self._prepared = prepared  # decided, and not launched yet
@@ -41,7 +44,9 @@ class Nodes:
                 desk.changes()
                 desk.tell("note", f"node {desk.cluster.nodes[event.node].name} answers again and "
                                   "is used again")
-            elif isinstance(event, Bound):
+            elif isinstance(event, Masks):
+                self.lending.answered(event)
+            elif isinstance(event, Bound) and not self.lending.moving(event.job_id):
                 self.ends.records.found(event.job_id, event.check)
                 self._judge_bindings(event.job_id, event.check.state)
             elif isinstance(event, MemoryUse):
@@ -119,6 +124,7 @@ class Nodes:
             if start.booking.placement.node_set >> node & 1:
                 self._prepared.remove(start)
                 self.ends.take_back(start.job)
+        self.lending.lost(node, f"{desk.cluster.nodes[node].name} does not answer")
         if until is not None:
             self.closed[node] = until
 
@@ -140,8 +146,11 @@ class Nodes:
                     self._check(running)
 
     def _check(self, running: Running) -> None:
-        job_id, placement = running.job.id, running.booking.placement
-        self.watch.ask(job_id, list(placement.slots(self.desk.cluster.nodes)))
+        job_id, cluster = running.job.id, self.desk.cluster
+        if self.lending.moving(job_id):
+            return  # it is looked at when its ranks are where they are to be
+        self.watch.ask(job_id, list(cluster.slots(running.booking) if not running.former
+                                    else running.booking.placement.slots(cluster.nodes)))
         self._judge_bindings(job_id, self.ends.records.check_bindings(running.booking))
 
     def _judge_bindings(self, job_id: int, state: str) -> None:

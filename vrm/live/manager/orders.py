@@ -15,6 +15,7 @@ from vrm.live.manager import changes, door
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.intake import Intake
+from vrm.live.manager.lending import Lending
 from vrm.live.manager.records import Outcome
 from vrm.live.manager.stopping import Stopping
 from vrm.live.manager.takeup import RERUN
@@ -37,11 +38,13 @@ _IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno
 class Orders:
     """Obeys commands with what a manager can do. `gone`: somebody has removed the run's directory."""
 
-    def __init__(self, desk: Desk, intake: Intake, ends: Ends, stopping: Stopping) -> None:
+    def __init__(self, desk: Desk, intake: Intake, ends: Ends, stopping: Stopping,
+                 lending: Lending) -> None:
         self.desk = desk
         self.intake = intake
         self.ends = ends
         self.stopping = stopping
+        self.lending = lending
         self.gone = False
         self._unanswered: Dict[str, control.Command] = {}
         self._name = ""                # of the command that is being carried out
@@ -130,6 +133,8 @@ class Orders:
                 return self._reserve(command)
             if what == "unreserve":
                 return self._unreserve(command)
+            if what == "lend":
+                return self._lend(command)
             if what == "rules":
                 return self._rules(command)
             if what == "front":
@@ -197,6 +202,18 @@ class Orders:
                    f"{'s' * (len(waiting) == 1)} with the others again" if waiting else "")
         return {"ok": True, "text": f"reservation {found.name} is cancelled{compete}"}
 
+    def _lend(self, command: control.Command) -> control.Command:
+        lender, to = int(command["id"]), command.get("to")
+        for job_id in (lender, *((int(to),) if to is not None else ())):
+            self.ends.settle(job_id)
+        try:
+            text = (self.lending.back(lender, command=self._name) if command.get("back") else
+                    self.lending.ask(lender, int(command["cores"]), None if to is None else int(to),
+                                     command=self._name))
+        except LifeError as error:
+            return {"ok": False, "text": str(error)}
+        return {"ok": True, "text": text}
+
     def _rules(self, command: control.Command) -> control.Command:
         if not isinstance(command["reason"], str):
             raise TypeError("the reason is no text")
@@ -216,6 +233,7 @@ class Orders:
         wrong, by_name = [], set(named)
         for job_id in [*named, *swept]:
             self.ends.settle(job_id)
+            self.lending.settle(job_id)
             try:
                 entry = self.desk.state.entry(job_id)
                 said.setdefault(act(entry), []).append(entry.job)
@@ -233,6 +251,7 @@ class Orders:
         """Cancel, hold, release or requeue a job; LifeError when it cannot be done."""
         acts = {"cancel": self.cancel, "hold": self.hold, "release": self.release, "requeue": self.requeue}
         self.ends.settle(job_id)
+        self.lending.settle(job_id)
         self._name = ""
         acts[what](self.desk.state.entry(job_id))
         self._forget_requeued()

@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 from dataclasses import dataclass
-from typing import Callable, Collection, Deque, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Collection, Deque, Dict, List, Optional, Set, Tuple
 
 from vrm.live.launch.base import Launcher, Result, read_result
 from vrm.live.launch.script import Scripts
@@ -20,6 +20,7 @@ from vrm.live.manager.lastwords import last_words
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.job import PLAIN, Details
+from vrm.results import shares
 from vrm.results.jobs import HEADER, JobFileError, JobRow, JobWriter, fields_of, read_jobs
 from vrm.results.places import PlacementText
 from vrm.results.steps import BATCH, Step, append
@@ -53,6 +54,7 @@ class Outcome:
     ran: Optional[Tuple[float, float]] = None  # start and end of mpirun, as its supervisor saw them
     cluster: Optional[Cluster] = None    # on which it ran, where that is not the present one
     details: Details = PLAIN
+    mates: Tuple[int, ...] = ()          # with which it shared its cores
     memory: int = 0                      # the most bytes on a node, of one that was followed
 
 
@@ -105,11 +107,13 @@ class Records:
             job = entry.job
             cluster = codec.cluster_of(past.run_of.get(job_id, {}), self.cluster)
             booking = Booking(job, codec.placement_of(start["placement"], cluster),
-                              start["time"], start["time"] + job.expected) if start else None
+                              start["time"], start["time"] + job.expected,
+                              tuple(past.state.lends.shares.get(job_id, ()))) if start else None
             self.pending.append(Outcome(job, JobState(end["state"]), end["reason"], booking,
                                         bool(start and start["backfilled"]), end["exit_code"],
                                         end["time"], cluster=cluster,
-                                        details=entry.details))
+                                        details=entry.details,
+                                        mates=past.state.lends.mates_of(job_id)))
 
     def close(self) -> None:
         """Close `jobs.csv`."""
@@ -149,6 +153,12 @@ class Records:
             raise
         self.rows.append(row)
         self.pending.popleft()
+        if booking is not None and shares.shared(booking):
+            try:
+                shares.append(run.shares, shares.held(booking, outcome.end,
+                                                      outcome.cluster or self.cluster))
+            except OSError as error:
+                self.tell("warning", f"#{job.id} {job.app}: {run.shares} lacks it: {error.strerror}")
         if outcome.state is not JobState.REFUSED:
             ran = f" after {outcome.end - booking.start:.2f} s" if booking else ""
             verified = f", verification {result.verification}" if result.verification else ""
@@ -171,7 +181,17 @@ class Records:
             binding=binding, reason=outcome.reason,
             **{**fields_of(job, outcome.details),
                "devices": text.devices(placed) if placed else "",
+               **self._shared(outcome),
                "memory_peak": f"{math.ceil(outcome.memory / 2**20)}M" if outcome.memory else ""})
+
+    def _shared(self, outcome: Outcome) -> Dict[str, Any]:
+        """What jobs.csv says of lending and borrowing; nothing of jobs that did neither."""
+        booking = outcome.booking
+        if booking is None or not shares.shared(booking):
+            return {}
+        lent, borrowed = shares.core_seconds(booking, outcome.end)
+        return {"mates": fold(sorted(outcome.mates)), "lent": lent or None, "borrowed": borrowed or None,
+                "changes": len(booking.shares)}
 
     def batch_step(self, outcome: Outcome) -> None:
         """Write the line of a script that has ended behind those of its steps."""

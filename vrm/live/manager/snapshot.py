@@ -12,12 +12,15 @@ from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.amounts import people
 from vrm.model.fields import OF_DETAILS, OF_JOB, TABLE, getter
 from vrm.model.job import Details
+from vrm.model import bits
+from vrm.model.core_share import NOBODY
 from vrm.model.ranges import fold
 from vrm.model.rules import Rules
 from vrm.results.places import PlacementText
 from vrm.results.state import FORMATS
 from vrm.run.book import JobBook
 from vrm.run.reasons import STOPPING, Reasons, parked, why_bound
+from vrm.run.lending import REGAINING
 from vrm.run.state import State
 from vrm.scheduling import Scheduler
 
@@ -33,6 +36,7 @@ def snapshot(now: float, rules: Rules, scheduler: Scheduler, state: State,
     epoch seconds.
     """
     cluster, book = state.cluster, state.book
+    lends = _lends(state)
     return {
         "format": FORMATS[-1], "time": now,
         "manager": {"host": socket.gethostname(), "pid": os.getpid(), "start": started,
@@ -47,7 +51,8 @@ def snapshot(now: float, rules: Rules, scheduler: Scheduler, state: State,
                          for name, amount in cluster.all_licences.items()}}
            if cluster.all_licences else {}),
         **({"reservations": _reservations(now, state)} if state.reservations else {}),
-        "jobs": [*_running(running, book),
+        **({"lends": lends} if lends else {}),
+        "jobs": [*_running(running, book, lends),
                  *_waiting(now, state, scheduler, phase)],
         "ended": state.counts,
     }
@@ -69,12 +74,39 @@ def _more(cluster: Cluster, number: int) -> Dict[str, Any]:
     return found
 
 
-def _running(running: Iterable[Tuple[Booking, str, Cluster]], book: JobBook
-             ) -> List[Dict[str, Any]]:
+def _lends(state: State) -> List[Dict[str, Any]]:
+    """Who lends which cores to whom (None: the node), and how far that is: lend (the lender has not left
+    them yet), lent or regain (it does not have them yet)."""
+    cluster = state.cluster
+    return [{"id": each.lender, "to": None if each.borrower == NOBODY else each.borrower,
+             "phase": each.phase, "since": each.loan.since, "cores": bits.count(each.loan.cores),
+             "nodes": list(dict.fromkeys(cluster.nodes[node].name for node, *_
+                                         in cluster.layout.spans(each.loan.cores)))}
+            for _, each in sorted(state.lends.all.items()) if each.lender in cluster.bookings]
+
+
+def _shares(job_id: int, lends: List[Dict[str, Any]]) -> str:
+    """What a running job lends or borrows, in a few words."""
+    words = []
+    for each in lends:
+        cores = f"{each['cores']} core{'s' * (each['cores'] > 1)}"
+        if each["id"] == job_id:
+            verb = "takes back" if each["phase"] == REGAINING else "lends"
+            whom = "" if each["to"] is None else f" {'from' if verb != 'lends' else 'to'} {each['to']}"
+            words.append(f"{verb} {cores}{whom}")
+        elif each["to"] == job_id:
+            words.append(f"borrows of {each['id']}")
+    return ", ".join(words)
+
+
+def _running(running: Iterable[Tuple[Booking, str, Cluster]], book: JobBook,
+             lends: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     return [{**_facts(booking.job, book.entries[booking.job.id].details),
              "state": JobState.RUNNING.value,
              "start": booking.start, "expected_end": booking.expected_end,
              "nodes": [on.nodes[number].name for number in booking.placement.nodes],
+             **({"extra": booking.extra} if booking.extra else {}),
+             **({"why": _shares(booking.job.id, lends)} if lends else {}),
              **({"devices": PlacementText(on.nodes).devices(booking.placement)}
                 if booking.placement.devices else {}),
              "binding": binding}

@@ -14,6 +14,7 @@ from vrm.live.batch.walltime import AllocationEnd
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.launches import Launches
+from vrm.live.manager.lending import Lending
 
 SUSPENDED = 2.0
 """Seconds from which on a loop that did not wake counts as stopped, if it gets SIGCONT; it wakes
@@ -30,11 +31,13 @@ class Stopping:
     """Stops the run when it is told to, or when the allocation is about to end. `signals` counts
     those that asked for it; `idle` are the seconds that the loop has just waited."""
 
-    def __init__(self, desk: Desk, end: AllocationEnd, ends: Ends, launches: Launches) -> None:
+    def __init__(self, desk: Desk, end: AllocationEnd, ends: Ends, launches: Launches,
+                 lending: Lending) -> None:
         self.desk = desk
         self.end = end
         self.ends = ends
         self.launches = launches
+        self.lending = lending
         self.signals = 0
         self.idle = 0.0
         self.wakeup: socket.socket
@@ -160,6 +163,7 @@ class Stopping:
             desk.phase = "stopping"
             desk.changes()
             self.launches.take_all_back()
+            self.lending.take_all_back()
         what = "ending" if kill else "waiting for"
         desk.tell("note", f"{who}: starting nothing more"
                   + (f", {what} {len(desk.running)} running job(s)" if desk.running else ""))

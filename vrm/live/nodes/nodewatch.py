@@ -213,6 +213,22 @@ class NodeWatch:
         self._agents.set_masks(job_id, epoch, tasks, self._variables)
         return True
 
+    def confine(self, job_id: int, epoch: int, slots: Sequence[RankSlot]) -> Set[str]:
+        """Let each rank of a job use the cores of its slot only, by the order of this epoch. The nodes
+        that will say so, with a `Masks` or their `Down`; none where cores are emulated."""
+        tasks: Dict[str, Dict[int, FrozenSet[int]]] = {}
+        for slot in slots:
+            host = self._hosts[slot.node]
+            topology = self._topologies.get(host)
+            if topology is not None and not topology.synthetic:
+                tasks.setdefault(host, {})[slot.rank] = frozenset(
+                    cpu for core in slot.cores for cpu in topology.core(slot.socket, core).cpus)
+        return set(tasks) if tasks and self.set_masks(job_id, epoch, tasks) else set()
+
+    def forget_question(self, job_id: int) -> None:
+        """Where the ranks of a job were a moment ago does not matter any more."""
+        self._questions.pop(job_id, None)
+
     # How much memory jobs use.
 
     def follow_memory(self, job_id: int, limits: Mapping[str, int]) -> None:

@@ -1,0 +1,48 @@
+"""`vrm lend`: a running job lends cores to a waiting one, or to its nodes, and takes them back."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from vrm.commands.parsing import command
+from vrm.commands.shared import CannotRun, count, job_ids
+
+
+def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the command."""
+    parser = command(
+        commands, "lend", lend, "let a running job lend cores to one that waits", [shared],
+        "vrm lend 3 --to 7\nvrm lend 3 --cores 4 --to 7\nvrm lend 3 --cores 2 --to node\n"
+        "vrm lend 3 --back",
+        "Job 3 must be malleable (`vrm submit --malleable`): its ranks leave the cores, then the other job "
+        "starts there, and when that has ended job 3 has them again. --to node leaves the cores to nobody "
+        "until --back. The manager must be running; `vrm -i queue` shows who lends what to whom.",
+        usage="%(prog)s ID --to ID|node [--cores N] | ID --back")
+    add = parser.add_argument
+    add("id", metavar="ID", help="the running job that lends").completer = job_ids  # type: ignore[attr-defined]
+    add("--to", metavar="ID|node", help="the waiting job that starts on the cores, or `node`: nobody does")
+    add("--cores", metavar="N", type=count,
+        help="how many cores on each of its nodes (default: half of those that it has)")
+    add("--back", action="store_true",
+        help="take back what it lends, except from jobs that run on it")
+
+
+def lend(arguments: argparse.Namespace) -> int:
+    """Ask the manager; 0, or 1 when it has refused."""
+    from vrm.commands.job import ask
+
+    if arguments.back:
+        if arguments.to is not None or arguments.cores is not None:
+            raise CannotRun("--back takes everything back: give it without --to and --cores")
+        return ask(arguments, {"do": "lend", "id": _id(arguments.id), "back": True})
+    if arguments.to is None:
+        raise CannotRun("to whom? Give --to ID of a job that waits, or --to node")
+    to = None if arguments.to == "node" else _id(arguments.to, "--to: ")
+    return ask(arguments, {"do": "lend", "id": _id(arguments.id), "cores": arguments.cores or 0, "to": to})
+
+
+def _id(text: str, where: str = "") -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise CannotRun(f"{where}`{text}` is no id of a job, such as 7")
+    return int(text)

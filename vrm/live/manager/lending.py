@@ -1,0 +1,345 @@
+"""Running jobs lend cores: from a decision or a command to ranks that have left them, and back.
+
+To lend: the intent is in the journal, the agents on all nodes of the lender narrow its ranks and answer
+that no thread of it is left on the lent cores, then the borrower starts. To take back: the borrower has
+ended and none of its processes is left, then the agents widen the lender's ranks. Every order has a
+number (epoch) that counts up for each lender, so an order that is given again does no harm. Where a node
+does not answer, the lend is undone and the borrower waits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Set
+
+from vrm.live.manager.desk import Desk
+from vrm.live.manager.ends import Ends
+from vrm.live.manager.running import Running
+from vrm.live.nodes.agents import Masks
+from vrm.live.nodes.nodewatch import NodeWatch
+from vrm.model import JobState, core_share
+from vrm.model.core_share import NOBODY, Loan
+from vrm.results.places import fold_nodes
+from vrm.run.book import Entry, LifeError
+from vrm.run.lending import LENDING, LENT, REGAINING, Lend
+from vrm.scheduling import Start
+from vrm.scheduling.offers import NoOffer, borrowed, offer
+
+PATIENCE = 20.0
+"""Seconds in which the nodes of a lender must have answered an order."""
+
+AGAIN = 5.0
+"""Seconds after which a lender that could not be given its cores back is given them again."""
+
+
+@dataclass
+class _Order:
+    """The last order about a lender's cores: the nodes that have not answered yet, and until when they
+    may. `sent`: it is on its way."""
+
+    epoch: int
+    hosts: Set[str] = field(default_factory=set)
+    until: float = math.inf
+    sent: bool = False
+
+
+class Lending:
+    """`prepared` are the starts that are launched next; `coming` those whose cores are not clear yet."""
+
+    def __init__(self, desk: Desk, ends: Ends, watch: NodeWatch, prepared: List[Start]) -> None:
+        self.desk = desk
+        self.ends = ends
+        self.watch = watch
+        self.prepared = prepared
+        self.coming: Dict[int, Start] = {}
+        self._orders: Dict[int, _Order] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is about to start on cores that are not clear yet."""
+        return bool(self.coming)
+
+    @property
+    def deadline(self) -> float:
+        """When something is due although nothing may happen by then."""
+        return min((order.until for order in self._orders.values()), default=math.inf)
+
+    def moving(self, job_id: int) -> bool:
+        """Whether the ranks of a job are being told where to be: it is known neither here nor there."""
+        return job_id in self._orders
+
+    # What people ask.
+
+    def ask(self, lender: int, cores: int, to: Optional[int], **origin: Any) -> str:
+        """A running job is to lend so many cores on each of its nodes (0: half) to a waiting one, or
+        (None) to the node. A sentence that says what is done; LifeError where it cannot be."""
+        desk, running = self.desk, self._lender(lender)
+        cluster, now = desk.cluster, desk.now
+        try:
+            found = offer(cluster, lender, cores)
+        except NoOffer as error:
+            raise LifeError(str(error)) from error
+        where = fold_nodes([cluster.nodes[node].name for node in running.booking.placement.nodes])
+        number = found.cores.bit_count() // len(running.booking.placement.nodes)
+        what = f"job {lender} lends {number} core{'s' * (number > 1)} on {where}"
+        if to is None:
+            desk.state.lend(Loan(lender, NOBODY, found.cores, now, math.inf), **origin)
+            self._order(lender)
+            return f"{what} to nobody: they stay free of its ranks until `vrm lend {lender} --back`"
+        job = self._waiting(to).job
+        placement = borrowed(job, cluster, [(lender, found.cores)], shrinks=job.malleable)
+        if placement is None:
+            raise LifeError(
+                f"job {to} needs {job.procs} rank(s) of {job.cores} core(s) and what else it asks for, and "
+                f"finds no room on {number} core(s) of {where}: lend more with --cores, or submit it with "
+                "--malleable, so that its ranks may have fewer cores")
+        first = next(iter(desk.queue.in_order(now)), None)
+        booking = cluster.book(job, placement, now)
+        desk.queue.remove_started([job])
+        for loan in cluster.loans.of_borrower(to):
+            desk.state.lend(loan, **origin)
+        self.begin(Start(booking, first is not job), now)
+        fewer = (f" with {placement.width} core{'s' * (placement.width > 1)} for each rank, not "
+                 f"{job.cores}" if placement.width < job.cores else "")
+        return f"{what} to job {to}, which starts{fewer} when they are clear of it"
+
+    def _lender(self, job_id: int) -> Running:
+        entry = self.desk.state.entry(job_id)
+        running = self.desk.running.get(job_id)
+        if running is None or running.intent:
+            raise LifeError(f"job {job_id} does not run: it is {entry.state.value}")
+        if running.former or running.away:
+            raise LifeError(f"job {job_id} runs on other nodes than these, or under another manager")
+        if not entry.job.malleable:
+            raise LifeError(f"job {job_id} is not malleable: submit it with --malleable (queue line: "
+                            "malleable=1) if its program may run on fewer cores; see `vrm malleable`")
+        return running
+
+    def _waiting(self, job_id: int) -> Entry:
+        entry = self.desk.state.entry(job_id)
+        if job_id not in self.desk.queue or job_id in self.desk.queue.outside:
+            why = ("it is held, or waits for other jobs" if entry.state is JobState.QUEUED
+                   else f"it is {entry.state.value}")
+            raise LifeError(f"job {job_id} cannot start now: {why}")
+        if self.desk.phase != "running":
+            raise LifeError("the manager is stopping and starts nothing more")
+        return entry
+
+    def back(self, lender: int, **origin: Any) -> str:
+        """A job takes back what it lends to the node or to jobs that have not started; LifeError where
+        there is nothing of that kind."""
+        desk = self.desk
+        desk.state.entry(lender)
+        lends = [each for each in desk.state.lends.of_lender(lender) if each.phase != REGAINING]
+        if not lends:
+            raise LifeError(f"job {lender} lends no cores")
+        done, busy = 0, []
+        for each in lends:
+            if each.borrower == NOBODY:
+                desk.state.regain(each.number, desk.now, "taken back", **origin)
+                done += 1
+            elif each.borrower in self.coming:
+                self._undo(each.borrower, f"job {lender} takes its cores back")
+                done += 1
+            else:
+                busy.append(each.borrower)
+        self._order(lender)
+        runs = ", ".join(map(str, busy))
+        if not done:
+            raise LifeError(f"job {runs} runs on the cores of job {lender} until it ends; `vrm requeue "
+                            f"{busy[0]}` lets it wait again, `vrm cancel {busy[0]}` ends it")
+        return f"job {lender} takes its cores back" + (f", but those on which job {runs} runs" if busy
+                                                       else "")
+
+    # What is decided.
+
+    def begin(self, start: Start, now: float) -> None:
+        """A job starts on lent cores as soon as they are clear. The intent is in the journal's queue."""
+        self.coming[start.job.id] = start
+        for lender in {each.lender for each in self.desk.state.lends.of_borrower(start.job.id)}:
+            self._order(lender)
+        self.desk.dirty = True
+
+    def settle(self, job_id: int) -> None:
+        """Somebody wants something of a job: if it is about to start on lent cores, it waits again."""
+        if job_id in self.coming:
+            self._undo(job_id, "")
+
+    def take_all_back(self) -> None:
+        """Nothing starts any more."""
+        for job_id in list(self.coming):
+            self._undo(job_id, "")
+
+    def lost(self, node: int, why: str) -> None:
+        """A node answers no more."""
+        host = self.desk.cluster.nodes[node].name
+        for job_id, start in list(self.coming.items()):
+            if start.booking.placement.node_set >> node & 1:
+                self._undo(job_id, why)
+        for lender, order in list(self._orders.items()):
+            if host in order.hosts:
+                self._failed(lender, why)
+
+    def _undo(self, job_id: int, why: str) -> None:
+        """A job that was about to start on lent cores waits again, and they are taken back."""
+        desk = self.desk
+        start = self.coming.pop(job_id)
+        lends = desk.state.lends.of_borrower(job_id)
+        self.ends.drop(desk.state.waits(job_id))
+        for each in lends:
+            desk.state.regain(each.number, desk.now, why)
+            self._order(each.lender)
+        if why:
+            desk.tell("warning", f"#{job_id} {start.job.app} waits: {why}")
+        desk.changes()
+
+    # Orders to the nodes.
+
+    def _order(self, lender: int) -> None:
+        """The ranks of a lender are to be where its lends leave them."""
+        lends = self.desk.state.lends
+        if lender in self.desk.running:
+            self._orders[lender] = _Order(lends.epochs.get(lender, 0))
+            self.watch.forget_question(lender)
+        self._renew(lender)
+
+    def _renew(self, *jobs: int) -> None:
+        """Running jobs know their bookings as they are now: walltimes and shares."""
+        for job_id in jobs:
+            running, booking = self.desk.running.get(job_id), self.desk.cluster.bookings.get(job_id)
+            if running is not None and booking is not None and not running.former:
+                running.start = running.start._replace(booking=booking)
+        self.desk.dirty = True
+
+    def act(self, now: float) -> None:
+        """Send orders whose intents are on disk, take back what borrowers have left, and give up on nodes
+        that do not answer."""
+        desk = self.desk
+        if not desk.state.lends.all and not self._orders and not self.coming:
+            return
+        for each in list(desk.state.lends.all.values()):
+            if each.phase == LENT and each.borrower != NOBODY and self._left(each.borrower):
+                desk.state.regain(each.number, now, f"job {each.borrower} has left")
+                self._order(each.lender)
+        unsent = [lender for lender, order in self._orders.items() if not order.sent]
+        if unsent and desk.synced():
+            for lender in unsent:
+                self._send(lender, now)
+        for lender, order in list(self._orders.items()):
+            if lender not in desk.running:
+                del self._orders[lender]
+            elif now >= order.until:
+                self._failed(lender, f"no answer from {fold_nodes(sorted(order.hosts))}, which job {lender} "
+                                     "runs on" if order.hosts else "")
+        for job_id in list(self.coming):
+            self._start_if_clear(job_id)
+
+    def _left(self, job_id: int) -> bool:
+        """Whether nothing of a job is on its cores any more."""
+        ends = self.ends
+        return (job_id not in self.desk.running and job_id not in self.coming
+                and all(start.job.id != job_id for start in self.prepared)
+                and not self.watch.sweeping(job_id) and ends.records.sweep_at == math.inf
+                and all(outcome.job.id != job_id for outcome in ends.records.pending)
+                and all(booking.job.id != job_id for _, booking in ends.lingering))
+
+    def _send(self, lender: int, now: float) -> None:
+        desk, order = self.desk, self._orders[lender]
+        booking = desk.running[lender].booking
+        slots = core_share.slots(booking.placement, desk.state.lends.plan(lender), desk.cluster.nodes,
+                                 desk.cluster.layout)
+        order.sent, order.until = True, now + PATIENCE
+        order.hosts = self.watch.confine(lender, order.epoch, list(slots))
+        if not order.hosts:  # emulated cores: nobody is bound to any
+            self._clear(lender)
+
+    def answered(self, event: Masks) -> None:
+        """A node has moved the ranks of a lender, or says why it cannot."""
+        order = self._orders.get(event.job_id)
+        if order is None or not order.sent or event.epoch != order.epoch or event.host not in order.hosts:
+            return
+        if not event.clear:
+            self._failed(event.job_id, f"job {event.job_id} keeps cores on {event.host} that it was to lend: "
+                                       f"{event.error}")
+            return
+        order.hosts.discard(event.host)
+        if not order.hosts:
+            self._clear(event.job_id)
+
+    def _clear(self, lender: int) -> None:
+        """All nodes of a lender have its ranks where they are to be."""
+        desk = self.desk
+        del self._orders[lender]
+        for each in desk.state.lends.of_lender(lender):
+            if each.phase == LENDING:
+                desk.state.lent(each.number, desk.now)
+                self._tell(each, "lends")
+            elif each.phase == REGAINING:
+                desk.state.regained(each.number, desk.now)
+                self._tell(each, "has again")
+        self._renew(lender)
+        running = desk.running.get(lender)
+        if running is not None and running.binding != "unchecked":
+            running.bindings_due = desk.now
+        desk.changes()
+        for job_id in list(self.coming):
+            self._start_if_clear(job_id)
+
+    def _tell(self, lend: Lend, what: str) -> None:
+        desk = self.desk
+        layout, loan = desk.cluster.layout, lend.loan
+        nodes = dict.fromkeys(desk.cluster.nodes[node].name for node, *_ in layout.spans(loan.cores))
+        whom = "" if loan.borrower == NOBODY else f" to #{loan.borrower}" if what == "lends" else (
+            f" from #{loan.borrower}")
+        number = loan.cores.bit_count()
+        desk.tell("note", f"#{loan.lender} {what} {number} core{'s' * (number > 1)} of "
+                          f"{fold_nodes(list(nodes))}{whom}")
+
+    def _start_if_clear(self, job_id: int) -> None:
+        """Launch a job whose cores are clear; nodes that went down have ended their lenders."""
+        desk = self.desk
+        if any(each.phase != LENT for each in desk.state.lends.of_borrower(job_id)):
+            return
+        start = self.coming.pop(job_id)
+        start = start._replace(booking=desk.cluster.bookings[job_id])
+        desk.state.started(start, start.booking.start)
+        self.prepared.append(start)
+        desk.changes()
+
+    def _failed(self, lender: int, why: str) -> None:
+        """An order was not carried out: what was to be lent is not; what was to be had again is ordered
+        once more."""
+        desk = self.desk
+        lends = desk.state.lends.of_lender(lender)
+        order = self._orders.pop(lender)
+        desk.cluster.loans.unwilling.add(lender)
+        for each in lends:
+            if each.phase != LENDING:
+                continue
+            if each.borrower == NOBODY:
+                desk.state.regain(each.number, desk.now, why)
+                desk.tell("warning", f"#{lender} lends nothing: {why}")
+                self._order(lender)
+            elif each.borrower in self.coming:
+                self._undo(each.borrower, why)
+        if lender not in self._orders and any(each.phase == REGAINING for each in lends):
+            self._orders[lender] = _Order(order.epoch, until=desk.now + AGAIN, sent=True)
+            if order.hosts or not order.sent:
+                desk.tell("warning", f"#{lender} does not have all its cores again yet: {why}")
+            else:  # the pause is over
+                self._orders[lender] = _Order(order.epoch)
+
+    # After a restart.
+
+    def resume(self) -> None:
+        """Go on with the lends of an earlier manager: what was in the making is undone, what is in force
+        is ordered again."""
+        desk = self.desk
+        desk.state.lends.to_node(desk.cluster)
+        for each in list(desk.state.lends.all.values()):
+            if each.lender not in desk.running:
+                continue
+            if each.phase == LENDING and each.borrower != NOBODY:
+                desk.state.regain(each.number, desk.now, "the manager was restarted")
+            self._order(each.lender)

@@ -1,0 +1,110 @@
+"""`shares.csv`: which cores the ranks of a job had from when to when, for jobs that lent cores or ran on
+borrowed ones; a line for each node and each change, written when the job has ended."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple, Union
+
+from vrm.model import Booking, Cluster, bits, core_share
+from vrm.model.core_share import Borrowed, Share
+from vrm.model.node import Node
+from vrm.model.placement import RankSlot
+from vrm.results.jobs import seconds_text
+
+COLUMNS = ("job", "from", "to", "node", "cores")
+HEADER = ",".join(COLUMNS) + "\n"
+
+
+class Held(NamedTuple):
+    """The cores of a job on a node from one time to another (seconds since the epoch), in the form that
+    `jobs.csv` has: `0/0-3+1/0` are cores 0 to 3 of socket 0 and core 0 of socket 1."""
+
+    job: int
+    begin: float
+    end: float
+    node: str
+    cores: str
+
+    @property
+    def line(self) -> str:
+        """The line, with its line end."""
+        return (f"{self.job},{seconds_text(self.begin)},{seconds_text(self.end)},{self.node},"
+                f"{self.cores}\n")
+
+
+def shared(booking: Booking) -> bool:
+    """Whether a job lent cores, or ran on borrowed ones."""
+    return bool(booking.shares) or isinstance(booking.placement, Borrowed)
+
+
+def periods(booking: Booking, end: float) -> List[Tuple[float, float, int]]:
+    """When a job that ended had lent which cores: from, to, the cores."""
+    shares = [Share(booking.start, 0), *booking.shares]
+    ends = [*(share.since for share in shares[1:]), end]
+    return [(share.since, until, share.lent) for share, until in zip(shares, ends)
+            if until > share.since]
+
+
+def held(booking: Booking, end: float, cluster: Cluster) -> Iterator[Held]:
+    """The lines of a job that ended."""
+    for begin, until, lent in periods(booking, end):
+        slots = core_share.slots(booking.placement, lent, cluster.nodes, cluster.layout)
+        for node, cores in by_node(slots, cluster.nodes).items():
+            yield Held(booking.job.id, begin, until, node, cores)
+
+
+def by_node(slots: Iterable[RankSlot], nodes: Sequence[Node]) -> Dict[str, str]:
+    """The cores of some ranks by node."""
+    found: Dict[str, Dict[int, int]] = {}
+    for slot in slots:
+        sockets = found.setdefault(nodes[slot.node].name, {})
+        for core in slot.cores:
+            sockets[slot.socket] = sockets.get(slot.socket, 0) | 1 << core
+    return {node: "+".join(f"{socket}/{first}" if stop == first + 1 else f"{socket}/{first}-{stop - 1}"
+                           for socket, cores in sorted(sockets.items())
+                           for first, stop in bits.runs(cores))
+            for node, sockets in found.items()}
+
+
+def columns(booking: Booking, end: float) -> Dict[str, float]:
+    """What jobs.csv says of a job that ended: core seconds that it has lent, and that it has borrowed, and
+    how many times its own cores were others than before."""
+    placement = booking.placement
+    return {"lent": sum((until - begin) * bits.count(cores) for begin, until, cores in periods(booking, end)),
+            "borrowed": (end - booking.start) * placement.cores if isinstance(placement, Borrowed) else 0.0,
+            "changes": len(booking.shares)}
+
+
+def append(path: Union[str, Path], lines: Iterable[Held]) -> None:
+    """Add lines to a file, which is made where there is none. OSError when it cannot be written, or is a
+    link."""
+    text = "".join(each.line for each in lines)
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if not os.fstat(handle).st_size:
+            text = HEADER + text
+        os.write(handle, text.encode())
+    finally:
+        os.close(handle)
+
+
+def read(path: Union[str, Path]) -> List[Held]:
+    """The lines of a file; none where there is no file. ValueError, with the place, for a line that is
+    none; one that is being written is left out."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.readlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for number, line in enumerate(lines[1:], 2):
+        if not line.endswith("\n"):
+            break
+        try:
+            job, begin, end, node, cores = line.rstrip("\n").split(",")
+            found.append(Held(int(job), float(begin), float(end), node, cores))
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: not a line of shares.csv") from error
+    return found
