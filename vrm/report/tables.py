@@ -83,6 +83,7 @@ class _Head:
         elif manager["phase"] == "stopping":
             lines.append("the manager is stopping: it starts no more jobs")
         lines += map(reservation_line, snapshot.get("reservations", ()))
+        lines += map(lend_line, snapshot.get("lends", ()))
         lines = [shown(line) for line in lines]
         if width is None:
             return lines
@@ -96,6 +97,15 @@ def reservation_line(reservation: Mapping[str, Any]) -> str:
                   for key in ("begin", "end"))
     return (f"reservation {reservation['name']}: {fold_nodes(reservation['nodes'])} from {begin} to "
             f"{end}{jobs}")
+
+
+def lend_line(lend: Mapping[str, Any]) -> str:
+    """Who lends which cores to whom, of a snapshot, in a line."""
+    cores = f"{lend['cores']} core{'s' * (lend['cores'] > 1)} of {fold_nodes(lend['nodes'])}"
+    whom = "nobody" if lend["to"] is None else f"job {lend['to']}"
+    return {"lend": f"job {lend['id']} is about to lend {cores} to {whom}",
+            "lent": f"job {lend['id']} lends {cores} to {whom}",
+            "regain": f"job {lend['id']} is about to have {cores} again"}[lend["phase"]]
 
 
 def geometry(nodes: Sequence[Mapping[str, Any]]) -> str:
@@ -443,7 +453,8 @@ def state_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
     `jobs` (the id, or null) and `apps` (the application, or null). Where there are such: `gpus`
     (each with its `index` and `job`), `resources` (what is free and what there is, by name) and
     `features`; beside the nodes `licences` and `reservations` (each with `id`, `name`, `nodes`,
-    `begin`, `end` and the ids of its `jobs` as 3,5-7).
+    `begin`, `end` and the ids of its `jobs` as 3,5-7) and `lends` (each with the `id` of the lender, `to`
+    whom (null: the node), `cores`, `nodes`, `since` and its `phase`: lend, lent or regain).
     """
     now = time.time() if now is None else now
     head = _Head.of(snapshot, now)
@@ -455,7 +466,7 @@ def state_json(snapshot: Snapshot, now: Optional[float] = None) -> Dict[str, Any
                 "apps": [apps.get(job) if job is not None else None for job in socket.slots]}
 
     held = holdings.held(head.running)
-    more = {key: snapshot[key] for key in ("licences", "reservations") if snapshot.get(key)}
+    more = {key: snapshot[key] for key in ("licences", "reservations", "lends") if snapshot.get(key)}
     return {**_common(snapshot, head), **more, "nodes": [{
         "name": node["name"], "up": node["up"],
         "sockets": [socket_json(node["up"], Socket(number, slots))

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from vrm.report import holdings
 from vrm.report.cells import Glyphs, Line, Span, UNICODE, draw_bar, fit, pad, columns
 from vrm.report.gantt import gantt
-from vrm.report.tables import STALE_AFTER, ago, clock, duration, geometry, reservation_line, shown
+from vrm.report.tables import STALE_AFTER, ago, clock, duration, geometry, lend_line, reservation_line, shown
 from vrm.report.top_nodes import colour, draw_nodes
 from vrm.report.top_tables import Column, ended_columns, running_columns, table, text_of, waiting_columns
 from vrm.report.top_view import PLAIN, End, Job, View, chosen, jobs_in_view, name_of
@@ -99,6 +99,8 @@ def _head(snapshot: Snapshot, now: float, width: int, height: int, alive: Option
                     (f" ({shown(others)})" if others else "", "warn")]
     reserved: List[Line] = [[(pad(shown(reservation_line(each)), width, glyphs).rstrip(), "plain")]
                             for each in snapshot.get("reservations", ())[:max(1, height // 12)]]
+    reserved += [[(pad(shown(lend_line(each)), width, glyphs).rstrip(), "plain")]
+                 for each in snapshot.get("lends", ())[:max(1, height // 12)]]
     return [[(title, "title")], counts, _use(snapshot, now, width, glyphs), *reserved,
             *_notices(snapshot, now, width, height, alive)]
 

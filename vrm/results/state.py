@@ -33,7 +33,8 @@ def parsed(data: bytes, keys: Collection[str] = ()) -> Snapshot:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     wrong = shapes.fault(found, {key: _ALL[key] for key in keys or _ALL},
-                         {**_ALL, "licences": _amounts, "reservations": list_of(_RESERVATION)})
+                         {**_ALL, "licences": _amounts, "reservations": list_of(_RESERVATION),
+                          "lends": list_of(_LEND)})
     if wrong:
         raise ValueError(wrong)
     return found
@@ -117,7 +118,8 @@ _JOB: Mapping[str, Check] = {
 _RUNNING: Mapping[str, Check] = {"start": number, "expected_end": number, "nodes": list_of(line)}
 _JOB_MAY: Mapping[str, Check] = {
     **_SHOWN, "id": count, "ids": _ranges, "indices": _ranges, "binding": line, "held": flag,
-    "late": flag, "lacks": line, "after": _after, "why": line, "expected_start": number, "devices": line}
+    "late": flag, "lacks": line, "after": _after, "why": line, "expected_start": number, "devices": line,
+    "extra": number}
 _ALL: Mapping[str, Check] = {
     "format": count, "time": number, "emulated": flag,
     "manager": _sound({"host": line, "pid": count, "start": number, "phase": line}, {}),
@@ -134,6 +136,10 @@ _ALL: Mapping[str, Check] = {
 
 _RESERVATION = _sound({"id": count, "name": line, "nodes": list_of(line), "begin": number,
                        "end": number, "jobs": _ranges}, {})
+
+
+_LEND = _sound({"id": count, "to": maybe(count), "phase": one_of(("lend", "lent", "regain")),
+                "since": number, "cores": count, "nodes": list_of(line)}, {})
 
 
 def label(job: Mapping[str, Any]) -> str:

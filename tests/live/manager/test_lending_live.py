@@ -1,0 +1,445 @@
+"""Running jobs lend cores, live: the ranks of the lender leave them before the borrower is there, and have
+them again when it has gone; also after `kill -9` of the manager behind each record, over several nodes, and
+when anybody dies or a node is silent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+import pytest
+import yaml
+from conftest import Site, wait_until
+from testbed import LOGIN, Testbed
+
+from vrm.live.manager.lending import AGAIN, PATIENCE, Lending
+from vrm.live.manager.running import Running
+from vrm.live.nodes.agents import Masks
+from vrm.live.nodes.topology import parse_cpu_list, read_topology
+from vrm.model import Cluster, Job, JobState
+from vrm.results import shares
+from vrm.run import journal
+from vrm.run.book import LifeError
+from vrm.run.run import Run
+from vrm.run.state import State
+from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
+
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+
+# Says where it is, and stays until somebody makes the file `done` of its job.
+PROGRAM = """
+echo $$ > "$HERE/pid.$VRM_JOB_ID.${OMPI_COMM_WORLD_RANK:-0}"
+while [ ! -e "$HERE/done.$VRM_JOB_ID" ]; do sleep 0.05; done
+"""
+
+# Runs vrm and kills it as soon as its N-th record of an event is on disk.
+KILLED = """
+import os, signal, sys
+from vrm.run import journal
+append, last, left = journal.Journal.append, sys.argv[1], int(sys.argv[2])
+def and_die(self, event, **values):
+    global left
+    append(self, event, **values)
+    if event == last:
+        left -= 1
+        if not left:
+            self.sync()
+            os.kill(os.getpid(), signal.SIGKILL)
+journal.Journal.append = and_die
+sys.argv = ["vrm", *sys.argv[3:]]
+from vrm.cli import main
+sys.exit(main())
+"""
+
+
+def allowed(root: Path, job: int, rank: int = 0) -> Set[int]:
+    """The CPUs that a rank of a job on this machine may use; none while it does not run."""
+    try:
+        pid = (root / f"pid.{job}.{rank}").read_text().strip()
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return set()
+    line = next(line for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
+    return set(parse_cpu_list(line.split()[1]))
+
+
+def cores(number: int) -> List[Set[int]]:
+    """The CPUs of the first cores of this machine."""
+    found = [set(core.cpus) for core in read_topology().sockets[0][:number]]
+    if len(found) < number:
+        pytest.skip(f"needs {number} cores on a socket")
+    return found
+
+
+def prepared(site: Site, **keys: Any) -> None:
+    site.env["HERE"] = str(site.root)
+    site.program("wait.x", PROGRAM)
+    site.config(**{"Nodes": 1, "Sockets": 1, "Cores": 2, "Launcher": {"CheckBindings": "fail"}, **keys})
+    site.lines("wait.x 1 600 0 cores=2 malleable=1", "wait.x 1 60 0", end=False)
+
+
+def done(site: Site, *jobs: int) -> None:
+    for job in jobs:
+        (site.root / f"done.{job}").touch()
+
+
+def events(site: Site) -> List[str]:
+    return [record["event"] for record in journal.read(site.log / "journal")]
+
+
+@pytest.mark.slow
+def test_ranks_leave_lent_cores_and_have_them_again(site: Site) -> None:
+    first, second = cores(2)
+    prepared(site)
+    manager = site.start()
+    wait_until(lambda: allowed(site.root, 0) == first | second, "job 0 has both cores")
+    said = site.run("lend", "0", "--to", "1")
+    assert said.returncode == 0 and said.stdout.endswith(
+        " to job 1, which starts when they are clear of it\n"), said
+    wait_until(lambda: allowed(site.root, 1), "job 1 runs")
+    assert allowed(site.root, 0) == first and allowed(site.root, 1) == second
+    wait_until(lambda: "lends 1 core to 1" in site.run("queue").stdout, "the queue shows it")
+    state = json.loads(site.run("-i", "state", "--json").stdout)
+    lend, = state["lends"]
+    assert (lend["id"], lend["to"], lend["phase"], lend["cores"]) == (0, 1, "lent", 1)
+    assert [socket["jobs"] for node in state["nodes"] for socket in node["sockets"]] == [[0, 1]]
+    for wrong, why in ((("0",), "has 1 core for each of its ranks"), (("1",), "job 1 is not malleable"),
+                       (("9",), "9")):
+        refused = site.run("lend", *wrong, "--to", "node")
+        assert refused.returncode == 1 and why in refused.stderr, refused
+    refused = site.run("lend", "0", "--back")
+    assert "job 1 runs on the cores of job 0 until it ends; `vrm requeue 1`" in refused.stderr
+    done(site, 1)
+    wait_until(lambda: allowed(site.root, 0) == first | second, "job 0 has its core again")
+    # To nobody, and back.
+    assert site.run("lend", "0", "--cores", "1", "--to", "node").returncode == 0
+    wait_until(lambda: allowed(site.root, 0) == first, "the core is free")
+    assert site.run("lend", "0", "--back").stdout == "job 0 takes its cores back\n"
+    wait_until(lambda: allowed(site.root, 0) == first | second, "job 0 has its core again")
+    done(site, 0)
+    site.append("end\n")
+    assert site.finish(manager) and manager.returncode == 0
+    rows = site.rows()
+    assert {row.status for row in rows.values()} == {"completed"}
+    assert [row.binding for row in rows.values()] == ["ok", "ok"]
+    assert (rows[0].mates, rows[1].mates, rows[0].changes, rows[1].changes) == ("1", "0", 4, 0)
+    assert rows[1].borrowed == pytest.approx(rows[1].end - rows[1].start, abs=0.01)
+    held = shares.read(site.log / "shares.csv")
+    assert [each.cores for each in held if each.job == 0] == ["0/0-1", "0/0", "0/0-1", "0/0", "0/0-1"]
+    lent = sum(each.end - each.begin for each in held if each.job == 0 and each.cores == "0/0")
+    assert rows[0].lent == pytest.approx(lent, abs=0.01) and rows[0].lent > rows[1].borrowed
+    mine = [each for each in held if each.job == 0]
+    assert (mine[0].begin, mine[-1].end) == pytest.approx((rows[0].start, rows[0].end), abs=0.01)
+    assert all(one.end == two.begin for one, two in zip(mine, mine[1:]))
+    found = events(site)
+    assert [event for event in found if event in ("lend", "lent", "regain", "regained")] == [
+        "lend", "lent", "regain", "regained"] * 2
+    assert found.index("lent") < len(found) - 1 - found[::-1].index("start")
+
+
+@pytest.mark.slow
+def test_masks_equal_the_plan_after_a_kill_behind_each_record(site: Site) -> None:
+    """No job is lost, and none runs twice."""
+    first, second = cores(2)
+    for event, number in (("lend", 1), ("lent", 1), ("start", 2), ("end", 1), ("regain", 1),
+                          ("regained", 1)):
+        here = Site(site.root / f"{event}{number}")
+        prepared(here)
+        killed = subprocess.Popen(
+            [sys.executable, "-c", KILLED, event, str(number), "-c", str(here.config_file)],
+            cwd=here.root, env=here.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT)
+        here.started.append(killed)
+        wait_until(lambda: allowed(here.root, 0) == first | second, "job 0 has both cores")
+        asked = subprocess.Popen([sys.executable, "-m", "vrm.cli", "-c", str(here.config_file), "lend", "0",
+                                  "--to", "1"], cwd=here.root, env=here.env, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL)
+        if event not in ("lend", "lent", "start"):
+            wait_until(lambda: allowed(here.root, 1), "job 1 runs")
+            assert (allowed(here.root, 0), allowed(here.root, 1)) == (first, second)
+            done(here, 1)
+        killed.wait(60)
+        assert killed.returncode == -9, event
+        assert events(here)[-1] == event
+        again = here.start()
+        asked.wait(60)
+        # Nobody runs on borrowed cores now: the lender has all of its.
+        wait_until(lambda: allowed(here.root, 0) == first | second, f"{event}: job 0 has both cores")
+        wait_until(lambda: not json.loads(here.run("-i", "state", "--json").stdout).get("lends"),
+                   f"{event}: nothing is lent")
+        if event in ("lend", "lent", "start"):
+            assert not allowed(here.root, 1), "job 1 waits"
+        done(here, 0, 1)
+        here.append("end\n")
+        here.finish(again)
+        assert here.statuses() == {0: "completed", 1: "completed"}, here.said(again)
+        assert [row.binding for row in here.rows().values()] == ["ok", "ok"]
+        counted = events(here)
+        assert counted.count("lend") == counted.count("regain") == counted.count("regained") == 1
+        here.nothing_left()
+        here.close()
+
+
+@pytest.mark.slow
+def test_a_borrower_that_runs_is_followed_by_the_next_manager(site: Site) -> None:
+    first, second = cores(2)
+    prepared(site)
+    manager = site.start()
+    wait_until(lambda: allowed(site.root, 0) == first | second, "job 0 has both cores")
+    assert site.run("lend", "0", "--to", "1").returncode == 0
+    wait_until(lambda: allowed(site.root, 1) == second, "job 1 runs")
+    manager.kill()
+    manager.wait()
+    manager = site.start()
+    wait_until(lambda: "continuing the run" in site.said(manager), "the run continues")
+    wait_until(lambda: "lends 1 core to 1" in site.run("queue").stdout, "it is known who lends")
+    assert (allowed(site.root, 0), allowed(site.root, 1)) == (first, second)
+    # The lender ends first: the borrower goes on, and its core is not free.
+    done(site, 0)
+    wait_until(lambda: site.statuses() == {0: "completed"}, "job 0 has ended")
+    site.append("wait.x 1 60 0 cores=2\n")
+    manager.kill()
+    manager.wait()
+    manager = site.start()
+    wait_until(lambda: "continuing the run" in site.said(manager), "the run continues")
+    wait_until(lambda: "| Q " in site.run("queue").stdout, "job 2 waits")
+    assert allowed(site.root, 1) == second and not allowed(site.root, 2)
+    done(site, 1)
+    wait_until(lambda: allowed(site.root, 2) == first | second, "job 2 has both cores")
+    done(site, 2)
+    site.append("end\n")
+    site.finish(manager)
+    rows = site.rows()
+    assert {row.status for row in rows.values()} == {"completed"}
+    assert (rows[0].mates, rows[1].mates) == ("1", "0")
+    assert [each.cores for each in shares.read(site.log / "shares.csv")] == ["0/0-1", "0/0", "0/1"]
+
+
+@pytest.mark.slow
+def test_cancel_requeue_and_stop_of_either(site: Site) -> None:
+    """On emulated cores, where nobody is bound, so that nobody need be moved."""
+    prepared(site, Emulate=True, Launcher={"Kind": "direct"})
+    site.append("wait.x 1 60 0 cores=2\n")
+    manager = site.start()
+
+    def runs(*jobs: int) -> None:
+        wait_until(lambda: site.running() == sorted(map(str, jobs)), f"jobs {jobs} run")
+
+    runs(0)
+    assert site.run("lend", "0", "--to", "2").returncode == 1, "it is rigid, and wants two cores"
+    assert site.run("lend", "0", "--to", "1").returncode == 0
+    runs(0, 1)
+    assert site.run("requeue", "1").returncode == 0  # the borrower waits again
+    runs(0)
+    wait_until(lambda: events(site).count("regained") == 1, "the core is job 0's again")
+    assert site.run("lend", "0", "--to", "1").returncode == 0
+    runs(0, 1)
+    assert site.run("requeue", "0").returncode == 0  # the lender waits again, the borrower has the node
+    runs(1)
+    assert site.run("cancel", "2").returncode == 0
+    done(site, 1)
+    runs(0)
+    assert site.run("lend", "0", "--to", "node").returncode == 0
+    assert site.run("cancel", "0").returncode == 0  # the lender dies while it lends
+    site.append("end\n")
+    site.finish(manager)
+    assert site.statuses() == {0: "cancelled", 1: "completed", 2: "cancelled"}
+    assert journal.replay(journal.read(site.log / "journal")).state.lends.all == {}
+
+
+# What nodes may answer, or not.
+
+class Silent:
+    """Nodes that say nothing by themselves."""
+
+    def __init__(self) -> None:
+        self.orders: List[Tuple[int, int, Dict[int, int]]] = []
+
+    def confine(self, job_id: int, epoch: int, slots: List[Any]) -> Set[str]:
+        self.orders.append((job_id, epoch, {slot.rank: len(slot.cores) for slot in slots}))
+        return {"n0", "n1"}
+
+    def forget_question(self, job_id: int) -> None:
+        pass
+
+    def sweeping(self, job_id: int) -> bool:
+        return False
+
+
+class Desk:
+    """A manager's desk with one job that runs on both nodes, and one that waits."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster.regular(2, 1, 4)
+        scheduler = Scheduler(make_ordering("FCFS"), make_backfilling("easy"),
+                              make_policy("compact", self.cluster))
+        self.state = State(scheduler.new_queue(), self.cluster)
+        self.queue = self.state.queue
+        self.records: List[Tuple[str, Dict[str, Any]]] = []
+        self.state.log = lambda event, **values: self.records.append((event, values))
+        for number in (0, 1):
+            self.state.submit([Job(number, "ep.A", 2, 100, 0.0, cores=4, malleable=True)])
+        self.running = {0: Running(Run(self.state, scheduler).step(0.0)[0])}
+        self.now, self.phase, self.dirty, self.said = 10.0, "running", False, ""
+        self.watch = Silent()
+        self.prepared: List[Any] = []
+        records = SimpleNamespace(sweep_at=float("inf"), pending=[])
+        ends: Any = SimpleNamespace(records=records, lingering=[], drop=lambda dropped: None)
+        me: Any = self
+        self.lending = Lending(me, ends, me.watch, self.prepared)
+
+    def synced(self) -> bool:
+        self.records.append(("sync", {}))
+        return True
+
+    def changes(self) -> None:
+        pass
+
+    def tell(self, kind: str, text: str) -> None:
+        self.said = text
+
+    def answer(self, host: str, epoch: int, clear: bool = True, error: str = "") -> None:
+        self.lending.answered(Masks(host, 0, epoch, clear, {}, frozenset(), error))
+
+    @property
+    def found(self) -> List[str]:
+        return [event for event, _ in self.records]
+
+
+def asked() -> Desk:
+    desk = Desk()
+    desk.lending.ask(0, 0, 1)
+    assert not desk.watch.orders, "the intent is on disk first"
+    desk.lending.act(10.0)
+    assert desk.found[-2:] == ["lend", "sync"] and desk.watch.orders == [(0, 1, {0: 2, 1: 2})]
+    return desk
+
+
+def test_all_nodes_must_have_answered_the_last_order() -> None:
+    desk = asked()
+    desk.answer("n0", 1)
+    desk.answer("n0", 1)
+    desk.answer("n1", 0)  # of an order before it
+    assert desk.found[-1] == "sync" and not desk.prepared and 1 not in desk.running
+    desk.answer("n1", 1)
+    assert desk.found[-2:] == ["lent", "start"] and [start.job.id for start in desk.prepared] == [1]
+    assert desk.running[0].due > 100 and desk.running[0].booking.shares
+    desk.answer("n1", 1)
+    assert desk.found[-1] == "start"
+
+
+@pytest.mark.parametrize("how", ["silent", "unclear", "down"])
+def test_a_node_that_does_not_move_its_ranks_undoes_the_lend(how: str) -> None:
+    desk = asked()
+    desk.answer("n0", 1)
+    if how == "silent":
+        desk.lending.act(10.0 + PATIENCE)
+        assert "no answer from n1" in desk.said
+    elif how == "unclear":
+        desk.answer("n1", 1, False, "process 7 cannot be moved to CPU 0")
+        assert "process 7 cannot be moved" in desk.said
+    else:
+        desk.lending.lost(1, "n1 does not answer")
+    assert "regain" in desk.found and not desk.prepared and 1 in desk.queue
+    assert 1 not in desk.cluster.bookings and not desk.cluster.loans.all
+    desk.lending.act(30.0)
+    assert desk.watch.orders[-1] == (0, 2, {0: 4, 1: 4}), "its cores are its own again"
+    assert desk.cluster.loans.unwilling == (set() if how == "down" else {0})
+    desk.answer("n0", 2)
+    desk.answer("n1", 2)
+    assert desk.found[-1] == "regained" and not desk.state.lends.all
+    assert desk.state.entry(1).state is JobState.QUEUED
+
+
+def test_cores_that_are_not_given_back_are_asked_for_again() -> None:
+    desk = asked()
+    for host in ("n0", "n1"):
+        desk.answer(host, 1)
+    desk.prepared.clear()
+    desk.state.vacate(1)
+    desk.state.end(1, JobState.COMPLETED, 20.0)
+    desk.lending.act(20.0)
+    assert desk.found[-2:] == ["regain", "sync"] and len(desk.watch.orders) == 2
+    desk.lending.act(20.0 + PATIENCE)
+    desk.now = 20.0 + PATIENCE
+    assert "does not have all its cores again yet" in desk.said and len(desk.watch.orders) == 2
+    desk.lending.act(20.0 + PATIENCE + AGAIN)
+    desk.lending.act(20.0 + PATIENCE + AGAIN)
+    assert desk.watch.orders[-1] == (0, 2, {0: 4, 1: 4})
+    for host in ("n0", "n1"):
+        desk.answer(host, 2)
+    assert desk.found[-1] == "regained" and not desk.state.lends.all
+
+
+def test_what_cannot_be_lent_is_said() -> None:
+    desk = Desk()
+    for lender, cores, to, why in ((1, 0, None, "job 1 does not run: it is queued"),
+                                   (0, 3, 0, "job 0 cannot start now: it is running"),
+                                   (0, 4, 1, "lends 3 at most, not 4"), (7, 0, None, "7")):
+        with pytest.raises(LifeError, match=why):
+            desk.lending.ask(lender, cores, to)
+    rigid = Desk()
+    rigid.state.entry(0).job = rigid.state.entry(0).job.but(malleable=False)
+    with pytest.raises(LifeError, match="not malleable: submit it with --malleable"):
+        rigid.lending.ask(0, 0, 1)
+    assert not desk.state.lends.all and not rigid.state.lends.all
+
+
+@pytest.mark.slow
+def test_over_several_nodes(real: Testbed, tmp_path: Path) -> None:
+    """Two nodes that see this machine's cores; a rank of two cores on each lends one on each."""
+    first, second = cores(2)
+    root = tmp_path / "site"
+    (root / "bin").mkdir(parents=True)
+    program = root / "bin" / "wait.x"
+    program.write_text("#!/bin/sh\n" + PROGRAM.replace("echo $$", 'grep Cpus_allowed_list /proc/self/status')
+                       .replace("sleep 0.05;", 'sleep 0.05; grep Cpus_allowed_list /proc/$$/status > '
+                                '"$HERE/.t$VRM_JOB_ID.${OMPI_COMM_WORLD_RANK:-0}"; mv '
+                                '"$HERE/.t$VRM_JOB_ID.${OMPI_COMM_WORLD_RANK:-0}" '
+                                '"$HERE/pid.$VRM_JOB_ID.${OMPI_COMM_WORLD_RANK:-0}";'))
+    program.chmod(0o755)
+    (root / "vrm.yaml").write_text(yaml.safe_dump({
+        "Applications": {"Path": "bin", "Queue": "queue"}, "Log": "log", "Grace": 2,
+        "Launcher": {"Kind": "openmpi", "AllowRoot": True, "Transport": "tcp", "CheckBindings": "fail",
+                     "Environment": {"HERE": str(root)}}}))
+    whole = len(read_topology().sockets[0])
+    (root / "queue").write_text(f"wait.x 2 600 0 cores={whole} malleable=1 nodes=2 tasks_per_node=1\n"
+                                "wait.x 2 60 0 malleable=1 nodes=2\n")
+
+    def cpus(job: int, rank: int) -> Optional[Set[int]]:
+        try:
+            return set(parse_cpu_list((root / f"pid.{job}.{rank}").read_text().split()[1]))
+        except (OSError, IndexError):
+            return None
+
+    def vrm(*words: str) -> "subprocess.CompletedProcess[str]":
+        return real.exec(LOGIN, [sys.executable, "-m", "vrm.cli", "-c", root / "vrm.yaml", *words],
+                         env={"PYTHONPATH": str(ROOT)}, cwd=root)
+
+    def said() -> str:
+        return (root / "said").read_text()
+
+    with real.allocation(2, "--exclusive") as batch:
+        manager = real.popen(batch.host, [sys.executable, "-m", "vrm.cli", "-c", root / "vrm.yaml"],
+                             env={**batch.env, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}, cwd=root,
+                             text=True, stdout=open(root / "said", "w"), stderr=subprocess.STDOUT)
+        wait_until(lambda: cpus(0, 0) and cpus(0, 1), "job 0 runs")
+        everything = cpus(0, 0)
+        assert everything is not None and everything >= first | second
+        asked = vrm("lend", "0", "--cores", str(whole - 1), "--to", "1")
+        assert asked.returncode == 0, asked.stderr
+        wait_until(lambda: cpus(1, 0) and cpus(1, 1), f"job 1 runs: {said()}")
+        wait_until(lambda: cpus(0, 0) == cpus(0, 1) == first, "job 0 keeps a core on each node")
+        assert cpus(1, 0) == cpus(1, 1) == second
+        (root / "done.1").touch()
+        wait_until(lambda: cpus(0, 0) == cpus(0, 1) == everything, f"job 0 has all again: {said()}")
+        (root / "done.0").touch()
+        with open(root / "queue", "a") as file:
+            file.write("end\n")
+        assert manager.wait(60) == 0, said()
+    held = shares.read(root / "log" / "shares.csv")
+    assert len({each.node for each in held}) == 2 and len([each for each in held if each.job == 0]) == 6 and "MISMATCH" not in said().upper()
