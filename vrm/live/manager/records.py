@@ -190,7 +190,7 @@ class Records:
         if booking is None or not shares.shared(booking):
             return {}
         lent, borrowed = shares.core_seconds(booking, outcome.end)
-        return {"mates": fold(sorted(outcome.mates)), "lent": lent or None, "borrowed": borrowed or None,
+        return {"mates": fold(sorted(outcome.mates)), "lent": lent, "borrowed": borrowed,
                 "changes": len(booking.shares)}
 
     def batch_step(self, outcome: Outcome) -> None:
