@@ -99,7 +99,7 @@ def test_ranks_leave_lent_cores_and_have_them_again(site: Site) -> None:
     wait_until(lambda: allowed(site.root, 0) == first | second, "job 0 has both cores")
     said = site.run("lend", "0", "--to", "1")
     assert said.returncode == 0 and said.stdout.endswith(
-        " to job 1, which starts when they are clear of it\n"), said
+        " to job 1, which starts when job 0 has left it\n"), said
     wait_until(lambda: allowed(site.root, 1), "job 1 runs")
     assert allowed(site.root, 0) == first and allowed(site.root, 1) == second
     wait_until(lambda: "lends 1 core to 1" in site.run("queue").stdout, "the queue shows it")

@@ -102,7 +102,8 @@ class Lending:
         self.begin(Start(booking, first is not job), now)
         fewer = (f" with {placement.width} core{'s' * (placement.width > 1)} for each rank, not "
                  f"{job.cores}" if placement.width < job.cores else "")
-        return f"{what} to job {to}, which starts{fewer} when they are clear of it"
+        return (f"{what} to job {to}, which starts{fewer} when job {lender} has left "
+                f"{'them' if number > 1 else 'it'}")
 
     def _lender(self, job_id: int) -> Running:
         entry = self.desk.state.entry(job_id)

@@ -189,9 +189,7 @@ class Records:
         booking = outcome.booking
         if booking is None or not shares.shared(booking):
             return {}
-        lent, borrowed = shares.core_seconds(booking, outcome.end)
-        return {"mates": fold(sorted(outcome.mates)), "lent": lent, "borrowed": borrowed,
-                "changes": len(booking.shares)}
+        return {"mates": ",".join(map(str, outcome.mates)), **shares.columns(booking, outcome.end)}
 
     def batch_step(self, outcome: Outcome) -> None:
         """Write the line of a script that has ended behind those of its steps."""
