@@ -133,6 +133,7 @@ class Ends:
         desk, job = self.desk, running.job
         del desk.running[job.id]
         self.watch.forget_memory(job.id)
+        self.watch.end_power(job.id)
         desk.state.vacate(job.id)
         self.leftovers |= not clean or self.beyond(running)
         outcome = Outcome(job, state, reason, running.booking, running.start.backfilled,

@@ -66,6 +66,7 @@ class Launches:
                 continue
             running = Running(start)
             desk.running[start.job.id] = running
+            self._begin_power(start.booking)
             try:
                 self.spawner.launch(self._request(start.booking))
             except (LaunchError, ValueError) as error:
@@ -81,6 +82,13 @@ class Launches:
             if not start.job.payload.script:
                 running.bindings_due = running.memory_due
             self.untold.append(start)
+
+    def _begin_power(self, booking: Booking) -> None:
+        """Measure the energy of a job on nodes of which something is known, and set its frequency."""
+        placement, nodes = booking.placement, self.desk.cluster.nodes
+        if any(nodes[node].power is not None for node in placement.nodes):
+            frequency = placement.frequency if self.desk.settings.energy.frequency else 0.0
+            self.nodes.watch.begin_power(booking.job.id, list(placement.slots(nodes)), frequency)
 
     def _no_room(self, job: Job, why: str) -> None:
         """The files of a job could not be written: it waits, and nothing starts for a while."""
@@ -112,6 +120,8 @@ class Launches:
         own = {**desk.visible.variables(booking, desk.cluster.nodes), **said, **payload.variables}
         kept = unpacked(desk.run_directory.scripts / payload.environment) if payload.environment else {}
         variables = {**kept, **own}
+        if booking.placement.frequency and desk.settings.energy.frequency:  # as srun --cpu-freq
+            variables.setdefault("SLURM_CPU_FREQ_REQ", str(round(booking.placement.frequency * 1e6)))
         if job.malleable and not payload.script:
             variables.update(self._following(job, file, {**getattr(launcher, "env", {}), **variables}))
         launch = launcher.command(

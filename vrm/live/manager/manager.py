@@ -318,11 +318,15 @@ class Manager:
         desk = self.desk
         until = desk.clock() + RECORDING
         self._record_more = False
-        while self.records.pending and desk.clock() >= desk.blocked_until:
+        while (self.records.pending and desk.clock() >= desk.blocked_until
+               and not self.watch.metering(self.records.pending[0].job.id)):
             if desk.clock() >= until:
                 self._record_more = True
                 return
             try:
+                first = self.records.pending[0]
+                if first.booking is not None and first.joules is None:
+                    first.joules, first.frequency = self.watch.metered(first.job.id)
                 self.records.write_next()
             except OSError as error:
                 desk.block()

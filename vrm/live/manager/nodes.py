@@ -10,7 +10,7 @@ from vrm.live.manager.ends import Ends
 from vrm.live.manager.running import Running
 from vrm.live.manager.lending import Lending
 from vrm.live.nodes.agents import Masks, MemoryUse
-from vrm.live.nodes.nodewatch import Bound, Down, Left, NodeWatch, Unsure, Up
+from vrm.live.nodes.nodewatch import Bound, Down, Left, NodeWatch, Unset, Unsure, Up
 from vrm.model import AnyPlacement
 from vrm.model.amounts import MEMORY, said
 from vrm.model.job import Request
@@ -28,6 +28,7 @@ class Nodes:
         self.watch = watch
         self.closed: Dict[int, float] = {}
         self._prepared = prepared  # decided, and not launched yet
+        self._unset = False        # it was said that frequencies cannot be set
 
     def look(self, now: float) -> None:
         """What the agents on the nodes tell."""
@@ -51,6 +52,11 @@ class Nodes:
                 self._judge_bindings(event.job_id, event.check.state)
             elif isinstance(event, MemoryUse):
                 self._memory(event)
+            elif isinstance(event, Unset):
+                if not self._unset:
+                    desk.tell("warning", f"the frequency of cores is not set on {event.host}: {event.error}; "
+                              "jobs run at the nodes' own (Energy: {Frequency: false} asks for no other)")
+                self._unset = True
             elif isinstance(event, Left):
                 desk.tell("warning", f"#{event.job_id}: {event.processes} process(es) outlived it "
                                      f"on {event.host} and were killed"

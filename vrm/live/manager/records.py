@@ -20,7 +20,9 @@ from vrm.live.manager.lastwords import last_words
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.job import PLAIN, Details
+from vrm.model.power import draw
 from vrm.results import shares
+from vrm.results.energy import Drawn, columns_of
 from vrm.results.jobs import HEADER, JobFileError, JobRow, JobWriter, fields_of, read_jobs
 from vrm.results.places import PlacementText
 from vrm.results.steps import BATCH, Step, append
@@ -56,6 +58,8 @@ class Outcome:
     details: Details = PLAIN
     mates: Tuple[int, ...] = ()          # with which it shared its cores
     memory: int = 0                      # the most bytes on a node, of one that was followed
+    joules: Optional[float] = None       # that its nodes used, where they could be read
+    frequency: float = 0.0               # in GHz, where it was set
 
 
 class Records:
@@ -181,8 +185,20 @@ class Records:
             binding=binding, reason=outcome.reason,
             **{**fields_of(job, outcome.details),
                "devices": text.devices(placed) if placed else "",
-               **self._shared(outcome),
-               "memory_peak": f"{math.ceil(outcome.memory / 2**20)}M" if outcome.memory else ""})
+               "memory_peak": f"{math.ceil(outcome.memory / 2**20)}M" if outcome.memory else "",
+               **self._shared(outcome), **self._drawn(outcome)})
+
+    def _drawn(self, outcome: Outcome) -> Dict[str, float]:
+        """The columns about energy: measured where the job had its nodes for itself, else as predicted."""
+        booking = outcome.booking
+        if booking is None:
+            return {}
+        cluster, placement = outcome.cluster or self.cluster, booking.placement
+        seconds = outcome.end - booking.start
+        watts = draw(booking.job, placement, cluster.nodes, cluster.programs) or 0.0
+        if outcome.joules is not None and not outcome.mates and placement.claims[0] & placement.claims[1] and seconds > 0:
+            watts = outcome.joules / seconds
+        return columns_of(Drawn(booking.start, outcome.end, watts, outcome.frequency))
 
     def _shared(self, outcome: Outcome) -> Dict[str, Any]:
         """What jobs.csv says of lending and borrowing; nothing of jobs that did neither."""

@@ -15,6 +15,7 @@ without either side being told). Jobs are never touched by its end.
 | `{"number": 3, "ask": "sweep", "run": R, "job": J}` | `{"vrm": 1, "number": 3, "processes": 5, "left": 0}`: all processes of the job (of the run, if `job` is null) have been killed, so many, and these did not die |
 | `{"number": 4, "ask": "memory", "run": R, "job": J, "limit": 4096}` | `{"vrm": 1, "number": 4, "memory": 5000, "over": true}`, again and again: the most bytes that the job's processes here had together so far; as soon as that is over the limit, and when it has grown by a tenth |
 | `{"number": 5, "ask": "masks", "run": R, "job": J, "epoch": 3, "tasks": {"0": [0, 1]}, "variables": [...], "patience": 10}` | `{"vrm": 1, "number": 5, "job": J, "epoch": 3, "clear": true, "tasks": {"0": {"threads": 2, "acknowledged": false}}, "error": ""}`: each rank of the job may use these CPUs only, see `masks.py` |
+| `{"number": 6, "ask": "power", "run": R, "job": J, "begin": true, "cpus": [0, 1], "frequency": 1.8}` | `{"vrm": 1, "number": 6, "energy": null, "error": ""}`; with `begin` false the joules of the node since then, see `power.py` |
 | `{"number": 0, "ask": "forget", "run": R, "job": J}` | the job has ended: nothing more is said of its memory |
 
 Processes are found by `VRM_RUN` and `VRM_JOB_ID` in the environment they were started with. A
@@ -35,9 +36,10 @@ if __name__ == "__main__":
     import claims
     import devices
     import masks
+    import power
     import proc
 else:
-    from vrm.live.nodes import claims, devices, masks, proc
+    from vrm.live.nodes import claims, devices, masks, power, proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing would be another tenth
@@ -373,7 +375,7 @@ def say(answer: "Dict[str, Any]") -> None:
         data = data[os.write(1, data):]
 
 
-def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float) -> None:
+def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float, meter: "power.Power") -> None:
     """Begin what a request asks for."""
     kind = request["ask"]
     if kind == "ping":
@@ -382,6 +384,8 @@ def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float) -> None:
         tasks.append(Affinity(request, now))
     elif kind == "masks":
         tasks.append(masks.Masks(request, now))
+    elif kind == "power":
+        say(meter.take(request))
     elif kind == "memory":
         tasks.append(Memory(request, now))
     elif kind == "forget":
@@ -401,7 +405,16 @@ def serve(silence: float, wish: str = "", wanted: str = "") -> None:
     `wanted` are those of `facts`, the latter as JSON."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # batch systems warn all steps of a job
+    meter = power.Power()
     say({"facts": facts(wish, json.loads(wanted or "{}"))})
+    try:
+        answer_all(silence, meter)
+    finally:
+        meter.close()
+
+
+def answer_all(silence: float, meter: "power.Power") -> None:
+    """Answer requests until the end."""
     tasks: "List[Any]" = []
     unread = b""
     heard = time.monotonic()
@@ -418,7 +431,7 @@ def serve(silence: float, wish: str = "", wanted: str = "") -> None:
             *lines, unread = (unread + data).split(b"\n")
             for line in lines:
                 if line.strip():
-                    take(json.loads(line.decode()), tasks, heard)
+                    take(json.loads(line.decode()), tasks, heard, meter)
             if len(unread) > LINE:
                 raise ValueError("a request without an end")
         now = time.monotonic()

@@ -142,6 +142,18 @@ class MemoryUse:
 
 
 @dataclass(frozen=True)
+class Metered:
+    """A node was asked at the begin or the end of a job: the joules that it used in between (None: not known),
+    and why it could not set the frequency."""
+
+    host: str
+    job_id: int
+    begin: bool
+    energy: Optional[float]
+    error: str
+
+
+@dataclass(frozen=True)
 class Masks:
     """The cores of a job's ranks on a node were set as the order of this epoch says, the last one that the
     node knows. `clear`: no thread of the job may use another core there; else `error` says why not.
@@ -156,7 +168,7 @@ class Masks:
     error: str = ""
 
 
-AgentEvent = Union[NodeUp, NodeLost, NodeDown, Affinity, Swept, MemoryUse, Masks]
+AgentEvent = Union[NodeUp, NodeLost, NodeDown, Affinity, Swept, MemoryUse, Masks, Metered]
 
 
 # --------------------------------------------------------------------------- the way to a node
@@ -399,6 +411,17 @@ class Agents:
                 self._ask(node, {"ask": "masks", "run": self.run, "job": job_id, "epoch": epoch,
                                  "tasks": {rank: sorted(cpus) for rank, cpus in tasks.items()},
                                  "variables": list(variables), "patience": patience})
+
+    def ask_power(self, job_id: int, host: str, begin: bool, cpus: Collection[int] = (),
+                  frequency: float = 0.0) -> bool:
+        """A job begins or ends on a node, of which it has these CPUs, with a frequency in GHz (0: none is to
+        be set). The node gives a `Metered`; False where it is down."""
+        node = self._nodes.get(host)
+        if node is None or node.up is False:
+            return False
+        self._ask(node, {"ask": "power", "run": self.run, "job": job_id, "begin": begin,
+                         "cpus": sorted(cpus), "frequency": frequency})
+        return True
 
     def follow_memory(self, job_id: int, limits: Mapping[str, int]) -> None:
         """Follow the memory of a job until it is to be forgotten: `limits` are its nodes with the bytes
@@ -711,6 +734,10 @@ class Agents:
                 ranks = {int(rank): parse_cpu_list(cpus)
                          for rank, cpus in answer["ranks"].items()}
                 self._ready.append(Affinity(node.host, request["job"], ranks))
+            elif request["ask"] == "power":
+                energy = answer["energy"]
+                self._ready.append(Metered(node.host, request["job"], request["begin"],
+                                           None if energy is None else float(energy), str(answer["error"])))
             elif request["ask"] == "masks":
                 tasks = {int(rank): task for rank, task in answer["tasks"].items()}
                 self._ready.append(Masks(

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Collection, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from vrm.live.nodes import lending
-from vrm.live.nodes.agents import (Affinity, Agents, Masks, MemoryUse, NodeDown, NodeLost, NodeUp,
+from vrm.live.nodes.agents import (Affinity, Agents, Masks, MemoryUse, Metered, NodeDown, NodeLost, NodeUp,
                                    Swept)
 from vrm.live.nodes.bindings import BindingCheck, compare_affinity
+from vrm.live.nodes.metering import Metering
 from vrm.live.nodes.topology import Gpu, Topology
 from vrm.model import AnyPlacement, Cluster, RankSlot
 
@@ -65,7 +66,16 @@ class Left:
     immortal: int
 
 
-NodeEvent = Union[Down, Unsure, Up, Bound, Left, MemoryUse, Masks]
+@dataclass(frozen=True)
+class Unset:
+    """The frequency of a job's cores could not be set on a node."""
+
+    job_id: int
+    host: str
+    error: str
+
+
+NodeEvent = Union[Down, Unsure, Up, Bound, Left, MemoryUse, Masks, Unset]
 
 
 @dataclass
@@ -97,6 +107,7 @@ class NodeWatch:
         self._alone = set(self._hosts) == {here}  # then nobody need look where a job is
         self._index = {host: number for number, host in enumerate(self._hosts)}
         self._questions: Dict[int, _Question] = {}
+        self._metering = None if agents is None else Metering(agents)
         self._run = ""
         self._following: Dict[int, Tuple[str, ...]] = {}
         self._down: Set[int] = set()
@@ -128,6 +139,9 @@ class NodeWatch:
                 events += self._answered(event.job_id, event.host, event.ranks)
             elif isinstance(event, (MemoryUse, Masks)):
                 events.append(event)
+            elif isinstance(event, Metered):
+                error = self._metering.answered(event) if self._metering else ""
+                events += [Unset(event.job_id, event.host, error)] if error else []
             elif isinstance(event, Swept):
                 if event.job_id is not None and event.processes:
                     events.append(Left(event.job_id, event.host, event.processes, event.left))
@@ -245,6 +259,34 @@ class NodeWatch:
         hosts = self._following.pop(job_id, ())
         if self._agents is not None and hosts:
             self._agents.forget_memory(job_id, hosts)
+
+    # What jobs draw.
+
+    def begin_power(self, job_id: int, slots: Sequence[RankSlot], frequency: float) -> None:
+        """A job starts: its energy is measured, and the frequency of its cores set (GHz; 0: it is not)."""
+        cpus: Dict[str, List[int]] = {}
+        for slot in slots:
+            topology = self._topologies.get(self._hosts[slot.node])
+            if topology is not None and not topology.synthetic:
+                cpus.setdefault(self._hosts[slot.node], []).extend(
+                    cpu for core in slot.cores for cpu in topology.core(slot.socket, core).cpus)
+        if self._metering is not None and cpus:
+            self._awake = True
+            self.deadline = 0.0
+            self._metering.begin(job_id, cpus, frequency)
+
+    def end_power(self, job_id: int) -> None:
+        """The job has ended: its cores are as they were."""
+        if self._metering is not None:
+            self._metering.end(job_id)
+
+    def metering(self, job_id: int) -> bool:
+        """Whether a node may still say what an ended job has used."""
+        return self._metering is not None and self._metering.waits(job_id)
+
+    def metered(self, job_id: int) -> Tuple[Optional[float], float]:
+        """The joules of a job (None: not known), and the frequency that its cores had (0: their own)."""
+        return (None, 0.0) if self._metering is None else self._metering.take(job_id)
 
     # What jobs leave behind.
 
