@@ -122,7 +122,11 @@ def test_a_forecast_is_read_with_care(tmp_path: Path) -> None:
     path, state = tmp_path / "forecast.json", snapshot(NODES, JOBS)
     assert forecast.by_job(state, path) == {}
     path.write_text(json.dumps(made(job(2, 9, 10))))
-    assert list(forecast.by_job(state, path)) == [2]
+    found = forecast.by_job(state, path)
+    assert list(found) == [2] and found.time == json.loads(path.read_text())["time"]
+    state["jobs"] = [queued(2, "mg.x", 8, 10.0)]
+    assert "old" not in queue_table(state, found.time + 14, forecasts=found)
+    assert queue_table(state, found.time + 20, forecasts=found).endswith("\nthe forecast is 20 s old")
     ended = {**state, "manager": {**state["manager"], "phase": "ended"}}
     assert forecast.by_job(ended, path) == {}
     for wrong in ("", "[", "[" * 9999, "{}", json.dumps(made(job(2, 9, 10), format=9)),

@@ -88,7 +88,7 @@ def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Name
     over = snapshot["manager"]["phase"] == "ended"
     rows = _rows(directory / "jobs.csv") if everything or over else None
     queue = arguments.info == "queue"
-    forecasts = forecast.by_job(snapshot, directory / forecast.NAME) if queue else {}
+    forecasts = forecast.by_job(snapshot, directory / forecast.NAME) if queue else forecast.ByJob()
     if arguments.json:
         data = tables.queue_json(snapshot, forecasts=forecasts) if queue else tables.state_json(snapshot)
         if rows is not None and queue:

@@ -25,7 +25,7 @@ from prettytable import PrettyTable
 from vrm.model.node import Socket
 from vrm.report import holdings
 from vrm.report.moments import FORECAST, NONE, brief
-from vrm.results.forecast import Record
+from vrm.results.forecast import AGED, ByJob, Record
 from vrm.results.places import fold_nodes
 from vrm.results.state import JOB, REQUIRED, Snapshot, current, label
 from vrm.system.text import printable
@@ -194,7 +194,8 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
     `+` marks a job past its estimate. Expected is the same by what is expected of it (Estimates), where
     that is something else. Status is as `status` says, Name a job's name and its index
     in an array, Args its arguments; Why says why it waits. Forecast says when it is likely to start, and
-    the range of that, or when it is likely to end (`forecasts`, by id). Name, Args, Expected, Forecast
+    the range of that, or when it is likely to end (`forecasts`, by id; how old they are is said below the
+    table, if they are AGED). Name, Args, Expected, Forecast
     and Why are there if a job has any. `now` is in epoch seconds (default: the clock), `width` in
     columns of the terminal (default: as wide as it gets); no more than `limit` waiting jobs are shown.
     ValueError when the snapshot has another format.
@@ -227,6 +228,9 @@ def queue_table(snapshot: Snapshot, now: Optional[float] = None, width: Optional
         moment = reserved["expected_start"]
         after.append(f"job {reserved['id']} has a reservation for {clock(moment)},"
                      f" in {duration(max(0.0, moment - now))}")
+    made = forecasts.time if isinstance(forecasts, ByJob) else now
+    if "Forecast" in names and now - made >= AGED:
+        after.append(f"the forecast is {ago(now - made)} old")
     return "\n".join([*head.lines(snapshot, width), table_text(names, rows), *after])
 
 

@@ -26,6 +26,9 @@ FORMATS = (1,)
 OLD = 600.0
 """Seconds from which a forecast is too old to be shown where nobody has asked for it."""
 
+AGED = 15.0
+"""Seconds from which it is said how old it is: as on cores that are all busy, where it has to wait for its turn."""
+
 
 class Told(NamedTuple):
     """What a manager tells besides its journal. `phase` is running, stopping or ended, `end` when
@@ -77,18 +80,26 @@ def parsed(data: bytes) -> Record:
     return dict(found)
 
 
-def by_job(state: Mapping[str, Any], path: Union[str, "os.PathLike[str]"]) -> Dict[int, Record]:
-    """The forecasts of the jobs of a state by their ids; {} where there are none that belong to it:
+class ByJob(Dict[int, Record]):
+    """What is forecast of jobs, by their ids; `time`: when, in epoch seconds."""
+
+    time = 0.0
+
+
+def by_job(state: Mapping[str, Any], path: Union[str, "os.PathLike[str]"]) -> ByJob:
+    """The forecasts of the jobs of a state by their ids; none where there are none that belong to it:
     the manager has ended, or makes none, or died long ago."""
     try:
         if state["manager"]["phase"] == "ended":
-            return {}
+            return ByJob()
         found = read(path)
     except (OSError, ValueError):
-        return {}
+        return ByJob()
     if abs(found["time"] - state["time"]) > OLD:
-        return {}
-    return {job["id"]: job for job in found["jobs"]}
+        return ByJob()
+    jobs = ByJob((job["id"], job) for job in found["jobs"])
+    jobs.time = found["time"]
+    return jobs
 
 
 # What a forecast must look like.
