@@ -42,6 +42,8 @@ CASES = [
                              r"an idle manager uses \d+\.\d+ % of a core"],
                  marks=[pytest.mark.mpi, pytest.mark.skipif(
                      not shutil.which("mpirun"), reason="no mpirun on PATH")]),
+    pytest.param("steps", [r"\| +auto +\|( +-?\d+\.\d+ +\|){7}"], marks=[pytest.mark.mpi, pytest.mark.skipif(
+        not shutil.which("mpirun"), reason="no mpirun on PATH")]),
     pytest.param("npb", [r"ep\.S \| +\d+\.\d+ \| +\d+\.\d+ \|"],
                  marks=[pytest.mark.mpi, pytest.mark.skipif(
                      not all(map(shutil.which, ("mpirun", "mpicc", "gfortran", "make"))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from vrm.front.build import script
 from vrm.results.steps import Step, read_steps
 from vrm.steps.jobfile import JOB, text_of
 from vrm.steps.options import Wrong, hosts
+from vrm.steps.programs import links_mpi
 
 
 class Around:
@@ -259,6 +261,20 @@ def test_tasks_are_bound_to_their_cores(job: Around) -> None:
     assert {here, there} == {str(first), str(second)}
     wide = job.run("-n", "2", "--cpu-bind=none", *show).stdout.split()[1::2]
     assert wide[0] == wide[1] and wide[0] in (f"{first}-{second}", f"{first},{second}")
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_a_program_of_an_mpi_is_known_by_its_libraries(tmp_path: Path) -> None:
+    """It is for the launcher, also with one task."""
+    (tmp_path / "empty.c").write_text("int mpi_of_test;\n")
+    (tmp_path / "main.c").write_text("extern int mpi_of_test; int main(void) { return mpi_of_test; }\n")
+    for words in (["-shared", "-o", "libmpi.so.40", "empty.c", "-Wl,-soname,libmpi.so.40"],
+                  ["-o", "solve", "main.c", "./libmpi.so.40"]):
+        subprocess.run(["cc", *words], cwd=tmp_path, check=True)
+    assert links_mpi(str(tmp_path / "solve"))
+    assert not any(map(links_mpi, ("/bin/sh", sys.executable, __file__, "/nowhere")))
+    (tmp_path / "cut").write_bytes((tmp_path / "solve").read_bytes()[:200])
+    assert not links_mpi(str(tmp_path / "cut"))
 
 
 def test_a_step_loads_little() -> None:

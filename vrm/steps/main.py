@@ -354,10 +354,11 @@ class _Srun:
         code = max(running.codes.values(), default=1)
         state = "completed" if code == 0 else "failed"
         if running.timed_out:
-            state, code = "timeout", code or 143
+            state, code = "timeout", 143 if by_launcher else code or 143
             _say(f"error: *** STEP {self.job.slurm}.{claim.number} CANCELLED DUE TO TIME LIMIT ***")
         elif running.cancelled:
-            state, code = "cancelled", code or 128 + running.killed_by
+            ended = 128 + running.killed_by
+            state, code = "cancelled", ended if by_launcher else code or ended
         elif code and not by_launcher:
             self._say_failed(running, claim)
         self._record(claim, state, code)

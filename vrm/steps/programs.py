@@ -155,7 +155,7 @@ def links_mpi(path: str) -> bool:
                 return False
             file.seek(0)
             return any(name.startswith((b"libmpi", b"libmpich", b"libmpl.")) for name in _needed(file.read()))
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, StopIteration):
         return False
 
 

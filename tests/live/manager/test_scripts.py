@@ -245,6 +245,28 @@ def test_steps_and_mpirun_in_a_script(site: Site, mpirun: str) -> None:
     site.nothing_left()
 
 
+def test_steps_go_on_while_the_manager_is_dead(anywhere: Site) -> None:
+    site = anywhere
+    script(site.bin / "on.sh", f"""cd {site.root}
+        srun -n 1 sh -c ': >begun; until [ -e dead ]; do sleep 0.02; done'
+        srun -n 1 sh -c ': >second; until [ -e again ]; do sleep 0.02; done; echo well'
+        """)
+    site.lines("on.sh 2 60 script=1")
+    manager = site.start()
+    wait_until(lambda: (site.root / "begun").exists(), "the first step runs")
+    manager.kill()
+    manager.wait()
+    (site.root / "dead").touch()
+    wait_until(lambda: (site.root / "second").exists(), "the second one runs, too")
+    again = site.start()
+    wait_until(lambda: site.said(again).strip() != "", "another manager is there")
+    (site.root / "again").touch()
+    site.finish(again)
+    assert site.statuses() == {0: "completed"} and output(site, 0) == "well\n"
+    assert [(step.step, step.state) for step in read_steps(site.log / "steps.csv")[0]] == [
+        ("0", "completed"), ("1", "completed"), ("batch", "completed")]
+
+
 def test_what_is_checked_before_the_run(anywhere: Site) -> None:
     site = anywhere
     script(site.root / "own.sh", "echo\n")
