@@ -47,7 +47,8 @@ def test_a_script_runs_once_and_says_how_it_ended(anywhere: Site) -> None:
     site = anywhere
     script(site.bin / "relax.sh", 'echo "$0 got $* in $PWD"\n'
            'echo "$VRM_JOB_ID $VRM_NTASKS $VRM_CPUS_PER_TASK $VRM_NNODES $VRM_NODELIST '
-           '$VRM_TASKS_PER_NODE ${VRM_ARRAY_INDEX-none} $COLOUR"\n')
+           '$VRM_TASKS_PER_NODE ${VRM_ARRAY_INDEX-none} $COLOUR"\n'
+           'echo "${SLURM_ARRAY_TASK_ID-none} $SLURM_JOB_ID $SLURM_TASKS_PER_NODE $SLURM_CPUS_PER_TASK"\n')
     script(site.root / "three.sh", "exit 3\n")
     script(site.root / "own", "echo a program by its path\n", 0o755)
     site.lines("relax.sh 6 60 script=1 env=COLOUR=red args='-n 3'",
@@ -58,10 +59,12 @@ def test_a_script_runs_once_and_says_how_it_ended(anywhere: Site) -> None:
     done = site.run("--once")
     assert done.returncode == 1, done.stdout
     first = output(site, 0).splitlines()
-    assert first[0].endswith(f"got -n 3 in {site.queue.parent}") and len(first) == 2
+    assert first[0].endswith(f"got -n 3 in {site.queue.parent}") and len(first) == 3
     assert first[1] == "0 6 1 2 n0,n1 4,2 none red"
     assert [output(site, job_id).splitlines()[1] for job_id in (1, 2)] == [
         "1 2 2 1 n0 2 4 ", "2 2 2 1 n1 2 5 "]
+    assert [output(site, job_id).splitlines()[2] for job_id in (0, 1, 2)] == [
+        "none 0 4,2 1", "4 1 2 2", "5 2 2 2"]
     rows = site.rows()
     assert rows[3].status == "failed" and rows[3].exit_code == 3
     assert rows[4].status == "cancelled"  # it depends on a script that failed
