@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import List, Set
+from typing import Set
 
 import pytest
 
@@ -32,14 +32,11 @@ def test_the_jobs_of_a_smaller_share_are_among_those_of_a_larger_one() -> None:
 
 
 def test_a_job_has_a_rank_on_each_socket_of_as_large_a_part_of_the_machine() -> None:
-    class OfNodes(List[Submission]):
-        processors = 20
-
     cluster = Cluster.regular(10, 2, 8)
     jobs = [one.job for one in Hybrid(JOBS, cluster, 1.0)]
     assert [(job.procs, job.cores) for job in jobs[:3]] == [(2, 8), (2, 8), (2, 8)]
     assert [job.procs for job in jobs[14:18]] == [2, 4, 4, 4]  # 16, 17, 18 and 19 cores
-    half = [one.job for one in Hybrid(OfNodes(JOBS), cluster, 1.0)]
+    half = [one.job for one in Hybrid(JOBS, cluster, 1.0, processors=20)]
     assert [job.procs for job in half[:5]] == [2, 4, 4, 6, 6]  # 2 to 6 of 20 processors are 1 to 3 nodes
     assert all(job.procs <= 20 for job in half)
 

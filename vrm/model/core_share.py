@@ -9,6 +9,7 @@ they had both. Sets of cores are in the numbering of the cluster's layout.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from vrm.model import bits
@@ -44,7 +45,7 @@ class Loan(NamedTuple):
 
 
 class OnNode(NamedTuple):
-    """The ranks of a job on one node, and their cores when none is lent."""
+    """The ranks of a job on one node, and their cores when none is lent, counted from the node's first."""
 
     node: int
     ranks: int
@@ -120,20 +121,14 @@ def room_on(placement: AnyOf, chosen: int, layout: CoreLayout) -> Tuple[int, int
 
 def on_nodes(placement: AnyOf, nodes: Sequence[Node], layout: CoreLayout) -> List[OnNode]:
     """The ranks and cores of a placement node by node, in rank order."""
-    found: List[OnNode] = []
-    offsets: Dict[Tuple[int, int], int] = {}
+    found: Dict[int, List[int]] = {}
     for slot in placement.slots(nodes):
-        at = offsets.get((slot.node, slot.socket))
-        if at is None:
-            at = layout.node_first[slot.node] + sum(nodes[slot.node].sockets[:slot.socket])
-            offsets[slot.node, slot.socket] = at
-        cores = sum(1 << at + core for core in slot.cores)
-        if found and found[-1].node == slot.node:
-            last = found[-1]
-            found[-1] = OnNode(last.node, last.ranks + 1, last.cores | cores)
-        else:
-            found.append(OnNode(slot.node, 1, cores))
-    return found
+        here = found.setdefault(slot.node, [0, 0])
+        here[0] += 1
+        at = sum(nodes[slot.node].sockets[:slot.socket])
+        for core in slot.cores:
+            here[1] |= 1 << at + core
+    return [OnNode(node, ranks, cores) for node, (ranks, cores) in found.items()]
 
 
 def _of_sockets(cores: int, sockets: Sequence[int]) -> Iterator[int]:
@@ -144,6 +139,7 @@ def _of_sockets(cores: int, sockets: Sequence[int]) -> Iterator[int]:
         at += count
 
 
+@lru_cache(maxsize=4096)
 def widest(cores: int, sockets: Sequence[int], ranks: int, most: int) -> int:
     """The most cores, up to `most`, that each of so many ranks has of a set of cores of a node, when all
     have the same number and each has its own in one socket; 0 where there is not one for each."""
@@ -154,6 +150,7 @@ def widest(cores: int, sockets: Sequence[int], ranks: int, most: int) -> int:
     return 0
 
 
+@lru_cache(maxsize=4096)
 def _keep(cores: int, sockets: Sequence[int], ranks: int, width: int, now: int) -> int:
     """What ranks of `width` cores keep of a node's set of cores; with `now` in the sockets in which they
     are with so many cores each."""
@@ -170,15 +167,15 @@ def choose(here: Iterable[OnNode], lent: int, nodes: Sequence[Node], layout: Cor
     """The cores that ranks lend, `per_rank` each, beyond those that they have `lent`. `width`: the cores
     of each when none is lent. `within`: each rank stays in its socket. ValueError where a rank would
     keep none."""
-    chosen = 0
+    chosen, lent_on = [], layout.split(lent)
     for node, ranks, cores in here:
-        first, sockets = layout.node_first[node], nodes[node].sockets
-        mine = layout.on_node(cores & ~lent, node)
+        sockets = nodes[node].sockets
+        mine = cores & ~lent_on(node)
         now = widest(mine, sockets, ranks, width)
         if now <= per_rank:
             raise ValueError(f"each rank on {nodes[node].name} has {now} core(s), and keeps one")
-        chosen |= (mine & ~_keep(mine, sockets, ranks, now - per_rank, now if within else 0)) << first
-    return chosen
+        chosen.append((node, mine & ~_keep(mine, sockets, ranks, now - per_rank, now if within else 0)))
+    return layout.join(chosen)
 
 
 def slots(placement: AnyOf, lent: int, nodes: Sequence[Node], layout: CoreLayout
@@ -187,10 +184,10 @@ def slots(placement: AnyOf, lent: int, nodes: Sequence[Node], layout: CoreLayout
     if not lent & cores_of(placement, nodes, layout):
         yield from placement.slots(nodes)
         return
-    rank = 0
+    rank, lent_on = 0, layout.split(lent)
     for node, ranks, cores in on_nodes(placement, nodes, layout):
         sockets = nodes[node].sockets
-        mine = layout.on_node(cores & ~lent, node)
+        mine = cores & ~lent_on(node)
         width = widest(mine, sockets, ranks, placement.width)
         stop, at = rank + ranks, 0
         for socket, each in enumerate(_of_sockets(mine, sockets)):
@@ -206,18 +203,18 @@ def cores_of(placement: AnyOf, nodes: Sequence[Node], layout: CoreLayout) -> int
     """The cores of all ranks of a placement."""
     if isinstance(placement, CorePlacement):
         return placement.taken
-    found = 0
-    for each in on_nodes(placement, nodes, layout):
-        found |= each.cores
-    return found
+    return layout.join((each.node, each.cores) for each in on_nodes(placement, nodes, layout))
 
 
 def rate(here: Sequence[OnNode], lent: int, nodes: Sequence[Node], layout: CoreLayout, width: int,
          ideal: bool = False) -> float:
     """How fast a job runs, 1 with all its cores: as its slowest rank, by the share of its cores that
     it has (the worst case), or `ideal`: by the share of all cores."""
-    widths = [(ranks, widest(layout.on_node(cores & ~lent, node), nodes[node].sockets, ranks, width)
-               if cores & lent else width) for node, ranks, cores in here]
+    if not lent:
+        return 1.0
+    lent_on = layout.split(lent)
+    widths = [(ranks, widest(cores & ~lent_on(node), nodes[node].sockets, ranks, width)
+               if cores & lent_on(node) else width) for node, ranks, cores in here]
     if ideal:
         return sum(ranks * now for ranks, now in widths) / (width * sum(ranks for ranks, _ in widths))
     return min(now for _, now in widths) / width

@@ -101,9 +101,7 @@ class Loans:
         if isinstance(placement, Borrowed):
             raise ValueError(f"job {loan.lender} runs on borrowed cores, and lends none")
         here = self.ranks(cluster, booking)
-        held = 0
-        for each in here:
-            held |= each.cores
+        held = cluster.layout.join((each.node, each.cores) for each in here)
         lent = self.lent(loan.lender)
         if not loan.cores or loan.cores & ~held or loan.cores & lent:
             raise ValueError(f"job {loan.lender} does not have the cores that it is to lend")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model import bits
 from vrm.model.node import CORES, Node, lane_of_socket
@@ -160,6 +160,32 @@ class CoreLayout:
         end = self.total if last else self.node_first[index + 1]
         first = self.node_first[index]
         return cores >> first & ((1 << end - first) - 1)
+
+    def split(self, cores: int) -> Callable[[int], int]:
+        """What gives those of a set of cores that are on a node, as `on_node` does: to ask for many."""
+        data = (cores & self.all).to_bytes((self.total + 7) // 8, "little")
+        first = self.node_first
+
+        def here(index: int) -> int:
+            begin = first[index]
+            end = first[index + 1] if index + 1 < len(first) else self.total
+            found = int.from_bytes(data[begin >> 3:(end + 7) >> 3], "little")
+            return found >> (begin & 7) & ((1 << end - begin) - 1)
+        return here
+
+    def join(self, parts: Iterable[Tuple[int, int]]) -> int:
+        """The set of cores that has these on these nodes: pairs of a node, and cores of it, counted from
+        its first."""
+        data = bytearray((self.total + 7) // 8 + 8)
+        for index, cores in parts:
+            at = self.node_first[index]
+            cores <<= at & 7
+            at >>= 3
+            while cores:
+                data[at] |= cores & 255
+                cores >>= 8
+                at += 1
+        return int.from_bytes(data, "little")
 
     def sockets(self) -> Iterator[Tuple[int, int]]:
         """First core and number of cores of every socket, in order."""

@@ -96,6 +96,7 @@ def borrowed(job: Job, cluster: Cluster, lent: Sequence[Tuple[int, int]], shrink
     for _, some in lent:
         cores |= some
     able: List[Tuple[int, int, int]] = []  # a node, its cores that are lent, the most tasks there
+    lent_on = cluster.layout.split(cores)
     for node in _nodes_of(cores, cluster):
         facts = cluster.nodes[node]
         if not cluster.up >> node & 1 or not request.features <= facts.features:
@@ -107,9 +108,10 @@ def borrowed(job: Job, cluster: Cluster, lent: Sequence[Tuple[int, int]], shrink
         for name, amount in request.per_task:
             most = min(most, (left(name) - once.get(name, 0)) // amount)
         if most > 0:
-            able.append((node, cluster.layout.on_node(cores, node), most))
+            able.append((node, lent_on(node), most))
     widest = max((bits.count(here) for _, here, _ in able), default=0)
-    for each in range(min(request.cores_per_task, widest), 0, -1):
+    most_each = bits.count(cores) // request.tasks
+    for each in range(min(request.cores_per_task, widest, most_each), 0, -1):
         if each < request.cores_per_task and not shrinks:
             return None
         taken = _filled(job, cluster, able, each)
@@ -126,19 +128,21 @@ def _filled(job: Job, cluster: Cluster, able: Sequence[Tuple[int, int, int]], ea
     """The cores that the ranks of a job take, with so many cores each; 0 where there are too few."""
     request, layout = job.request, cluster.layout
     least, limit = request.nodes
-    taken, ranks, nodes = 0, request.tasks, 0
+    taken: List[Tuple[int, int]] = []
+    ranks, nodes = request.tasks, 0
     for node, cores, most in able:
         if not ranks or limit and nodes == limit:
             break
         # Each further node that it must have takes one rank at least.
         here, found = min(most, ranks - max(0, least - nodes - 1)), 0
-        at = 0
+        at = mine = 0
         for count in cluster.nodes[node].sockets:
             free = cores & ((1 << count) - 1) << at
             some = min(here - found, bits.count(free) // each)
-            taken |= bits.lowest(free, some * each) << layout.node_first[node]
+            mine |= bits.lowest(free, some * each)
             found += some
             at += count
+        taken.append((node, mine))
         ranks -= found
         nodes += bool(found)
-    return taken if not ranks and nodes >= least else 0
+    return layout.join(taken) if not ranks and nodes >= least else 0

@@ -183,7 +183,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     if chosen.malleable:
         try:
             source = Hybrid(_checked(workload) if source is workload else source, cluster, chosen.malleable,
-                            chosen.malleable_seed)
+                            chosen.malleable_seed, getattr(source, "processors", None))
         except ValueError as error:
             raise PolicyError(f"malleable={chosen.malleable:g}: {error}") from None
     if places is None:

@@ -18,10 +18,12 @@ from vrm.workload.submission import Submission
 
 class Hybrid:
     """A workload whose jobs run on whole nodes of a cluster of equal nodes and sockets; a `share` of them is
-    malleable. What else the workload says is said as before. ValueError, with what to give, where the
+    malleable. `processors` are those of the machine that the workload is of, where that is known. What else
+    the workload says is said as before. ValueError, with what to give, where the
     nodes are not equal or have no core to lend, or the share is none."""
 
-    def __init__(self, source: Iterable[Submission], cluster: Cluster, share: float, seed: int = 1) -> None:
+    def __init__(self, source: Iterable[Submission], cluster: Cluster, share: float, seed: int = 1,
+                 processors: Optional[int] = None) -> None:
         shapes = {count for node in cluster.nodes for count in node.sockets}
         if len({node.sockets for node in cluster.nodes}) > 1 or len(shapes) > 1:
             raise ValueError("malleable jobs are drawn for machines of equal nodes with equal sockets")
@@ -33,7 +35,7 @@ class Hybrid:
             raise ValueError(f"a share of the jobs is from 0 to 1, not {share:g}")
         self._source, self._share, self._seed = source, share, seed
         self._nodes = len(cluster.nodes)
-        self._processors: Optional[int] = getattr(source, "processors", None)
+        self._processors = processors
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
