@@ -84,7 +84,7 @@ LIMITS: List[Optional[float]] = [5.0, 10.0, 50.0, math.inf, None]
 def test_starts_mates_and_ends_are_those_of_the_plain_version(
         workload: Tuple[int, List[Task]], limit: Optional[float], most: int) -> None:
     nodes, tasks = workload
-    plain = PlainSharing(nodes, limit, most=most, grows=False)
+    plain = PlainSharing(nodes, limit, most=most)
     plain.run(tasks)
     seen, ends = simulated(tasks, nodes, SlowdownDriven(limit, most=most))
     assert seen.started == plain.started
@@ -106,7 +106,7 @@ def drawn(jobs: int, nodes: int, seed: int, malleable: float = 1.0) -> List[Task
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_longer_workload_in_which_many_lend(limit: Optional[float]) -> None:
     tasks = drawn(250, 8, seed=3, malleable=0.8)
-    plain = PlainSharing(8, limit, grows=False)
+    plain = PlainSharing(8, limit)
     plain.run(tasks)
     seen, ends = simulated(tasks, 8, SlowdownDriven(limit))
     assert sum(bool(mates) for _, mates in seen.started.values()) > 15
@@ -201,3 +201,11 @@ def test_it_shares_only_where_it_ends_earlier_than_by_waiting(text: str, request
 def test_what_is_said_about_parameters(text: str, words: str) -> None:
     with pytest.raises(PolicyError, match=words):
         make_backfilling(text)
+
+
+@pytest.mark.parametrize("speed", ["ideal", "worst"])
+def test_who_outlives_its_mate_has_the_cores_that_it_leaves(speed: str) -> None:
+    """It has done half of its 100 s when its mate, slower since it lends, ends at 110 s."""
+    _, ends = simulated([LONG._replace(run=60), Task(1, 10, 2, 100, 100, True)], 2, "sd",
+                        shared_speed=speed)
+    assert ends == {0: 110.0, 1: 160.0}

@@ -54,12 +54,17 @@ class Seen(Unrecorded):
         self.most = 0
         self.refusals: List[int] = []
         self.cluster: Optional[Cluster] = None
+        self.grew: Dict[int, List[Tuple[float, int]]] = {}  # when, and to how many cores
 
     def booked(self, booking: Booking) -> None:
         self.begun.append(booking)
 
     def released(self, booking: Booking) -> None:
-        pass
+        placement = booking.placement
+        if isinstance(placement, Borrowed):
+            widths = [width for _, width in placement.grown[1:]] + [placement.width]
+            self.grew[booking.job.id] = [(time, placement.procs * width) for (time, _), width
+                                         in zip(placement.grown, widths)]
 
     def revised(self, booking: Booking, before: float) -> None:
         pass
@@ -117,6 +122,10 @@ def plain(seen: Seen, runs: Dict[int, float]) -> Dict[int, float]:
                 for lender, cores in lent.pop(i, []):
                     if lender in left:
                         has[lender] += cores
+            for i in left:
+                for time, cores in seen.grew.get(i, []):
+                    if abs(time - now) < 1e-6:
+                        has[i] = cores
         else:
             booking = coming.pop(0)
             job, placement = booking.job, booking.placement

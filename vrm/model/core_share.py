@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from vrm.model import bits
-from vrm.model.node import Node
+from vrm.model.node import HALF, Node, lane_of_socket
 from vrm.model.placement import CoreLayout, CorePlacement, Placement, RankSlot
 
 if TYPE_CHECKING:
@@ -55,22 +55,25 @@ class OnNode(NamedTuple):
 class Borrowed(CorePlacement):
     """Ranks on cores that running jobs lend: `lent` are these jobs, each with all that it lends to this
     one. It takes no room of its own, since the lenders hold it: `hold`, sets of nodes by lane and of
-    cores, is what passed to it from lenders that have ended."""
+    cores, is what passed to it from lenders that have ended. `grown`: until when its ranks had fewer cores
+    than then, and how many."""
 
-    __slots__ = ("lent", "hold")
+    __slots__ = ("lent", "hold", "grown")
 
     def __init__(self, layout: CoreLayout, taken: int, procs: int, width: int,
-                 lent: Tuple[Tuple[int, int], ...], hold: Tuple[int, int, int] = (0, 0, 0)) -> None:
+                 lent: Tuple[Tuple[int, int], ...], hold: Tuple[int, int, int] = (0, 0, 0),
+                 grown: Tuple[Tuple[float, int], ...] = ()) -> None:
         super().__init__(layout, taken, procs, width)
         self.lent = lent
         self.hold = hold
+        self.grown = grown
         self.size = bits.count(hold[0] | hold[1]) + bits.count(hold[2])
 
     def holding(self, hold: Tuple[int, int, int]) -> Borrowed:
         """The same ranks with more room of their own."""
         lane0, lane1, cores = (mine | more for mine, more in zip(self.hold, hold))
         twin = Borrowed(self.layout, self.taken, self.procs, self.width, self.lent,
-                        (lane0, lane1, cores))
+                        (lane0, lane1, cores), self.grown)
         twin.devices, twin.frequency, twin.pace = self.devices, self.frequency, self.pace
         return twin
 
@@ -99,6 +102,41 @@ class Borrowed(CorePlacement):
     def cores(self) -> int:
         """Cores in use by the ranks."""
         return self.procs * self.width
+
+
+    def wider(self, nodes: Sequence[Node], most: int, now: float) -> Optional[Borrowed]:
+        """The same ranks on the same nodes with more cores each from `now` on, at most so many, on the room
+        of its own; None where that has no more for every rank."""
+        own = self.layout.split(self.hold[2])
+        here: List[OnNode] = []
+        for node, ranks in self.ranks_by_node(nodes):
+            mine, at = own(node), 0
+            for count in nodes[node].sockets:
+                for lane in (0, 1):
+                    if self.hold[lane] >> node & 1:
+                        first, length = lane_of_socket(count, HALF, lane)
+                        mine |= ((1 << length) - 1) << at + first
+                if self.hold[0] & self.hold[1] & 1 << node:
+                    mine |= ((1 << count) - 1) << at
+                at += count
+            here.append(OnNode(node, ranks, mine))
+        width = min(widest(cores, nodes[node].sockets, ranks, most) for node, ranks, cores in here)
+        if width <= self.width:
+            return None
+        twin = Borrowed(self.layout, self.layout.join(
+            (node, _keep(cores, nodes[node].sockets, ranks, width, 0)) for node, ranks, cores in here),
+            self.procs, width, self.lent, self.hold, (*self.grown, (now, self.width)))
+        twin.devices = self.devices
+        return twin
+
+
+    def lost(self, start: float, now: float, cores: int) -> float:
+        """The seconds that the ranks have lost by now, each of which asked for so many cores."""
+        lost = 0.0
+        for until, width in (*self.grown, (now, self.width)):
+            lost += (until - start) * (1 - width / cores)
+            start = until
+        return lost
 
 
 AnyOf = Union[Placement, CorePlacement]

@@ -84,7 +84,7 @@ class Loans:
         for (the worst case)."""
         placement = booking.placement
         if isinstance(placement, Borrowed):
-            return (now - booking.start) * (1 - placement.width / booking.job.cores)
+            return placement.lost(booking.start, now, booking.job.cores)
         lost = 0.0
         for at, (since, lent) in enumerate(booking.shares):
             until = booking.shares[at + 1].since if at + 1 < len(booking.shares) else now
@@ -157,6 +157,28 @@ class Loans:
                     until = max(cluster.bookings[other].until, loan.until)
                     cluster.reshape(other, until=until)
             heirs.append(loan.borrower)
+
+    def grow(self, cluster: "Cluster", lender: int, now: float) -> List[int]:
+        """A job has ended: who borrowed of it, and of nobody who still runs, has all cores that it left,
+        as far as it asked for them. Gives these jobs."""
+        grown: List[int] = []
+        for job_id in sorted(self.guests):
+            booking = cluster.bookings[job_id]
+            placement = booking.placement
+            assert isinstance(placement, Borrowed)
+            if (lender not in (each for each, _ in placement.lent) or self.of_borrower(job_id)
+                    or self.of_lender(job_id)):
+                continue
+            wide = placement.wider(cluster.nodes, booking.job.cores, now)
+            if wide is None:
+                continue
+            slower = placement.width / wide.width
+            end, limit = (now + (each - now) * slower if each > now else each
+                          for each in (booking.expected_end, booking.limit))
+            cluster.reshape(job_id, placement=wide, expected_end=end,
+                            extra=limit - booking.start - booking.job.walltime)
+            grown.append(job_id)
+        return grown
 
     def _change(self, cluster: "Cluster", booking: "Booking", now: float, after: List[Loan],
                 before: Optional[List[Loan]] = None, same: bool = False) -> None:

@@ -332,11 +332,12 @@ class Simulator:
             self.executor.reshaped(self.cluster.bookings[loan.lender], now)
 
     def _returned(self, job_id: int, now: float) -> None:
-        """A job has left: what it had borrowed is its lenders' again."""
+        """A job has left: what it had borrowed is its lenders' again, and what it left to those that
+        borrowed of it is theirs."""
         loans = self.cluster.loans.of_borrower(job_id)
         self.state.returned(job_id, now)
-        for loan in loans:
-            self.executor.reshaped(self.cluster.bookings[loan.lender], now)
+        for other in (*(loan.lender for loan in loans), *self.cluster.loans.grow(self.cluster, job_id, now)):
+            self.executor.reshaped(self.cluster.bookings[other], now)
 
     def _failed(self, start: Start, how: JobState, reason: str, intent: str) -> None:
         """A job has left its cores and did not complete: it waits again, or not."""
