@@ -34,6 +34,8 @@ def run(name: str, *words: str) -> str:
 
 CASES = [
     ("advice", [r"(?m)^2 +\d+\.\d +\d+\.\d +\d+\.\d$"]),
+    pytest.param("shim", [r"\| +gcc \| +1 \| +\d+\.\d \| +\d+\.\d \| +\d+\.\d \| +-?\d+\.\d \| +-?\d+\.\d{4} \|"],
+                 marks=pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")),
     ("arrays", [r"\| +this +\| +-?\d+\.\d+ "]),
     ("forecast", [r"(?m)^likely +160 .* compact +\d+\.\d+$", r"(?m)^4 draws +20 .* strip +\d+\.\d+$"]),
     pytest.param("manager", [r"vrm, first start to last end \| +\d+\.\d+ +\| +\d+ +\|",
