@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What the shim adds to a parallel region, in nanoseconds, and as a share of a region of 0.5 ms.
 
-    python tests/benchmarks/shim.py [--runs 40] [--regions 200000] [--threads 1,2] [--quick]
+    python tests/benchmarks/shim.py [--runs 40] [--regions 200000] [--threads 1,2] [--dlb libdlb.so] [--quick]
 
 An empty region is opened many times in a program without the shim, in one under the shim to which no order was
 ever given, and in one that has taken an order, in turns. Each run gives the least time of a region in batches
 of 1,000; the table has the least of all runs. Other work on the machine makes regions longer, never shorter.
 Regions of several threads are as long as their threads take to meet: look at one thread for the shim's own part.
+With --dlb the same is done with DLB's library (`--drom --ompt`), for programs of clang, which it follows.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def nanoseconds(program: Path, how: str, threads: int, regions: int, number: int
     """The least time of a region in one run."""
     variables: Dict[str, str] = {}
     run = f"benchmark-{os.getpid()}"
-    if how != "none":
+    if how.startswith("/"):
+        variables = {"LD_PRELOAD": how, "DLB_ARGS": f"--drom --ompt --quiet --shm-key={run}"}
+    elif how != "none":
         variables, reason = following(program, run, number, {})
         if reason:
             sys.exit(reason)
@@ -97,12 +100,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=40, help="of each kind, in turns")
     parser.add_argument("--regions", type=int, default=200_000)
     parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--dlb", metavar="LIBRARY", type=os.path.abspath, help="compare with this libdlb.so")
     parser.add_argument("--quick", action="store_true", help="two runs, for a look")
     options = parser.parse_args()
     if options.quick:
         options.runs, options.regions, options.threads = 2, 5000, "1"
     table = PrettyTable(["compiler", "threads", "without, ns", "shim, ns", "after an order, ns", "added, ns",
-                         "of a 0.5 ms region, %", f"goal {GOAL} %"], align="r")
+                         "of a 0.5 ms region, %", f"goal {GOAL} %", "DLB adds, ns", "shim/DLB"], align="r")
     with tempfile.TemporaryDirectory(prefix="vrm-shim-") as folder:
         (Path(folder) / "regions.c").write_text(PROGRAM)
         for compiler in ("gcc", "clang"):
@@ -112,15 +116,18 @@ def main() -> None:
                     capture_output=True).returncode:
                 print(f"{compiler}: not here, or without OpenMP")
                 continue
+            kinds = ["none", "shim", "order", *[options.dlb] * bool(options.dlb and compiler == "clang")]
             for threads in map(int, options.threads.split(",")):
                 found: List[Tuple[float, ...]] = [
                     tuple(nanoseconds(program, how, threads, options.regions, number)
-                          for how in ("none", "shim", "order")) for number in range(options.runs)]
-                without, shim, order = (min(column) for column in zip(*found))
+                          for how in kinds) for number in range(options.runs)]
+                without, shim, order, *others = (min(column) for column in zip(*found))
                 added = max(shim, order) - without
                 share = 100 * added / REGION
                 table.add_row([compiler, threads, *(f"{value:.1f}" for value in (without, shim, order, added)),
-                               f"{share:.4f}", "met" if share <= GOAL else "missed"])
+                               f"{share:.4f}", "met" if share <= GOAL else "missed",
+                               *([f"{others[0] - without:.1f}", f"{added / (others[0] - without):.3f}"]
+                                 if others else ["-", "-"])])
     print(table)
 
 

@@ -13,10 +13,13 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import pytest
 
-from conftest import LIMIT, wait_until
+from conftest import LIMIT, mpirun_environment, wait_until
+from test_agents import StandIn, nodes  # noqa: F401
+from vrm.live.launch.environment import tagged
 from vrm.live.lending import build
 from vrm.live.lending.job import following, rigid
 from vrm.live.nodes import lending, masks, proc
+from vrm.live.nodes.agents import Masks, Swept
 
 HERE = Path(__file__).parent
 START = 4
@@ -246,3 +249,42 @@ def test_programs_that_nothing_can_be_preloaded_into(tmp_path: Path) -> None:
         assert "linked statically" in rigid(static)
         variables, why = following(static, "r", 1, {})
         assert "LD_PRELOAD" not in variables and "linked statically" in why and variables["VRM_LENDING"]
+
+
+# ----------------------------------------------------------------------------- all of it together
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs 2 CPUs")
+def test_ranks_of_mpirun_follow_an_agents_orders(program: Path, nodes: StandIn) -> None:  # noqa: F811
+    """The kernel's masks at the answer, the number of threads at the next region, in both ranks."""
+    mpirun = shutil.which("mpirun")
+    if not mpirun:
+        pytest.skip("no mpirun")
+    loop = nodes.make("n1").start()
+    run = loop.agents.run
+    variables, why = following(program, run, 1, {})
+    assert not why and variables["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    process = subprocess.Popen(
+        [mpirun, "-np", "2", "--oversubscribe", "--bind-to", "none", program, "asks"],
+        env={**mpirun_environment(), **tagged(variables, run, 1), "OMP_NUM_THREADS": "2"},
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+    assert process.stdout is not None
+    try:
+        assert [process.stdout.readline() for _ in range(2)] == ["started with 2\n"] * 2
+        for epoch, tasks in enumerate([{0: CPUS[:1], 1: CPUS[1:2]}, {0: CPUS[:2], 1: CPUS[:2]}], 1):
+            def follow() -> bool:
+                loop.agents.set_masks(1, epoch, {"n1": {rank: frozenset(cpus) for rank, cpus in tasks.items()}},
+                                      ("OMPI_COMM_WORLD_RANK",))
+                answer = loop.next(Masks)
+                assert answer.clear and answer.epoch == epoch
+                return bool(answer.acknowledged == {0, 1})
+            loop.until(follow, f"both ranks follow epoch {epoch}")
+            states = [lending.HEAD.unpack_from(Path(lending.folder(run, 1), name).read_bytes())
+                      for name in os.listdir(lending.folder(run, 1))]
+            assert [state[4] for state in states] == [len(tasks[0])] * 2
+        loop.agents.sweep(1)
+        loop.next(Swept)
+        assert not os.path.exists(lending.folder(run, 1))
+    finally:
+        process.kill()
+        process.communicate()

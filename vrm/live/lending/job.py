@@ -32,7 +32,7 @@ def following(program: Union[str, Path], run: str, job: int, env: Mapping[str, s
     place = folder(run, job)
     variables = {"VRM_LENDING": place, **{name: value for name, value in YIELDING.items() if name not in env}}
     reason = rigid(program)
-    if not reason:
+    if not reason and "--drom" not in env.get("DLB_ARGS", ""):  # else its processes follow by DLB
         try:
             library = str(shim())
         except BuildError as error:

@@ -12,10 +12,11 @@ that the number of their threads follows.
 import os
 
 if __name__ == "masks":  # as `agent.py` imports it on a node
+    import dlb
     import lending
     import proc
 else:
-    from vrm.live.nodes import lending, proc
+    from vrm.live.nodes import dlb, lending, proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing would be a tenth of the agent's start
@@ -95,6 +96,7 @@ class Masks:
         self.found: "List[Tuple[Process, List[bytes]]]" = []
         self.threads: "Dict[int, int]" = {}
         self.behind: "Set[int]" = set()
+        self.by_dlb: "Dict[int, Set[int]]" = {}
         self.place = lending.folder(str(request["run"]), self.job)
         self.clear = False
         self.error = ""
@@ -130,6 +132,7 @@ class Masks:
                 said = lending.publish(self.place, pid, started, self.epoch, self.tasks[rank])
                 if said is not None and said["acknowledged"] >= self.epoch:
                     self.behind.discard(rank)
+        self.behind -= self._by_dlb(found, ranks)
         missing = [rank for rank in sorted(self.tasks) if not self.threads[rank]]
         if missing and not self.error:
             self.error = "no process of rank {} was found".format(", ".join(map(str, missing)))
@@ -137,6 +140,24 @@ class Masks:
         self.due = now + self.pause
         self.pause = min(2 * self.pause, LONGEST_PAUSE)
         return self.clear or now >= self.until
+
+    def _by_dlb(self, found: "List[Tuple[Process, List[bytes]]]", ranks: "List[Optional[int]]") -> "Set[int]":
+        """The ranks that follow by DLB and have been given this order, which is done once."""
+        if self.epoch not in self.by_dlb:
+            groups: "Dict[Tuple[str, bytes], Dict[int, int]]" = {}
+            for ((pid, _), environment), rank in zip(found, ranks):
+                library = "" if rank is None else dlb.library_of(pid, environment)
+                if library and rank is not None:
+                    said = next(entry[9:] for entry in environment if entry.startswith(b"DLB_ARGS="))
+                    groups.setdefault((library, said), {})[pid] = rank
+            if not groups:
+                return set()
+            self.by_dlb = {self.epoch: set()}
+            for (library, said), of in groups.items():
+                answer = dlb.order(library, said, {pid: self.tasks[rank] for pid, rank in of.items()
+                                                   if rank in self.tasks})
+                self.by_dlb[self.epoch] |= {of[pid] for pid, code in answer.items() if code >= 0}
+        return self.by_dlb[self.epoch]
 
     def answer(self) -> "Dict[str, Any]":
         """How it is at the last look."""
