@@ -113,6 +113,24 @@ def test_who_ends_lends_no_more_and_its_guest_has_the_room_after_a_restart() -> 
     assert again.busy0 == again.busy1 == 0
 
 
+def test_cores_come_back_whatever_was_expected_of_the_borrower_meanwhile() -> None:
+    """Also after a restart, when the loan on the cluster begins with the borrower's start."""
+    records: Records = []
+    state = begun(records).state
+    placement = borrowed(state.queue.get(2), state.cluster,
+                         [(1, offer(state.cluster, 1).cores)], shrinks=True)
+    assert placement is not None
+    state.cluster.book(state.queue.get(2), placement, 5.0)
+    state.lend(state.cluster.loans.of_borrower(2)[0])
+    before = state.cluster.bookings[1].limit
+    state.cluster.loans.outlives(state.cluster, 2, 120.0, 600.0)
+    assert state.cluster.bookings[1].limit > before, "the lender is not to pay for it"
+    state.vacate(2)
+    state.regain(1, 130.0)
+    assert not state.cluster.loans.all
+    assert state.cluster.bookings[1].limit == pytest.approx(100 + (130 - 5) / 2)
+
+
 @pytest.mark.parametrize("bad, why", [
     ({"event": "lent", "number": 1, "id": 1, "time": 1.0}, "lent of lend 1 of job 1, which there is not"),
     ({"event": "lend", "number": 1, "id": 2, "to": None, "cores": "0x1", "time": 1.0, "until": None},

@@ -245,3 +245,24 @@ def test_results_of_a_run_with_lends(tmp_path: Any) -> None:
         rows: List[Row] = list(results.rows())
     assert {row.id: row.end for row in rows} == {1: 140, 2: 90}
     assert make_backfilling("easy").lends is False
+
+
+def test_lends_that_were_asked_for_are_made_again(tmp_path: Any) -> None:
+    """A live run of two jobs, of which the first lent half of its cores to the second for 40 s: its replay
+    has the same starts and ends, and the machine was full all the time."""
+    from vrm.model.rules import Rules
+    from vrm.results import metrics
+    from vrm.results.jobs import JobRow
+    from vrm.simulation.recorded_lends import AskedLend
+    from vrm.simulation.validation import validate
+
+    cluster = Cluster.regular(2, 2, 4)
+    rows = [JobRow(1, "ep.A", 4, 100.0, 100.0, 220.0, 600.0, "completed", cores="n0:0/0-3+1/0-3;n1:0/0-3+1/0-3",
+                   nodes="n[0-1]", cores_per_task=4, malleable=True, mates="2", lent=8 * 40.0, changes=2),
+            JobRow(2, "cg.A", 2, 105.0, 110.0, 150.0, 60.0, "completed", cores="n0:1/0-3;n1:1/0-3",
+                   nodes="n[0-1]", cores_per_task=4, mates="1", borrowed=8 * 40.0)]
+    found = validate(rows, Rules(), cluster.nodes, lends=[AskedLend(110.0, 1, 2, 4)])
+    assert [(pair.id, pair.live_wait, pair.live_run, pair.simulated_wait, pair.simulated_run)
+            for pair in found.jobs] == [
+        (1, 0, 120, 0, pytest.approx(120)), (2, 5, 40, 5, pytest.approx(40))]
+    assert metrics.utilisation(rows, 16) == pytest.approx(1.0)

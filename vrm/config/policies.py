@@ -69,6 +69,7 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
             problems += error.problems
         except (PolicyError, ValueError, OSError) as error:
             problems.append(settings.problem(key, str(error)))
+    cluster.programs = made.get("Energy.Database", NO_PROGRAMS)
     for key, order in (("Allocation.Policy", AUTO),
                        ("Allocation.NodeOrder", settings.rules.node_order)):
         try:
@@ -77,11 +78,11 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
         except PolicyError as error:
             problems.append(settings.problem(key, str(error)))
             break
-    cluster.programs = made.get("Energy.Database", NO_PROGRAMS)
-    try:
-        policy = under_cap(policy, settings.rules.power_cap, cluster)
-    except PolicyError as error:
-        problems.append(settings.problem("PowerCap", str(error).partition(": ")[2]))
+    else:
+        try:
+            policy = under_cap(policy, settings.rules.power_cap, cluster)
+        except PolicyError as error:
+            problems.append(settings.problem("PowerCap", str(error).partition(": ")[2]))
     if problems:
         raise ConfigError(problems)
     try:

@@ -194,8 +194,8 @@ class Loans:
         lost = core_share.work(was, since, now) - core_share.work(really, since, now)
         ends = []
         for end in (booking.expected_end, booking.limit):
-            left = max(0.0, core_share.work(was, now, end) + lost)
-            ends.append(core_share.finish(will, now, left) if end > now or lost > 0 else end)
+            left = lost + (core_share.work(was, now, end) if end > now else -core_share.work(was, end, now))
+            ends.append(core_share.finish(will, now, left) if left > 0 else end)
         shares = booking.shares
         if not same:
             lent = 0

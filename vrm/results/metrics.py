@@ -159,7 +159,8 @@ def utilisation(rows: Iterable[Finished], processors: int,
                 window: Optional[Window] = None) -> float:
     """Share (0 to 1) of the processor time of the window that jobs used: sum(r p) / (P T).
 
-    p is the number of cores that a job held, all cores of each of its ranks.
+    p is the number of cores that a job held, all cores of each of its ranks, less what it had lent on
+    average.
 
     The window is the makespan unless given as (begin, end); of jobs that reach over its edges
     the part within counts. Failed and killed jobs count: they held their processors.
@@ -168,9 +169,14 @@ def utilisation(rows: Iterable[Finished], processors: int,
     first, last = _window(jobs, processors, window)
     if last <= first:
         return 0.0
-    used = math.fsum(row.processors * (min(row.end, last) - max(row.start, first))
+    used = math.fsum(_mean_cores(row) * (min(row.end, last) - max(row.start, first))
                      for row in jobs if row.end > first and row.start < last)
     return used / (processors * (last - first))
+
+
+def _mean_cores(row: Finished) -> float:
+    lent: float = getattr(row, "lent", 0.0)
+    return row.processors - lent / (row.end - row.start) if lent else row.processors
 
 
 def _window(jobs: Sequence[Finished], processors: int, window: Optional[Window]) -> Window:

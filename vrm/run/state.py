@@ -367,7 +367,7 @@ class State:
 
     def lend(self, loan: Loan, *, number: int = 0, **origin: Any) -> lending.Lend:
         """A running job is about to lend cores. ValueError, with the reason, where it cannot."""
-        if loan not in self.cluster.loans.all and loan.lender in self.cluster.bookings:
+        if self._there(loan) is None and loan.lender in self.cluster.bookings:
             self.cluster.loans.lend(self.cluster, loan)
         found = self.lends.add(loan, number)
         if self.log is not None:
@@ -403,8 +403,13 @@ class State:
             self._give_back(loan, now)
 
     def _give_back(self, loan: Loan, now: float) -> None:
-        if loan in self.cluster.loans.all and loan.lender in self.cluster.bookings:
-            self.cluster.loans.regain(self.cluster, loan, now)
+        there = self._there(loan)
+        if there is not None and loan.lender in self.cluster.bookings:
+            self.cluster.loans.regain(self.cluster, there, now)
+
+    def _there(self, loan: Loan) -> Optional[Loan]:
+        """The same loan on the cluster, of which something else may be expected by now."""
+        return next((each for each in self.cluster.loans.all if each[:3] == loan[:3]), None)
 
     def node_up(self, node: int) -> None:
         """Jobs may start on a node (again)."""

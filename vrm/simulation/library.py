@@ -39,6 +39,7 @@ from vrm.scheduling.power_cap import under_cap
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.corun import CoRunning
+from vrm.simulation.recorded_lends import AskedLend, WithLends
 from vrm.simulation.counting import CountingSimulator, Uncountable, possible
 from vrm.simulation.engine import Outage, Simulator
 from vrm.simulation.inputs import WorkloadError, open_workload, read_heatmap
@@ -72,7 +73,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
              calibrated: Union[str, Path, None] = None,
              history: Iterable[Union[str, Path]] = (),
              reservations: Iterable[Wanted] = (), changes: Iterable[Tuple[float, Rules]] = (),
-             energy: Union[str, Path, Programs, None] = None,
+             lends: Iterable[AskedLend] = (), energy: Union[str, Path, Programs, None] = None,
              **how: Any) -> Outcome:
     """Run a workload in virtual time and return its outcome.
 
@@ -101,6 +102,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     which the allocation ends; jobs that would not have ended by then do not start, and
     `summary["held"]` counts what is left for the next one. `reservations`: advance reservations of
     nodes (`vrm.model.reservation.Wanted`), in seconds of the workload; all are known from the start.
+    `lends`: running jobs lend cores to waiting ones at these seconds, as `vrm lend` asks for.
     `changes`: other rules from these seconds on, in order; what of them can be changed in a live run
     counts (`vrm.model.rules.CHANGEABLE`).
 
@@ -213,6 +215,9 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
             return results
 
         results = recorder()
+        lends = tuple(lends)
+        if lends:
+            dispatcher = WithLends(dispatcher, lends)
         speeds = (CoRunning(cluster, measured, chosen.shared_speed == "ideal")
                   if measured is not None or dispatcher.lends else None)
         scheduler = Scheduler(ordering, dispatcher, placement, chosen.interval,

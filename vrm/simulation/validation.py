@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, List, Optional, Sequence, Tuple
 
+from vrm.model.cluster import Cluster
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Job, JobState
 from vrm.model.node import Node
@@ -23,11 +24,12 @@ from vrm.results.jobs import JobFileError, JobRow, read_jobs, submitted
 from vrm.results.state import read
 from vrm.results.validation import Pair, Validation
 from vrm.run import journal
-from vrm.run.journal_check import JournalError
+from vrm.run.journal_check import JournalError, Record
 from vrm.scheduling.estimators import Estimator
 from vrm.scheduling.ordering import ADVISED
 from vrm.system.files import read_regular
 from vrm.simulation.library import simulate
+from vrm.simulation.recorded_lends import AskedLend, on_all_cores, recorded
 from vrm.workload.estimates import Table
 from vrm.workload.submission import Submission
 
@@ -62,6 +64,17 @@ def read_rules(state: Path) -> Tuple[Rules, Tuple[Node, ...]]:
         raise ValidationError(f"{state}: vrm has not written this ({error!r})") from error
 
 
+def _records(path: Path) -> List[Record]:
+    try:
+        return journal.parsed(read_regular(path), path)
+    except FileNotFoundError:
+        return []
+    except JournalError as error:
+        raise ValidationError(str(error)) from error
+    except OSError as error:
+        raise ValidationError(f"cannot read {path}: {error.strerror}") from error
+
+
 def read_changes(path: Path, last: Rules) -> List[Tuple[float, Rules]]:
     """By which rules a run has scheduled, each with the time (epoch seconds) from which on they were in
     force, from its journal at `path`; `last` are those that its state file says. The first ones are
@@ -71,14 +84,7 @@ def read_changes(path: Path, last: Rules) -> List[Tuple[float, Rules]]:
     A journal has a record of each change while a manager ran, which says what the configuration was
     then. Where that is another one than before, the manager has started with it.
     """
-    try:
-        records = journal.parsed(read_regular(path), path)
-    except FileNotFoundError:
-        records = []
-    except JournalError as error:
-        raise ValidationError(str(error)) from error
-    except OSError as error:
-        raise ValidationError(f"cannot read {path}: {error.strerror}") from error
+    records = _records(path)
     found: List[Tuple[float, Any]] = []
     configured, began = None, -math.inf
     for record in records:
@@ -92,6 +98,12 @@ def read_changes(path: Path, last: Rules) -> List[Tuple[float, Rules]]:
     if not found or found[-1][1] != last.record():
         found.append((began if found else -math.inf, last.record()))
     return [(time, _decisive(replace(Rules.read(rules), queues=last.queues))) for time, rules in found]
+
+
+def read_lends(path: Path, nodes: Sequence[Node]) -> List[AskedLend]:
+    """What running jobs lent since somebody asked for it, from the journal of a run at `path`; nothing where
+    there is none. Raises ValidationError."""
+    return recorded(_records(path), Cluster(nodes))
 
 
 def _decisive(rules: Rules) -> Rules:
@@ -118,9 +130,10 @@ def read_rows(path: Path) -> List[JobRow]:
 
 def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
              estimates: Optional[Table] = None, heatmap: Optional[Heatmap] = None,
-             speedups: Optional[Speedups] = None, changes: Sequence[Tuple[float, Rules]] = ()
-             ) -> Validation:
+             speedups: Optional[Speedups] = None, changes: Sequence[Tuple[float, Rules]] = (),
+             lends: Sequence[AskedLend] = ()) -> Validation:
     """Replay a run by its rules on its nodes, and compare. `changes`: other rules from these times on.
+    `lends`: what running jobs lent by `vrm lend`; jobs run slower by the share of the cores that they lack.
 
     `estimates`: the calibrated run times of each application and number of ranks, of which the
     mean is taken (a makespan is a sum of run times); None takes the run times as measured, and no
@@ -134,10 +147,11 @@ def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
     else:
         _require(rows, estimates)
     begin = min(row.submit for row in rows)
+    lenders = {each.lender for each in lends}
     submissions = []
     for row in sorted(rows, key=lambda row: (row.submit, row.id)):
         assert row.start is not None and row.end is not None
-        run = row.end - row.start
+        run = on_all_cores(row, row.cores_per_task, row.id in lenders)
         if estimates is not None and row.status == JobState.COMPLETED.value:
             run = estimates[row.app, row.procs].mean
         try:
@@ -151,6 +165,7 @@ def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
             submissions, **{**vars(rules), "estimates": Recorded() if rules.estimates != "requested"
                             else rules.estimates}, nodes=list(nodes), heatmap=heatmap,
             speedups=speedups if strip else None,
+            lends=[each._replace(time=max(0.0, each.time - begin)) for each in lends],
             changes=[(max(0.0, time - begin), other) for time, other in changes]).jobs}
     except Infeasible as never:  # after a change
         raise ValidationError(f"a job that ran fits on no nodes of the replay under the rules of then: "

@@ -290,7 +290,9 @@ class Desk:
         records = SimpleNamespace(sweep_at=float("inf"), pending=[])
         ends: Any = SimpleNamespace(records=records, lingering=[], drop=lambda dropped: None)
         me: Any = self
-        self.lending = Lending(me, ends, me.watch, self.prepared)
+        self.settings = SimpleNamespace(end=SimpleNamespace(fit=True))
+        self.closing = end = SimpleNamespace(closing=1e6)
+        self.lending = Lending(me, ends, me.watch, self.prepared, end)
 
     def synced(self) -> bool:
         self.records.append(("sync", {}))
@@ -353,6 +355,17 @@ def test_a_node_that_does_not_move_its_ranks_undoes_the_lend(how: str) -> None:
     desk.answer("n1", 2)
     assert desk.found[-1] == "regained" and not desk.state.lends.all
     assert desk.state.entry(1).state is JobState.QUEUED
+
+
+def test_nobody_lends_who_would_run_into_the_end_of_the_allocation() -> None:
+    desk = Desk()
+    desk.closing.closing = 160.0  # job 0 ends by 100 with all cores, and by 200 with half of them
+    with pytest.raises(LifeError, match="job 1 would run into the allocation's end"):
+        desk.lending.ask(0, 0, 1)
+    assert 1 in desk.queue and not desk.cluster.loans.all and not desk.lending.coming
+    desk.settings.end.fit = False
+    desk.lending.ask(0, 0, 1)
+    assert list(desk.lending.coming) == [1]
 
 
 def test_cores_that_are_not_given_back_are_asked_for_again() -> None:

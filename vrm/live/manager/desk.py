@@ -124,6 +124,16 @@ class Desk:
         """Expect jobs to run longer that have outlived what was expected of them."""
         if self.expectations is not None and self.expectations.correct_all(self.cluster, now):
             self.changes()
+            self.renew()
+
+    def renew(self) -> None:
+        """Running jobs that lend or borrow cores know their bookings as they are now: ends of walltimes, and
+        shares."""
+        loans = self.cluster.loans
+        for job_id in {each for loan in loans.all for each in loan[:2]} | loans.guests:
+            running, booking = self.running.get(job_id), self.cluster.bookings.get(job_id)
+            if running is not None and booking is not None and not running.former:
+                running.start = running.start._replace(booking=booking)
 
     # The journal, and disks that are full.
 

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Set
 
+from vrm.live.batch.walltime import AllocationEnd
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.running import Running
@@ -47,13 +48,16 @@ class _Order:
 class Lending:
     """`prepared` are the starts that are launched next; `coming` those whose cores are not clear yet."""
 
-    def __init__(self, desk: Desk, ends: Ends, watch: NodeWatch, prepared: List[Start]) -> None:
+    def __init__(self, desk: Desk, ends: Ends, watch: NodeWatch, prepared: List[Start],
+                 end: AllocationEnd) -> None:
         self.desk = desk
+        self.end = end
         self.ends = ends
         self.watch = watch
         self.prepared = prepared
         self.coming: Dict[int, Start] = {}
         self._orders: Dict[int, _Order] = {}
+        self._late = ""
 
     @property
     def busy(self) -> bool:
@@ -100,6 +104,8 @@ class Lending:
         for loan in cluster.loans.of_borrower(to):
             desk.state.lend(loan, **origin)
         self.begin(Start(booking, first is not job), now)
+        if to not in self.coming:
+            raise LifeError(f"job {lender} lends nothing: {self._late}")
         fewer = (f" with {placement.width} core{'s' * (placement.width > 1)} for each rank, not "
                  f"{job.cores}" if placement.width < job.cores else "")
         return (f"{what} to job {to}, which starts{fewer} when job {lender} has left "
@@ -158,9 +164,27 @@ class Lending:
     def begin(self, start: Start, now: float) -> None:
         """A job starts on lent cores as soon as they are clear. The intent is in the journal's queue."""
         self.coming[start.job.id] = start
+        late = self._too_late(start.job.id)
+        if late:
+            self._late = late
+            self.desk.cluster.loans.unwilling.update(
+                each.lender for each in self.desk.state.lends.of_borrower(start.job.id))
+            self._undo(start.job.id, late)
+            return
         for lender in {each.lender for each in self.desk.state.lends.of_borrower(start.job.id)}:
             self._order(lender)
         self.desk.dirty = True
+
+    def _too_late(self, job_id: int) -> str:
+        """Why lenders and borrower would not end before the allocation does, by their walltimes as they are
+        stretched; "" where they would, or need not (End.Fit)."""
+        desk = self.desk
+        if not desk.settings.end.fit:
+            return ""
+        for other in (job_id, *(each.lender for each in desk.state.lends.of_borrower(job_id))):
+            if desk.cluster.bookings[other].limit > self.end.closing:
+                return f"job {other} would run into the allocation's end, with fewer cores than it asked for"
+        return ""
 
     def settle(self, job_id: int) -> None:
         """Somebody wants something of a job: if it is about to start on lent cores, it waits again."""
@@ -220,6 +244,8 @@ class Lending:
         if not desk.state.lends.all and not self._orders and not self.coming:
             return
         for each in list(desk.state.lends.all.values()):
+            if each.borrower in desk.running and each.loan.until <= now:
+                self._overdue(each, now)
             if each.phase == LENT and each.borrower != NOBODY and self._left(each.borrower):
                 desk.state.regain(each.number, now, f"job {each.borrower} has left")
                 self._order(each.lender)
@@ -235,6 +261,17 @@ class Lending:
                                      "runs on" if order.hosts else "")
         for job_id in list(self.coming):
             self._start_if_clear(job_id)
+
+    def _overdue(self, lend: Lend, now: float) -> None:
+        """A borrower takes longer than was expected: expect as long again, so that the lender's ends are
+        not too early."""
+        loans = self.desk.cluster.loans
+        for loan in loans.of_borrower(lend.borrower):
+            if loan.lender == lend.lender and loan.until <= now:
+                loans.outlives(self.desk.cluster, lend.borrower, now, now + max(1.0, now - loan.since))
+                self._renew(lend.lender)
+                self.desk.changes()
+                return
 
     def _left(self, job_id: int) -> bool:
         """Whether nothing of a job is on its cores any more."""

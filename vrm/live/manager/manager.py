@@ -90,7 +90,7 @@ class Manager:
                                tell, lambda path: self.spawner.recorded(path))
         prepared: List[Start] = []
         self.ends = Ends(self.desk, self.records, self.watch)
-        self.lending = Lending(self.desk, self.ends, self.watch, prepared)
+        self.lending = Lending(self.desk, self.ends, self.watch, prepared, self.end)
         self.nodes = Nodes(self.desk, self.ends, self.watch, prepared, self.lending)
         self.launches = Launches(self.desk, self.ends, self.nodes, self.adoption, prepared)
         self.stopping = Stopping(self.desk, self.end, self.ends, self.launches, self.lending)

@@ -1,0 +1,98 @@
+"""Lends that people asked for in a live run (`vrm lend`), made again when the run is simulated."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, Dict, Iterable, List, NamedTuple, Sequence
+
+from vrm.model import bits
+from vrm.model.cluster import Cluster
+from vrm.model.policies import PlacementPolicy
+from vrm.results.jobs import JobRow
+from vrm.run.lending import of_record
+from vrm.scheduling.dispatcher import Dispatcher, Starts
+from vrm.scheduling.offers import NoOffer, borrowed, offer
+from vrm.scheduling.queue import Waiting
+
+
+class AskedLend(NamedTuple):
+    """At a time (seconds) a job is to lend so many cores on each of its nodes to another."""
+
+    time: float
+    lender: int
+    borrower: int
+    cores: int
+
+
+def recorded(records: Iterable[Dict[str, Any]], cluster: Cluster) -> List[AskedLend]:
+    """The lends of a journal that somebody asked for and that came about, in the order of time."""
+    asked: Dict[int, AskedLend] = {}
+    found = []
+    for record in records:
+        if record["event"] == "lend" and record.get("command") and record["to"] is not None:
+            loan = of_record(record)
+            most = max((bits.count(loan.cores & cluster.layout.node_cores(node))
+                        for node in range(len(cluster.nodes))), default=0)
+            asked[record["number"]] = AskedLend(loan.since, loan.lender, loan.borrower, most)
+        elif record["event"] == "lent" and record["number"] in asked:
+            found.append(asked[record["number"]])
+    return found
+
+
+def on_all_cores(row: JobRow, cores_per_task: int, lent_to_jobs: bool) -> float:
+    """How long a job that ran would have run on all the cores that it asked for, in seconds, if it is as
+    fast as its share of them; with what it lent, where that was to jobs."""
+    assert row.start is not None and row.end is not None
+    run: float = row.end - row.start
+    if row.borrowed:
+        return run * row.processors / (row.procs * cores_per_task)
+    return run - row.lent / row.processors if row.lent and lent_to_jobs else run
+
+
+class WithLends(Dispatcher):
+    """Another dispatcher, and lends at given times; those of jobs that do not run or wait then are left
+    out."""
+
+    lends = True
+
+    def __init__(self, inner: Dispatcher, asked: Sequence[AskedLend]) -> None:
+        super().__init__()
+        self.inner = inner
+        self.asked = sorted(asked)
+        self.name, self.kept, self.tries_all = inner.name, inner.kept, inner.tries_all
+        self.heads_first = False
+
+    def idle(self, waiting: Waiting, view: Cluster, policy: PlacementPolicy) -> bool:
+        """Whether nothing can start now."""
+        return not self.asked and self.inner.idle(waiting, view, policy)
+
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+               heads: int) -> Starts:
+        """What the other one starts, and the borrowers that are due."""
+        started = set()
+        for job, placement in self.inner.decide(now, waiting, view, policy, heads):
+            started.add(job.id)
+            yield job, placement
+        while self.asked and self.asked[0].time <= now:
+            _, lender, borrower, cores = self.asked.pop(0)
+            job_or_none = next((job for job in waiting if job.id == borrower), None)
+            if job_or_none is None or borrower in started or lender not in view.bookings:
+                continue
+            try:
+                found = offer(view, lender, cores)
+            except NoOffer:
+                continue
+            place = borrowed(job_or_none, view, [(lender, found.cores)], job_or_none.malleable)
+            if place is not None:
+                yield job_or_none, place
+
+    def wake(self, now: float) -> float:
+        """When the other one wants to wake, or the next lend is due."""
+        return min(self.inner.wake(now), self.asked[0].time if self.asked else math.inf)
+
+    def copy(self, view: Cluster) -> WithLends:
+        """An independent copy."""
+        twin = copy.copy(self)
+        twin.inner, twin.asked = self.inner.copy(view), list(self.asked)
+        return twin
