@@ -248,13 +248,21 @@ def test_nobody_else_rules_a_running_manager(place: Place) -> None:
     run = place.home / "run"
     wait_until(lambda: (run / "pids" / "0").exists(), "the job runs")
     for command in (["cancel", "0"], ["submit", "ok.x", "1", "9"], ["stop", "--now"],
-                    ["hold", "0"]):
+                    ["hold", "0"], ["slurm", "sbatch", "--wrap", "true"], ["slurm", "scancel", "0"]):
         status, said = place.vrm(*command, uid=EVE)
         assert status != 0 and "Traceback" not in said
     assert place.do(EVE, f"echo 'ok.x 1 9 0' >> {place.queue}") != 0
     for path in ("journal", "state", "jobs.csv", "long.x.0.o", "pids/0", "commands"):
         assert place.do(EVE, f"cat {run}/{path} || ls {run}/{path}") != 0
     assert place.do(EVE, f"echo x > {run}/commands/1") != 0
+    knock = ("import socket, sys; it = socket.socket(socket.AF_UNIX); it.settimeout(20); it.connect(sys.argv[1]); "
+             "it.send(b'VRM1'); sys.exit(not it.recv(1))")
+    run.chmod(0o755)  # the socket keeps others out by itself, and if it did not, the kernel says who comes
+    assert place.run(EVE, place.command[0], "-c", knock, f"{run}/socket")[0] != 0
+    (run / "socket").chmod(0o777)
+    assert place.run(EVE, place.command[0], "-c", knock, f"{run}/socket")[0] != 0
+    run.chmod(0o700)
+    assert place.vrm("slurm", "squeue", "-h", "-o", "%i %T") == (0, "0 RUNNING\n")
     assert manager.poll() is None and (run / "pids" / "0").exists() and not place.ran()
     place.file("alice/bin/long.x.go", ALICE, "")
     assert place.vrm("stop")[0] == 0

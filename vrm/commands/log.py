@@ -96,6 +96,8 @@ def log(arguments: argparse.Namespace) -> int:
         raise CannotRun(f"there is no job {arguments.id}; `vrm queue --all` shows all jobs")
     place = run.errors if arguments.err else run.output
     path: Path = place(app, arguments.id)
+    if not path.exists():
+        path = elsewhere(run, arguments.id, arguments.err) or path
     if found is None and row is not None and row.start is None and not path.exists():
         raise CannotRun(f"job {arguments.id} never ran: {row.status}"
                         + f"; {row.reason}" * bool(row.reason))
@@ -112,6 +114,19 @@ def log(arguments: argparse.Namespace) -> int:
         if errors.exists() and errors.stat().st_size:
             tell(f"{path} is empty; `vrm log {arguments.id} --err` shows standard error")
     return 0
+
+
+def elsewhere(run: Any, job_id: int, err: bool) -> Optional[Path]:
+    """The file that the user of a job has chosen for what it prints (`sbatch -o`); None for none."""
+    from vrm.live.manager.surroundings import printed
+    from vrm.run import journal as journals
+    try:
+        entry = journals.replay(journals.read(run.journal), run.journal).state.book.entries.get(job_id)
+    except ValueError:
+        return None  # the manager says what is wrong with the journal
+    if entry is None or not entry.job.payload.output:
+        return None
+    return printed(run, entry.job, entry.details, "")[err]
 
 
 def copy(path: Path, over: Callable[[], bool]) -> int:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
 MAGIC = b"VRM1"
@@ -82,22 +83,30 @@ def size_of(data: bytes) -> Optional[int]:
 
 def call_of(data: bytes) -> Call:
     """The call; WireError for what is none."""
-    texts = data[HEADER.size:].split(b"\0")
+    words = os.fsdecode(data[HEADER.size:]).split("\0")
     try:
-        if texts.pop():
+        if words.pop():
             raise ValueError("its last text has no end")
-        count = int(texts[2])
-        if not 0 <= count <= len(texts) - 3:
+        count = int(words[2])
+        if not 0 <= count <= len(words) - 3:
             raise ValueError("its arguments are missing")
     except (IndexError, ValueError) as error:
         raise WireError(f"this is no call of a command: {error}") from error
-    words = [os.fsdecode(text) for text in texts]
+    variables = words[3 + count:]
+    last = [variables.pop()] if variables and variables[-1].startswith(f"{STDIN}=") else []
+    env = _variables("\0".join(variables))
+    return Call(words[1], words[3:3 + count], words[0], {**env, **_variables(last[0])} if last else env)
+
+
+@lru_cache(maxsize=64)
+def _variables(text: str) -> Mapping[str, str]:
+    """The variables of `NAME=VALUE` with zeros between; nearly all calls have those of the call before."""
     env: Dict[str, str] = {}
-    for text in words[3 + count:]:
-        name, equals, value = text.partition("=")
+    for each in text.split("\0"):
+        name, equals, value = each.partition("=")
         if equals and name:
             env.setdefault(name, value)
-    return Call(words[1], words[3:3 + count], words[0], env)
+    return env
 
 
 def frame(kind: bytes, data: bytes) -> bytes:

@@ -12,7 +12,7 @@ import socket
 import stat
 import time
 from pathlib import Path
-from typing import Iterator, List, Mapping, NamedTuple, Optional
+from typing import Iterator, List, Mapping, NamedTuple, Optional, Set
 
 from vrm.system.errors import RunError
 from vrm.system.files import fault, naming, open_own, read_own, trusted_owners, write_atomically, write_new
@@ -64,6 +64,7 @@ class RunDirectory:
         self.launchers = self.directory / "launchers"
         self.commands = self.directory / "commands"
         self.replies = self.directory / "replies"
+        self._kept: Set[str] = set()  # scripts that are there since they were written by this process
         self._pids, self._ended = str(self.pids), str(self.ended)
         self._rankfiles, self._log = str(self.rankfiles), str(self.log)
 
@@ -78,6 +79,8 @@ class RunDirectory:
         """Keep a script as it is now, on disk; the name of what is kept, which equal scripts share.
         OSError when it cannot be written."""
         name = f"s{hashlib.sha256(text).hexdigest()[:40]}"
+        if name in self._kept:
+            return name
         path = self.scripts / name
         try:
             if read_own(path) == text:
@@ -93,6 +96,7 @@ class RunDirectory:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        self._kept.add(name)
         return name
 
     def marker(self, job_id: int) -> Path:

@@ -30,6 +30,7 @@ def trusted_owners() -> Tuple[int, ...]:
     return os.geteuid(), 0, os.stat("/").st_uid
 
 
+@functools.cache
 def user_name(uid: int) -> str:
     """An account's name, or its number where it has none."""
     try:
@@ -38,6 +39,7 @@ def user_name(uid: int) -> str:
         return f"user {uid}"
 
 
+@functools.cache
 def group_name(gid: int) -> str:
     """A group's name, or its number where it has none."""
     try:

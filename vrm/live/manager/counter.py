@@ -42,6 +42,8 @@ class LiveCounter:
         self._rows: Dict[int, JobRow] = {}   # of jobs that ended, as far as they were looked at
         self._seen = 0
         self.command = ""                    # the command file that is being obeyed
+        self._site_at = -math.inf
+        self._site: front.Site
         self._steps: Dict[int, List[Step]] = {}
         self._steps_of = (0, 0)
 
@@ -53,13 +55,16 @@ class LiveCounter:
     @property
     def site(self) -> front.Site:
         """What is true of all jobs."""
+        if self._site_at == self.desk.now:
+            return self._site
         settings = self.desk.settings
         queues = self.desk.rules.queues.all
-        return front.Site(
+        self._site_at, self._site = self.desk.now, front.Site(
             user_name(os.geteuid()), os.geteuid(), socket.gethostname(), str(self.desk.run_directory.directory),
             [each.name for each in queues], settings.slurm.default_time, self._stopping.end.end,
             self._stopping.end.closing, self.desk.start_time,
             next((each.name for each in queues if each.default), ""), group_name(os.getegid()), os.getegid())
+        return self._site
 
     # Jobs.
 

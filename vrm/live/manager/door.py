@@ -6,7 +6,6 @@ All calls of one turn of the loop share one sync of the journal; nobody is answe
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import socket
@@ -40,6 +39,7 @@ class Client:
     needs: Optional[str] = None         # the file that it is to send
     waiting: Optional[Waiting] = None
     to_send: bytes = b""
+    events: int = 0                     # what the loop waits for
     last: bool = False                  # nothing follows what is to be sent
     parts: List[bytes] = field(default_factory=list)
 
@@ -115,8 +115,8 @@ class Door:
                 self._drop(next((each for each in self._clients.values() if each.call is None),
                                 next(iter(self._clients.values()))))
             self._clients[connection.fileno()] = client
-            self._selector.register(connection, selectors.EVENT_READ, partial(self._read, client))
             self._read(client)  # it has said all by now, as a rule
+            self._listen(client, selectors.EVENT_READ)
 
     def _read(self, client: Client) -> None:
         try:
@@ -170,9 +170,7 @@ class Door:
         number = client.connection.fileno()
         if self._clients.pop(number, None) is None:
             return
-        assert self._selector is not None
-        with contextlib.suppress(KeyError):
-            self._selector.unregister(client.connection)
+        self._listen(client, 0)
         client.connection.close()
         if client in self._calls:
             self._calls.remove(client)
@@ -214,6 +212,7 @@ class Door:
                 self._send(client, wire.frame(b"P", b""), last=True)
             elif isinstance(reply, Waiting):
                 client.waiting = reply
+                self._listen(client, selectors.EVENT_READ)
             else:
                 self._send(client, wire.texts([(b"O", reply.out), (b"E", reply.err)])
                            + wire.frame(b"X", b"%d" % reply.code), last=True)
@@ -228,7 +227,6 @@ class Door:
         self._go_on(client)
 
     def _go_on(self, client: Client) -> None:
-        assert self._selector is not None
         try:
             sent = client.connection.send(client.to_send) if client.to_send else 0
         except BlockingIOError:
@@ -239,10 +237,25 @@ class Door:
         client.to_send = client.to_send[sent:]
         if not client.to_send and client.last:
             self._drop(client)
-        elif client.connection.fileno() in self._clients:
-            events, act = ((selectors.EVENT_WRITE, self._go_on) if client.to_send else
-                           (selectors.EVENT_READ, self._read))
-            self._selector.modify(client.connection, events, partial(act, client))
+        else:
+            self._listen(client, selectors.EVENT_WRITE if client.to_send else selectors.EVENT_READ)
+
+    def _listen(self, client: Client, events: int) -> None:
+        """Let the loop wait for this of a client: that it says something, or takes something; or nothing. Of one
+        whose call is to be carried out nothing is awaited until it is answered."""
+        if client in self._calls:
+            events = 0
+        assert self._selector is not None
+        if events == client.events or events and client.connection.fileno() not in self._clients:
+            return
+        act = partial(self._go_on if events == selectors.EVENT_WRITE else self._read, client)
+        if not client.events:
+            self._selector.register(client.connection, events, act)
+        elif events:
+            self._selector.modify(client.connection, events, act)
+        else:
+            self._selector.unregister(client.connection)
+        client.events = events
 
 
 def by_file(record: object, counter: Counter) -> Dict[str, object]:

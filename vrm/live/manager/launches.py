@@ -50,6 +50,7 @@ class Launches:
         self.prepared = prepared            # decided, to be launched when in the journal
         self.untold: List[Start] = []       # launched, to be told of
         self.workplace = str(desk.settings.workplace)
+        self._around = dict(os.environ)
         self._written: Dict[str, Path] = {}  # rankfiles by their content
         self._rigid: Set[str] = set()        # malleable programs whose threads cannot follow
 
@@ -127,15 +128,18 @@ class Launches:
         launch = launcher.command(
             job.id, program, list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes,
             paths.rankfile, arguments, variables)
-        env = environment(launch.env, kept, own, os.environ) if payload.environment else launch.env
+        env = environment(launch.env, kept, own, self._around) if payload.environment else launch.env
         output, errors, given = paths.output, paths.errors, ""
         if payload.output:
             output, errors, given = files_of(job, desk.state.entry(job.id).details, directory,
                                              desk.cluster.nodes[booking.placement.nodes[0]].name)
         if payload.script:
             steps = desk.scripts.steps(paths.rankfile)
-            shutil.rmtree(steps, ignore_errors=True)  # of an earlier try
-            steps.mkdir(0o700)
+            try:
+                os.mkdir(steps, 0o700)
+            except FileExistsError:  # of an earlier try
+                shutil.rmtree(steps, ignore_errors=True)
+                os.mkdir(steps, 0o700)
         for path, text in (*launch.files.items(), *table.items()):
             self._write(path, text)
         return LaunchRequest(job.id, launch.argv, env,

@@ -17,6 +17,7 @@ from typing import Any, Callable, Collection, Deque, Dict, List, Optional, Set, 
 from vrm.live.launch.base import Launcher, Result, read_result
 from vrm.live.launch.script import Scripts
 from vrm.live.manager.lastwords import last_words
+from vrm.live.manager.surroundings import printed
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.model import Booking, Cluster, Job, JobState
 from vrm.model.job import PLAIN, Details
@@ -146,7 +147,9 @@ class Records:
             outcome.reason = "its own verification was UNSUCCESSFUL"
         reason = outcome.reason
         if booking is not None and outcome.state in (JobState.FAILED, JobState.TIMEOUT):
-            words = last_words(run.errors(job.app, job.id), run.output(job.app, job.id))
+            nodes = (outcome.cluster or self.cluster).nodes
+            output, errors = printed(run, job, outcome.details, nodes[booking.placement.nodes[0]].name)
+            words = last_words(errors, output)
             outcome.reason += (": " if words[:4] != "see " else "; ") * bool(words) + words
         row = self._row(outcome, binding, result.seconds)
         assert self._writer is not None

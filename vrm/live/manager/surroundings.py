@@ -12,6 +12,7 @@ from typing import Dict, Mapping, Tuple
 from vrm.live.launch.stepping import OF_OTHERS
 from vrm.model import Job
 from vrm.model.job import Details
+from vrm.run.rundir import RunDirectory
 from vrm.system.files import read_own, user_name
 
 OURS = ("VRM_", "SLURM_")
@@ -21,8 +22,13 @@ OURS = ("VRM_", "SLURM_")
 def packed(variables: Mapping[str, str]) -> bytes:
     """Variables as a file keeps them, without those by which a batch system or vrm says something of
     another job."""
-    return b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in sorted(variables.items())
-                    if not name.startswith("VRM_") and not OF_OTHERS.fullmatch(name))
+    return _packed(tuple(item for item in variables.items() if not item[0].startswith("VRM_")))
+
+
+@lru_cache(maxsize=64)
+def _packed(variables: Tuple[Tuple[str, str], ...]) -> bytes:
+    return b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in sorted(variables)
+                    if not OF_OTHERS.fullmatch(name))
 
 
 @lru_cache(maxsize=64)
@@ -69,6 +75,14 @@ def files_of(job: Job, details: Details, directory: str, host: str) -> Tuple[str
         os.path.join(directory, chosen(pattern, job, details, host, user)) if pattern else ""
         for pattern in (job.payload.output, job.payload.errors, job.payload.input))
     return output, errors or output, given
+
+
+def printed(run: RunDirectory, job: Job, details: Details, host: str) -> Tuple[Path, Path]:
+    """The files of a job's output and errors, wherever its user wants them."""
+    if not job.payload.output:
+        return run.output(job.app, job.id), run.errors(job.app, job.id)
+    output, errors, _ = files_of(job, details, job.payload.directory, host)
+    return Path(output), Path(errors)
 
 
 def environment(variables: Mapping[str, str], kept: Mapping[str, str], own: Mapping[str, str],
