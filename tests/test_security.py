@@ -256,7 +256,7 @@ def test_nobody_else_rules_a_running_manager(place: Place) -> None:
         assert place.do(EVE, f"cat {run}/{path} || ls {run}/{path}") != 0
     assert place.do(EVE, f"echo x > {run}/commands/1") != 0
     knock = ("import socket, sys; it = socket.socket(socket.AF_UNIX); it.settimeout(20); it.connect(sys.argv[1]); "
-             "it.send(b'VRM1'); sys.exit(not it.recv(1))")
+             "it.send(b'nonsense'); sys.exit(not it.recv(1))")
     run.chmod(0o755)  # the socket keeps others out by itself, and if it did not, the kernel says who comes
     assert place.run(EVE, place.command[0], "-c", knock, f"{run}/socket")[0] != 0
     (run / "socket").chmod(0o777)
