@@ -16,7 +16,7 @@ from vrm.steps.options import Options, Wrong, each_task, exported, hosts, parse,
 from vrm.steps.programs import command, environment, links_mpi, wrapper
 from vrm.steps.tasks import Process, Running, feed
 
-VERSION = "slurm 22.05.8 (vrm)"
+VERSION = "slurm 22.05.8"
 
 USAGE = "Usage: srun [OPTIONS...] PROGRAM [ARGUMENTS...]   (docs/steps.md of vrm says which options)"
 

@@ -16,6 +16,7 @@ import pytest
 from conftest import Site, mpirun_environment, mpiruns, wait_until
 from vrm.live.launch.script import Scripts
 from vrm.live.launch.stepping import counted, folded_names
+from vrm.live.manager.surroundings import environment
 from vrm.model import Cluster, RankSlot
 from vrm.results.steps import read_steps
 
@@ -189,6 +190,12 @@ def test_an_mpirun_in_a_script_stays_on_the_cores_of_the_job(site: Site, mpirun:
         assert ranks == own * 2, mpirun
         seen += own
     assert len(set(seen)) == 2
+
+
+def test_what_slurm_says_of_a_job_stays_where_it_says_the_same_of_the_batch_job() -> None:
+    launch = {"SLURM_NNODES": "2", "LANG": "C", "MINE": "1", "VRM_RUN": "r"}
+    assert environment(launch, {}, {}, {"SLURM_NNODES": "2", "LANG": "C", "VRM_RUN": "r"}) == {
+        "SLURM_NNODES": "2", "MINE": "1", "VRM_RUN": "r"}
 
 
 def test_names_and_numbers_as_slurm_folds_them() -> None:

@@ -89,7 +89,7 @@ class Scripts(Direct):
                 for name, here in on.items()} if bound else {}
         folder, name = self.steps(rankfile), os.path.basename(os.fspath(app))
         values = values_of(job_id, name, on, self.topologies, bound, self.launcher, self.records, self.run_id,
-                           self.site, env.get("OMP_NUM_THREADS", ""))
+                           self._of_site(), env.get("OMP_NUM_THREADS", ""))
         files = {folder / jobfile.JOB: jobfile.text_of(values),
                  folder / NODES_FILE: nodes_script(on, cpus, self.ways, self.site, self.run_id, job_id,
                                                       folder),
@@ -99,6 +99,12 @@ class Scripts(Direct):
         given = {"SLURM_JOB_NAME": name, **UNBOUND, **confined(self.commands, not bound),
                  **slurm_variables(job_id, on)}
         return Launch(launch.argv, {**given, **env, **own}, files, launch.affinity, launch.host)
+
+    def _of_site(self) -> Mapping[str, str]:
+        """What the batch system around says, for its own srun where that starts steps."""
+        theirs: Mapping[str, str] = getattr(self.launcher, "env", {})
+        return {name: value for name, value in theirs.items()
+                if self.launcher.in_steps == "srun" and OF_OTHERS.fullmatch(name)}
 
     def _path(self, env: Mapping[str, str]) -> str:
         """PATH with the commands first, and without those for programs outside of jobs."""

@@ -23,6 +23,7 @@ from vrm.live.nodes.topology import Topology, fold
 from vrm.model import Job, Node, RankSlot
 from vrm.model.job import Details
 from vrm.steps import jobfile
+from vrm.system.ways import WAYS
 
 OF_OTHERS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|PBS|SGE|PE|LSB|COBALT)_.*|NSLOTS|NHOSTS|JOB_ID")
 """Variables that batch systems and their launchers set for a job of their own."""
@@ -210,8 +211,8 @@ def _without_ours(site: Mapping[str, str]) -> str:
     """Lines by which the site's own srun takes the batch job around for its job."""
     unset = ("for each in $(env | sed -n 's/^\\(S[A-Z]*_[A-Za-z0-9_]*\\)=.*/\\1/p'); do case $each in "
              "SLURM*|SRUN*|SBATCH*) unset \"$each\";; esac; done\n")
-    return unset + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in site.items()
-                           if name.isidentifier())
+    return unset + "".join(f"export {name}={shlex.quote(value)}\n" for name, value
+                           in WAYS["srun"].environment(site).items() if name.isidentifier())
 
 
 def confined(commands: Path, emulated: bool) -> Dict[str, str]:

@@ -88,7 +88,8 @@ def printed(run: RunDirectory, job: Job, details: Details, host: str) -> Tuple[P
 def environment(variables: Mapping[str, str], kept: Mapping[str, str], own: Mapping[str, str],
                 around: Mapping[str, str]) -> Dict[str, str]:
     """A job's variables: those of its launch, without what is `around` the manager alone. `kept` is what
-    its user had, `own` what was said of this job."""
+    its user had, `own` what was said of this job. What a launch says in a batch system's words is of this job."""
     return {name: value for name, value in variables.items()
-            if name in kept or name in own or around.get(name) != value or name.startswith(OURS)}
+            if name in kept or name in own or around.get(name) != value or name.startswith(OURS)
+            or OF_OTHERS.fullmatch(name)}
 
