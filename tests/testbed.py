@@ -53,6 +53,7 @@ PROGRAMS = {"unshare": "util-linux", "setpriv": "util-linux", "mount": "mount",
             "ssh-keygen": "openssh-client", "sshd": "openssh-server", "mpirun": "openmpi-bin"}
 SLURM_PROGRAMS = {"munged": "munge", "slurmd": "slurm-wlm", "slurmctld": "slurm-wlm",
                   "sinfo": "slurm-wlm"}
+ACCOUNTING_PROGRAMS = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb-admin": "mariadb-client"}
 """What must be installed, and the Debian packages that have it."""
 
 PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
@@ -111,6 +112,43 @@ NodeName=n[0-{last}] Sockets={sockets} CoresPerSocket={cores} ThreadsPerCore=1 R
 PartitionName=compute Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
 
+ACCOUNTING_CONF = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=login
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=0
+"""
+
+SLURMDBD_CONF = """\
+AuthType=auth/munge
+DbdHost=login
+SlurmUser=root
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+PidFile=/run/slurmdbd.pid
+LogFile={dir}/slurmdbd.log
+CommitDelay=0
+"""
+
+# Slurm's records, in a database of their own; it is made on the first start. $1: the cluster's directory.
+ACCOUNTING = """\
+set -e
+dir=$1
+mkdir -p /run/mysqld
+if [ ! -d "$dir/mysql" ]; then
+  mariadb-install-db --no-defaults --user=root --datadir="$dir/mysql" --auth-root-authentication-method=normal \\
+    --skip-test-db >"$dir/mysql.log" 2>&1
+fi
+mariadbd --no-defaults --user=root --datadir="$dir/mysql" --socket=/run/mysqld/mysqld.sock --skip-networking \\
+  --pid-file=/run/mysqld/pid --skip-log-bin --skip-grant-tables --innodb-flush-log-at-trx-commit=0 --innodb-buffer-pool-size=32M \\
+  --innodb-log-file-size=16M >>"$dir/mysql.log" 2>&1 &
+until mariadb-admin --no-defaults --socket=/run/mysqld/mysqld.sock ping >/dev/null 2>&1; do sleep 0.05; done
+slurmdbd
+until sacctmgr -i -Q add cluster testbed >>"$dir/sacctmgr.log" 2>&1 || sacctmgr -n list cluster | grep -q testbed
+do sleep 0.05; done
+"""
+
 # The first process of a node. It says `ready` when it can be given a network, and `up` when its
 # daemons run; then it waits for what is left to it, as the first process of a machine must.
 NODE = """\
@@ -134,10 +172,15 @@ link set eth0 up
 END
 "$(command -v sshd)" -f "$dir/sshd_config" -E "$dir/$name.sshd.log"
 if [ -n "$slurm" ]; then
+  [ ! -d /etc/slurm ] || mount --bind "$dir/etc" /etc/slurm  # for who has lost SLURM_CONF
   cp "$dir/munge.key" /run/munge/key
   munged --force --key-file /run/munge/key --seed-file /run/munge/seed \\
     --pid-file /run/munge/pid --log-file "$dir/$name.munged.log" --num-threads 2
-  if [ "$name" = login ]; then slurmctld; else slurmd; fi
+  if [ "$name" = login ]; then
+    if [ -e "$dir/accounting.sh" ]; then sh "$dir/accounting.sh" "$dir"; fi
+    slurmctld
+  else slurmd
+  fi
 fi
 echo up
 exec </dev/null >/dev/null
@@ -159,13 +202,13 @@ class TestbedError(Exception):
     """The cluster does not start; the text says what its daemons said."""
 
 
-def missing(slurm: bool = True) -> str:
+def missing(slurm: bool = True, accounting: bool = False) -> str:
     """Why there can be no testbed here, "" when there can."""
     if sys.platform != "linux":
         return "the testbed needs Linux"
     if os.geteuid() != 0:
         return "the testbed needs root"
-    wanted = {**PROGRAMS, **(SLURM_PROGRAMS if slurm else {})}
+    wanted = {**PROGRAMS, **(SLURM_PROGRAMS if slurm else {}), **(ACCOUNTING_PROGRAMS if accounting else {})}
     packages = sorted({package for program, package in wanted.items()
                        if not shutil.which(program, path=PATH)})
     if packages:
@@ -247,6 +290,7 @@ class Testbed:
     the machine's own cores are seen, of which there must be as many, and Slurm binds to them.
     Slurm gives out `gpus` GPUs of each node, for which files stand. `accounts` are ordinary users, who
     have homes in the cluster's directory (which others must be able to reach) and the same ssh key.
+    `accounting`: Slurm keeps records of jobs, which sacct shows (ACCOUNTING_PROGRAMS).
     `env` is the environment of a user on all of them. Use it as a context manager, in the main
     thread: a node ends with the thread that started it.
     """
@@ -255,7 +299,7 @@ class Testbed:
 
     def __init__(self, nodes: int = 4, sockets: int = 2, cores: int = 4, slurm: bool = True,
                  synthetic: bool = True, directory: Optional[Path] = None, gpus: int = 0,
-                 accounts: Sequence[str] = ()) -> None:
+                 accounts: Sequence[str] = (), accounting: bool = False) -> None:
         self.nodes = tuple(f"n{i}" for i in range(nodes))
         self.sockets = sockets
         self.cores = cores
@@ -263,6 +307,7 @@ class Testbed:
         self.synthetic = synthetic
         self.directory = directory
         self.gpus = gpus
+        self.accounting = accounting
         self.accounts = {name: FIRST_ACCOUNT + number for number, name in enumerate(accounts)}
         self.env: Dict[str, str] = {}
         self._switch: Optional[Namespaces] = None
@@ -446,8 +491,18 @@ class Testbed:
                 " Sockets=", f" Gres=gpu:{self.gpus} Sockets=")
             for number in range(self.gpus):
                 (where / f"nvidia{number}").touch()
+        if self.accounting:
+            texts["slurm.conf"] += ACCOUNTING_CONF
+            texts["accounting.sh"] = ACCOUNTING
+            texts["slurmdbd.conf"] = SLURMDBD_CONF.format(dir=where)
         for name, text in texts.items():
             (where / name).write_text(text)
+            if name == "slurmdbd.conf":  # slurmdbd reads no other
+                (where / name).chmod(0o600)
+        if self.slurm:
+            (where / "etc").mkdir()
+            for name in sorted({"slurm.conf", "slurmdbd.conf", "gres.conf"} & texts.keys()):
+                (where / "etc" / name).symlink_to(where / name)
         (where / "munge.key").touch(0o600)
         (where / "munge.key").write_bytes(os.urandom(1024))
         for name in ("id", "hostkey"):

@@ -31,6 +31,13 @@ TABLE: Dict[str, str] = {
     "sstat": "vrm.front.others:nothing",
     "mpirun": "vrm.front.blocking:mpirun",
     "mpiexec": "vrm.front.blocking:mpirun",
+    "qsub": "vrm.front.pbs_qsub:qsub",
+    "qstat": "vrm.front.pbs_qstat:qstat",
+    "qdel": "vrm.front.pbs_jobs:qdel",
+    "qhold": "vrm.front.pbs_jobs:qhold",
+    "qrls": "vrm.front.pbs_jobs:qrls",
+    "qalter": "vrm.front.pbs_jobs:qalter",
+    "pbsnodes": "vrm.front.pbs_nodes:pbsnodes",
 }
 
 LAUNCHERS = frozenset(("mpirun", "mpiexec"))

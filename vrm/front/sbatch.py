@@ -245,7 +245,7 @@ def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counte
     """The job that these options ask for. `output`: its output goes to a file of the user's."""
     needs = demand(chosen, options)
     indices, width = _array(chosen, options)
-    values: Dict[str, Any] = {**_named(chosen.get("job-name", name)), **_fields(needs, chosen, options, counter)}
+    values: Dict[str, Any] = {**named(chosen.get("job-name", name)), **_fields(needs, chosen, options, counter)}
     values.update(directory=os.path.normpath(os.path.join(call.cwd, chosen.get("chdir", ""))),
                   script=True, file=path, front="slurm", arguments=tuple(arguments))
     if output:
@@ -287,7 +287,7 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else " " for each in text)
 
 
-def _named(name: str) -> Dict[str, Any]:
+def named(name: str) -> Dict[str, Any]:
     """The name of a job as fields: it is the name of the program, unless that cannot be so called."""
     shown = printable(name)
     app = shown.replace("/", "_").lstrip("-")[:200]
@@ -463,4 +463,4 @@ def _on(ids: Sequence[int], whatever: bool) -> List[Dependency]:
     return [Dependency(members, whatever) for members in to_ranges(ids)]
 
 
-__all__ = ["JOB_OPTIONS", "OPTIONS", "Option", "Until", "ask", "exported", "sbatch", "signal_number"]
+__all__ = ["JOB_OPTIONS", "OPTIONS", "Option", "Until", "ask", "exported", "named", "sbatch", "signal_number"]

@@ -16,7 +16,7 @@ from vrm.live.launch.base import Launch, Launcher, PathLike, Settings, slot_cpus
 from vrm.live.launch.direct import Direct
 from vrm.live.launch.environment import environment
 from vrm.live.launch.stepping import (CORES, OF_OTHERS, Ways, confined, cores_script, is_bound, nodes_script,
-                                      slurm_variables, values_of)
+                                      pbs_variables, slurm_variables, values_of)
 from vrm.live.launch.stepping import NODES as NODES_FILE
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
@@ -96,6 +96,10 @@ class Scripts(Direct):
                  folder / CORES: cores_script(cpus)}
         own.update({jobfile.VARIABLE: str(folder), jobfile.NODE: names[0],
                     "PATH": self._path(env), "VRM_DIRECTORY": str(self.records.parent)})
+        if "PBS_O_WORKDIR" in chosen:  # it came by qsub
+            listed = folder / "nodefile"
+            files[listed] = "".join(f"{host}\n" * len(here) for host, here in on.items())
+            own.update(pbs_variables(job_id, on, listed, chosen))
         given = {"SLURM_JOB_NAME": name, **UNBOUND, **confined(self.commands, not bound),
                  **slurm_variables(job_id, on)}
         return Launch(launch.argv, {**given, **env, **own}, files, launch.affinity, launch.host)

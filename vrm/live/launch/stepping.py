@@ -103,6 +103,19 @@ def slurm_variables(job_id: int, on: Mapping[str, Sequence[RankSlot]]) -> Dict[s
             "SLURM_SUBMIT_HOST": os.uname().nodename}
 
 
+def pbs_variables(job_id: int, on: Mapping[str, Sequence[RankSlot]], listed: Path, said: Mapping[str, str]
+                  ) -> Dict[str, str]:
+    """What PBS sets for the script of such a job; `listed` is the file with its nodes, `said` what Slurm says of it."""
+    index = said.get("SLURM_ARRAY_TASK_ID")
+    first = next(iter(on.values()))
+    found = {"PBS_JOBID": f"{job_id}.vrm", "PBS_NODEFILE": str(listed), "PBS_NODENUM": "0", "PBS_TASKNUM": "1",
+             "PBS_QUEUE": said.get("PBS_O_QUEUE", "vrm"), "NCPUS": str(sum(len(slot.cores) for slot in first))}
+    if index is not None:
+        array = said.get("SLURM_ARRAY_JOB_ID", str(job_id))
+        found.update(PBS_JOBID=f"{array}[{index}].vrm", PBS_ARRAY_ID=f"{array}[].vrm", PBS_ARRAY_INDEX=index)
+    return found
+
+
 def of_submission(job: Job, details: Details, directory: str, start: float) -> Dict[str, str]:
     """What Slurm says to a batch script of how its job was submitted. `start`: epoch seconds."""
     found = {"SLURM_JOB_NAME": details.name or job.app, "SLURM_SUBMIT_DIR": directory,

@@ -1,0 +1,374 @@
+"""Small workflows of clients of Slurm, as their users write them: `python drive.py N CLIENT ...` runs each in a directory
+of its own, N side by side, on whatever answers to `sbatch`; the results are in `CLIENT/result` as JSON, what was
+printed is in `CLIENT.log`. `python drive.py` alone: what it knows.
+
+The clients are in the environment of `.ci/clients.txt`. None of them is changed for vrm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+BIN = Path(sys.executable).parent
+LIMIT = 150.0
+
+
+def run(*argv: object, check: bool = True, **env: str) -> str:
+    """What a program prints."""
+    done = subprocess.run([str(word) for word in argv], text=True, capture_output=True, timeout=LIMIT, check=False,
+                          env={**os.environ, **env})
+    if check and done.returncode:
+        raise SystemExit(f"{argv}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """The condition's first true value."""
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise SystemExit(f"not within {LIMIT:g} s: {what}")
+
+
+def partition() -> str:
+    """The name of one."""
+    return run("sinfo", "-h", "-o", "%P").split()[0].rstrip("*")
+
+
+def square(number: int) -> int:
+    """What the jobs compute; 13 is unlucky."""
+    if number == 13:
+        raise ValueError("13")
+    return number * number
+
+
+def submitit() -> Any:
+    """An array of functions, one of which fails."""
+    import submitit
+
+    executor = submitit.AutoExecutor(folder="log", cluster="slurm")
+    executor.update_parameters(timeout_min=2, nodes=1, tasks_per_node=1, cpus_per_task=1, name="square")
+    jobs = executor.map_array(square, [1, 2, 3, 13])
+    found: List[Any] = []
+    for job in jobs:
+        try:
+            found.append(job.result())
+        except Exception as error:
+            found.append("13" in str(error))
+    return found
+
+
+def pysqa() -> Any:
+    """A job that runs, one that waits behind it, which is deleted."""
+    from pysqa import QueueAdapter
+
+    adapter = QueueAdapter(queue_type="SLURM")
+    where = partition()
+    work = Path("work").absolute()
+    work.mkdir()
+    first = adapter.submit_job(job_name="first", working_directory=str(work), cores=2, run_time_max=120, partition=where,
+                               command="until [ -e ../go ]; do sleep 0.1; done; echo done >out")
+    until(lambda: adapter.get_status_of_job(process_id=first) == "running", "the first job runs")
+    second = adapter.submit_job(job_name="second", working_directory=str(work), cores=1, run_time_max=120, partition=where,
+                                dependency_list=[first], command="echo never >never")
+    waits = adapter.get_status_of_job(process_id=second)
+    table = adapter.get_queue_status()
+    mine = sorted(name.strip() for name in table[table.jobid.isin([first, second])].jobname)
+    adapter.delete_job(process_id=second)
+    Path("go").touch()
+    until(lambda: adapter.get_status_of_job(process_id=first) in (None, "finished", "completed"), "the first job ends")
+    return {"waits": waits, "names": mine, "out": Path("work/out").read_text(), "never": Path("work/never").exists(),
+            "deleted": adapter.get_status_of_job(process_id=second)}
+
+
+def psij() -> Any:
+    """Jobs that succeed, fail, and are cancelled, with their states."""
+    from datetime import timedelta
+
+    import psij
+    from psij.executors.batch.batch_scheduler_executor import BatchSchedulerExecutorConfig
+
+    executor = psij.JobExecutor.get_instance("slurm", config=BatchSchedulerExecutorConfig(
+        launcher_log_file=None, work_directory=Path("psij").absolute(), queue_polling_interval=1,
+        initial_queue_polling_delay=1))
+
+    def job(*words: str) -> Any:
+        return psij.Job(psij.JobSpec(
+            executable=words[0], arguments=list(words[1:]), stdout_path=Path(f"{words[-1]}.out").absolute(),
+            directory=Path.cwd(), attributes=psij.JobAttributes(duration=timedelta(minutes=2)),
+            resources=psij.ResourceSpecV1(node_count=1, processes_per_node=1), launcher="single"))
+
+    jobs = [job("/bin/echo", "one"), job("/bin/false", "two"), job("/bin/sleep", "300")]
+    for each in jobs:
+        executor.submit(each)
+    jobs[2].wait(timeout=timedelta(seconds=LIMIT), target_states=[psij.JobState.ACTIVE])
+    jobs[2].cancel()
+    states = [each.wait(timeout=timedelta(seconds=LIMIT)) for each in jobs]
+    return {"states": [state.state.name if state else None for state in states], "out": Path("one.out").read_text()}
+
+
+def qtoolkit() -> Any:
+    """A job, what is known of it, and one that is cancelled."""
+    from qtoolkit.core.data_objects import QResources
+    from qtoolkit.io.slurm import SlurmIO
+    from qtoolkit.manager import QueueManager
+
+    manager = QueueManager(SlurmIO())
+
+    def submit(name: str, command: str) -> Any:
+        return manager.submit(command, options=QResources(
+            job_name=name, processes=2, time_limit=120, output_filepath=f"{name}.out", error_filepath=f"{name}.err",
+            process_placement=None), work_dir=os.getcwd(), script_fname=f"{name}.sh")
+
+    first = submit("first", "until [ -e go ]; do sleep 0.1; done; echo $SLURM_NTASKS")
+    until(lambda: (job := manager.get_job(first.job_id)) and job.state.name == "RUNNING", "it runs")
+    job = manager.get_job(first.job_id)
+    second = submit("second", "sleep 300")
+    cancelled = manager.cancel(second.job_id)
+    Path("go").touch()
+    until(lambda: (job := manager.get_job(first.job_id)) is None or job.state.name == "DONE", "it ends")
+    return {"name": job.name, "state": job.state.name, "sub": str(job.sub_state), "cpus": job.info.cpus,
+            "nodes": job.info.nodes, "limit": job.info.time_limit, "cancelled": cancelled.status.name,
+            "out": Path("first.out").read_text()}
+
+
+REFRAME_CONFIG = """
+site_configuration = {{
+    'systems': [{{'name': 'here', 'hostnames': ['.*'], 'partitions': [
+        {{'name': 'all', 'scheduler': '{scheduler}', 'launcher': 'srun', 'environs': ['builtin']{node}}}]}}],
+    'environments': [{{'name': 'builtin'}}],
+    'general': [{{'poll_rate_min': 1, 'poll_rate_max': 5, 'resolve_module_conflicts': False}}],
+}}
+"""
+REFRAME_TESTS = """
+import reframe as rfm
+import reframe.utility.sanity as sn
+
+@rfm.simple_test
+class Hello(rfm.RunOnlyRegressionTest):
+    valid_systems = ['*']
+    valid_prog_environs = ['*']
+    executable = 'echo'
+    executable_opts = ['hello']
+    num_tasks = 2
+    time_limit = '2m'
+
+    @sanity_function
+    def said(self):
+        return sn.assert_eq(sn.count(sn.findall('hello', self.stdout)), 2)
+
+@rfm.simple_test
+class Stream(rfm.RunOnlyRegressionTest):
+    valid_systems = ['*']
+    valid_prog_environs = ['*']
+    executable = 'sh'
+    executable_opts = ['-c', "'echo triad 42.5'"]
+    num_tasks = 1
+    time_limit = '2m'
+
+    @sanity_function
+    def said(self):
+        return sn.assert_found('triad', self.stdout)
+
+    @performance_function('GB/s')
+    def triad(self):
+        return sn.extractsingle(r'triad (\\S+)', self.stdout, 1, float)
+
+@rfm.simple_test
+class Wrong(Hello):
+    executable = 'false'
+"""
+
+
+def reframe(scheduler: str) -> Any:
+    """Tests that pass and one that fails, with a figure."""
+    Path("settings.py").write_text(REFRAME_CONFIG.format(scheduler=scheduler, node=""))
+    Path("tests.py").write_text(REFRAME_TESTS)
+    run(BIN / "reframe", "-C", "settings.py", "-c", "tests.py", "-r", "--report-file", "report.json", "--prefix", "out",
+        check=False, RFM_ENABLE_RESULTS_STORAGE="0", HOME=os.getcwd())
+    report = json.loads(Path("report.json").read_text())
+    found = {}
+    for session in report["runs"]:
+        for case in session["testcases"]:
+            values = case.get("perfvalues") or {}
+            found[case["name"]] = [case["result"], sorted(str(value[0] if isinstance(value, list) else value)
+                                                           for value in values.values())]
+    return found
+
+
+SNAKEFILE = """
+rule all:
+    input: "total"
+
+rule part:
+    output: "part.{n}"
+    threads: 1
+    resources: runtime=2, mem_mb=20, slurm_partition="PARTITION"
+    shell: "echo {wildcards.n} >{output}"
+
+rule total:
+    input: expand("part.{n}", n=range(2))
+    output: "total"
+    threads: 2
+    resources: runtime=2, mem_mb=20, slurm_partition="PARTITION"
+    shell: "cat {input} >{output}; echo threads {threads} >>{output}"
+"""
+
+
+def snakemake() -> Any:
+    """A workflow of three jobs of two kinds."""
+    Path("Snakefile").write_text(SNAKEFILE.replace("PARTITION", partition()))
+    run(BIN / "snakemake", "--executor", "slurm", "--jobs", 4, "--latency-wait", 2, "--slurm-no-account",
+        "--slurm-init-seconds-before-status-checks", 1, "--seconds-between-status-checks", 1, "--slurm-keep-successful-logs",
+        "--nolock", HOME=os.getcwd(), XDG_CACHE_HOME=os.getcwd())
+    return Path("total").read_text()
+
+
+def parsl() -> Any:
+    """Functions on workers that are started by a batch job."""
+    import socket
+
+    import parsl
+    from parsl import python_app
+    from parsl.config import Config
+    from parsl.executors import HighThroughputExecutor
+    from parsl.launchers import SrunLauncher
+    from parsl.providers import SlurmProvider
+
+    @python_app
+    def twice(number: int) -> int:
+        return 2 * number
+
+    with parsl.load(Config(executors=[HighThroughputExecutor(
+            label="all", address=socket.gethostbyname(socket.gethostname()), max_workers_per_node=2,
+            provider=SlurmProvider(nodes_per_block=1, cores_per_node=2, init_blocks=1, max_blocks=1, walltime="00:02:00",
+                                   exclusive=False, cmd_timeout=20, launcher=SrunLauncher(),
+                                   worker_init=f"export PATH={BIN}:$PATH PYTHONPATH={':'.join(sys.path)}"))],
+            strategy="none", usage_tracking=0)):
+        return [future.result(timeout=LIMIT) for future in [twice(number) for number in range(4)]]
+
+
+def jube() -> Any:
+    """A parameter study; its jobs say that they are ready by a file."""
+    Path("study.xml").write_text("""<?xml version="1.0" encoding="UTF-8"?>
+<jube><benchmark name="study" outpath="bench">
+  <parameterset name="set"><parameter name="number" type="int">1,2,3</parameter></parameterset>
+  <fileset name="files"><copy>job.sh</copy></fileset>
+  <substituteset name="sub"><iofile in="job.sh" out="submit.sh"/><sub source="#NUMBER#" dest="$number"/></substituteset>
+  <step name="run"><use>set</use><use>files</use><use>sub</use>
+    <do done_file="ready">sbatch submit.sh</do></step>
+  <patternset name="pattern"><pattern name="squared" type="int">square $jube_pat_int</pattern></patternset>
+  <analyser name="analyse"><use>pattern</use><analyse step="run"><file>job.out</file></analyse></analyser>
+  <result><use>analyse</use><table name="table" style="csv" sort="number"><column>number</column><column>squared</column>
+  </table></result>
+</benchmark></jube>
+""")
+    Path("job.sh").write_text("#!/bin/sh\n#SBATCH --ntasks=1 --time=2 --output=job.out --error=job.err\n"
+                              "srun sh -c 'echo square $((#NUMBER# * #NUMBER#))'\ntouch ready\n")
+    jube = shutil.which("jube") or "jube"
+    run(jube, "run", "study.xml", HOME=os.getcwd())
+    until(lambda: len(list(Path("bench").glob("*/*/work/ready"))) == 3, "all jobs are ready")
+    run(jube, "continue", "bench", HOME=os.getcwd())
+    return run(jube, "result", "bench", "-a", HOME=os.getcwd()).splitlines()[-4:]
+
+
+def dask() -> Any:
+    """Functions on two workers, each a batch job."""
+    from dask.distributed import Client
+    from dask_jobqueue import SLURMCluster
+
+    with SLURMCluster(cores=1, processes=1, memory="200MB", walltime="00:02:00", python=sys.executable,
+                      scheduler_options={"dashboard_address": None}, worker_extra_args=["--no-dashboard"],
+                      job_directives_skip=["--mem"], log_directory="logs", death_timeout=LIMIT) as cluster:
+        cluster.scale(2)
+        with Client(cluster, timeout=LIMIT) as client:
+            client.wait_for_workers(2, timeout=LIMIT)
+            return client.gather(client.map(square, [1, 2, 3]))
+
+
+def executorlib() -> Any:
+    """Functions by `srun` within a batch job."""
+    Path("inside.py").write_text(
+        "import json\nfrom executorlib import SlurmJobExecutor\n\n\ndef square(n):\n    return n * n\n\n\n"
+        "if __name__ == '__main__':\n    with SlurmJobExecutor(max_cores=2) as executor:\n"
+        "        futures = [executor.submit(square, n) for n in (1, 2, 3)]\n"
+        "        json.dump([future.result(timeout=150) for future in futures], open('results', 'w'))\n")
+    Path("job.sh").write_text(f"#!/bin/sh\n#SBATCH --ntasks=2 --time=2 --output=job.out\nexec {sys.executable} inside.py\n")
+    run("sbatch", "--wait", "job.sh", check=False)
+    if not Path("results").exists():
+        raise SystemExit(Path("job.out").read_text())
+    return json.loads(Path("results").read_text())
+
+
+def aiida() -> Any:
+    """AiiDA's scheduler plug-in with its local transport: submit, look, kill."""
+    from aiida.schedulers.datastructures import JobTemplate
+    from aiida.schedulers.plugins.slurm import SlurmScheduler
+    from aiida.transports.plugins.local import LocalTransport
+
+    scheduler = SlurmScheduler()
+    template = JobTemplate()
+    template.job_name = "calc"
+    template.job_resource = scheduler.create_job_resource(num_machines=1, num_mpiprocs_per_machine=2)
+    template.max_wallclock_seconds = 120
+    template.sched_output_path, template.sched_error_path, template.sched_join_files = "out", "err", False
+    template.codes_info, template.codes_run_mode = [], None
+    header = scheduler._get_submit_script_header(template)
+    Path("run.sh").write_text(f"#!/bin/sh\n{header}\nuntil [ -e go ]; do sleep 0.1; done\necho $SLURM_NTASKS\n")
+    with LocalTransport() as transport:
+        scheduler.set_transport(transport)
+        job = scheduler.submit_job(os.getcwd(), "run.sh")
+        name = os.environ.get("USER", "root")
+        info = until(lambda: (found := scheduler.get_jobs(jobs=[job], as_dict=True).get(job))
+                     and found.job_state.name == "RUNNING" and found, "it runs")
+        killed = scheduler.submit_job(os.getcwd(), "run.sh")
+        dead = scheduler.kill_job(killed)
+        Path("go").touch()
+        until(lambda: (found := scheduler.get_jobs(jobs=[job], as_dict=True).get(job)) is None
+              or found.job_state.name == "DONE", "it ends")
+    return {"title": info.title, "machines": info.num_machines, "cpus": info.num_mpiprocs,
+            "limit": info.requested_wallclock_time_seconds, "mine": info.job_owner == name, "killed": dead,
+            "out": Path("out").read_text()}
+
+
+CLIENTS: Dict[str, Callable[[], Any]] = {
+    "submitit": submitit, "pysqa": pysqa, "psij": psij, "qtoolkit": qtoolkit,
+    "reframe-squeue": lambda: reframe("squeue"), "reframe-slurm": lambda: reframe("slurm"), "snakemake": snakemake,
+    "parsl": parsl, "jube": jube, "dask": dask, "executorlib": executorlib, "aiida": aiida}
+
+
+def all_of(names: List[str], together: int) -> None:
+    """Run each client in a process and a directory of its own."""
+    left, running = list(names), {}
+    while left or running:
+        while left and len(running) < together:
+            name = left.pop(0)
+            Path(name).mkdir()
+            running[name] = subprocess.Popen(
+                [sys.executable, __file__, "--", name], cwd=name, stdin=subprocess.DEVNULL,
+                stdout=open(f"{name}.log", "w"), stderr=subprocess.STDOUT)
+        for name in [name for name, process in running.items() if process.poll() is not None]:
+            del running[name]
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        print(" ".join(CLIENTS))
+    elif sys.argv[1] == "--":
+        os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"  # as in an environment that is active
+        start = time.monotonic()
+        found = CLIENTS[sys.argv[2]]()
+        Path("result").write_text(json.dumps([found, time.monotonic() - start]))
+    else:
+        all_of(sys.argv[2:], int(sys.argv[1]))

@@ -1,0 +1,136 @@
+"""Clients of Slurm, unchanged, on the test cluster's own Slurm and on vrm inside one allocation of it: equal results.
+
+They are in an environment of their own, which VRM_TEST_CLIENTS names (`.ci/run` makes it from `.ci/clients.txt`);
+an ordinary account runs them where it can reach that environment and vrm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, Iterator, NamedTuple
+
+import pytest
+
+from conftest import wait_until
+from testbed import Testbed, missing
+
+DRIVE = Path(__file__).with_name("drive.py")
+ROOT = Path(__file__).resolve().parents[2]
+CLIENTS = ("snakemake", "parsl", "dask", "jube", "reframe-squeue", "reframe-slurm", "executorlib", "submitit", "pysqa",
+           "psij", "aiida", "qtoolkit")
+"""Those that take long first: some run side by side."""
+
+pytestmark = [pytest.mark.testbed, pytest.mark.slow, pytest.mark.xdist_group("clients")]
+
+CONFIG = """\
+Applications: {Any: true, Queue: queue}
+Allocation: {Policy: pack}
+Slurm: {DefaultTime: 120}
+Grace: 1
+"""
+
+SCRIPT = """\
+#!/bin/sh
+%(python)s -m vrm.cli slurm link %(place)s/bin
+exec %(python)s -m vrm.cli -c vrm.yaml run -- \\
+  env PATH=%(place)s/bin:"$PATH" VRM_DIRECTORY=%(place)s/logs %(python)s %(drive)s %(together)d %(clients)s
+"""
+
+
+class Outcome(NamedTuple):
+    """What a client has found, after how many seconds; without an end `found` is None, and `said` has its words."""
+
+    found: Any
+    seconds: float
+    said: str
+
+
+Results = Dict[str, Dict[str, Outcome]]
+"""On `slurm` and on `vrm`, by the client."""
+
+
+def outcome(folder: Path, client: str, more: str) -> Outcome:
+    """What became of a client."""
+    log = folder / f"{client}.log"
+    said = (log.read_text(errors="replace") if log.exists() else "it was not run")[-6000:] + more[-3000:]
+    try:
+        return Outcome(*json.loads((folder / client / "result").read_text()), said)
+    except FileNotFoundError:
+        return Outcome(None, 0.0, said)
+
+
+@pytest.fixture(scope="module")
+def results() -> Iterator[Results]:
+    """Of all clients, on Slurm and on vrm, which run at the same time on different nodes."""
+    python = Path(os.environ.get("VRM_TEST_CLIENTS", ""), "bin", "python")
+    if not os.environ.get("VRM_TEST_CLIENTS") or not python.exists():
+        pytest.skip("VRM_TEST_CLIENTS names no environment with the clients (.ci/clients.txt)")
+    reason = missing(accounting=True)
+    if reason:
+        pytest.skip(reason)
+    folder = Path(tempfile.mkdtemp(prefix="vrm-clients-"))
+    folder.chmod(0o755)
+    try:
+        with Testbed(5, accounting=True, directory=folder / "cluster", accounts=["alice"]) as testbed:
+            yield run_all(testbed, python)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_all(testbed: Testbed, python: Path, together: int = 4) -> Results:
+    """Run the clients on both, some side by side."""
+    uid = testbed.accounts["alice"]
+    env = {"HOME": str(testbed.home_of("alice")), "USER": "alice", "LOGNAME": "alice", "PYTHONDONTWRITEBYTECODE": "1",
+           "PYTHONPATH": str(ROOT)}
+    become = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
+    reach = testbed.exec("login", [*become, python, "-c", "import vrm.cli, submitit"], env)
+    if reach.returncode:  # this Python, or this checkout, is closed to others
+        become, env = [], {**env, "USER": "root", "LOGNAME": "root"}
+    clients = [name for name in CLIENTS if name != "jube" or shutil.which("jube")]
+    home = testbed.home_of("alice")
+    places = {name: home / name for name in ("slurm", "vrm")}
+    for place in places.values():
+        place.mkdir()
+        os.chown(place, uid, uid) if become else None
+    place = places["vrm"]
+    (place / "vrm.yaml").write_text(CONFIG + f"Log: {place}/logs\n" + ("" if become else "Launcher: {AllowRoot: true}\n"))
+    (place / "job.sh").write_text(SCRIPT % {"python": python, "place": place, "drive": DRIVE, "clients": " ".join(clients), "together": together})
+    (place / "queue").write_text("")
+    for path in place.iterdir():
+        os.chown(path, uid, uid) if become else None
+    job = testbed.exec("login", [*become, "sbatch", "--parsable", "-N", 2, "--exclusive", "--ntasks-per-node=1", "-c", 8,
+                                 "--time=12", "-o", "out", "job.sh"], env, cwd=place, check=True).stdout.strip()
+    real = testbed.popen("login", [*become, str(python), str(DRIVE), str(together), *clients], env, cwd=places["slurm"],
+                         stdout=subprocess.DEVNULL)
+    wait_until(lambda: real.poll() is not None, "the clients have ended on Slurm", limit=600)
+    wait_until(lambda: not testbed.exec("login", ["squeue", "-h", "-j", job]).stdout.strip(), "and on vrm", limit=600)
+    said = (place / "out").read_text()
+    return {name: {client: outcome(places[name], client, said if name == "vrm" else "") for client in clients}
+            for name in places}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_finds_the_same_on_vrm_as_on_slurm(client: str, results: Results) -> None:
+    if client not in results["slurm"]:
+        pytest.skip("no jube (Debian: jube)")
+    for name in ("slurm", "vrm"):
+        ended = results[name][client]
+        assert ended.found == EXPECTED[client], f"{client} on {name}: {ended.said}"
+
+
+EXPECTED: Dict[str, Any] = {
+    "submitit": [1, 4, 9, True],
+    "pysqa": {"waits": "pending", "names": ["first", "second"], "out": "done\n", "never": False, "deleted": None},
+    "psij": {"states": ["COMPLETED", "FAILED", "CANCELED"], "out": "one\n"},
+    "qtoolkit": {"name": "first", "state": "RUNNING", "sub": "SlurmState.RUNNING", "cpus": 2, "nodes": 1, "limit": 120,
+                 "cancelled": "SUCCESSFUL", "out": "2\n"},
+    "reframe-squeue": {"Hello": ["pass", []], "Stream": ["pass", ["42.5"]], "Wrong": ["fail", []]},
+    "reframe-slurm": {"Hello": ["pass", []], "Stream": ["pass", ["42.5"]], "Wrong": ["fail", []]},
+    "snakemake": "0\n1\nthreads 2\n", "parsl": [0, 2, 4, 6], "jube": ["1,1", "2,4", "3,9", ""], "dask": [1, 4, 9],
+    "executorlib": [1, 4, 9],
+    "aiida": {"title": "calc", "machines": 1, "cpus": 2, "limit": 120, "mine": True, "killed": True, "out": "2\n"}}

@@ -1,0 +1,75 @@
+"""What PBS's resources, times, sizes and ids mean."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+import pytest
+
+from vrm.front import pbs_words as words
+from vrm.front.pbs_qsub import array, directives
+from vrm.model.job import Request
+
+GB = 1 << 30
+
+
+@pytest.mark.parametrize("text, wanted", [
+    ("", {"procs": 1, "cores": 1, "nodes": (1, 1)}),
+    ("ncpus=4", {"procs": 1, "cores": 4, "nodes": (1, 1)}),
+    ("procs=6", {"procs": 6, "cores": 1}),
+    ("nodes=2:ppn=4", {"procs": 8, "cores": 1, "nodes": (2, 2), "tasks_per_node": 4}),
+    ("nodes=2", {"procs": 2, "cores": 1, "nodes": (2, 2), "tasks_per_node": 1}),
+    ("nodes=1:ppn=2:ib", {"procs": 2, "cores": 1, "nodes": (1, 1), "tasks_per_node": 2, "features": frozenset({"ib"})}),
+    ("select=3", {"procs": 3, "cores": 1, "nodes": (1, 3)}),
+    ("select=2:ncpus=8", {"procs": 2, "cores": 8, "nodes": (1, 2)}),
+    ("select=2:ncpus=8:mpiprocs=4,place=scatter:excl",
+     {"procs": 8, "cores": 2, "nodes": (2, 2), "tasks_per_node": 4, "exclusive": True}),
+    ("select=1:ncpus=2+1:ncpus=2", {"procs": 2, "cores": 2, "nodes": (1, 2)}),
+    ("select=1:ncpus=4:mpiprocs=4:mem=8gb:ngpus=4",
+     {"procs": 4, "cores": 1, "nodes": (1, 1), "mem_per_task": 2 * GB, "gpus_per_task": 1}),
+    ("select=2:ncpus=4:mpiprocs=4:ngpus=2,place=scatter",
+     {"procs": 8, "cores": 1, "nodes": (2, 2), "tasks_per_node": 4, "gpus_per_node": 2}),
+    ("nodes=1:ppn=4,mem=8gb,vmem=9gb", {"procs": 4, "cores": 1, "nodes": (1, 1), "tasks_per_node": 4, "mem_per_task": 2 * GB}),
+])
+def test_what_is_asked_for(text: str, wanted: Dict[str, Any]) -> None:
+    given: Dict[str, str] = {}
+    if text:
+        words.resources(text, given)
+    found = words.request(given)
+    assert found == {"exclusive": False, **wanted}
+    Request.of_fields(found["procs"], found["cores"], found["exclusive"], found)  # it contradicts itself nowhere
+
+
+@pytest.mark.parametrize("text, why", [
+    ("select=2:ncpus=3:mpiprocs=2", "shared equally"), ("select=2:ncpus=0", "needs a core"), ("select=1:host=n0", "chooses"),
+    ("select=1:ncpus=1+1:ncpus=2", "one kind"), ("select=x", "none of the forms"), ("nodes=n1+n2", "none of the forms"),
+    ("place=here", "vrm knows"), ("select=1:foo=2", "foo"), ("fpga=1", "fpga"), ("select=1,nodes=1", "exclude"),
+    ("select=2:ncpus=2:mpiprocs=2:ngpus=1", "GPUs cannot be shared")])
+def test_what_vrm_cannot_give_is_refused(text: str, why: str) -> None:
+    given: Dict[str, str] = {}
+    words.resources(text, given)
+    with pytest.raises(ValueError, match=why):
+        words.request(given)
+
+
+def test_times_and_sizes() -> None:
+    assert [words.walltime(text) for text in ("90", "1:30", "1:00:00", "100:00:00")] == [90, 90, 3600, 360000]
+    assert [words.size(text) for text in ("10", "10b", "2kb", "3MB", "4gb", "1gw", "1tb")] == [
+        10, 10, 2048, 3 << 20, 4 * GB, 8 * GB, 1 << 40]
+    for wrong in ("", "1h", "0", "-5", "1:2:3:4"):
+        with pytest.raises(ValueError):
+            words.walltime(wrong)
+    for wrong in ("", "1x", "gb"):
+        with pytest.raises(ValueError):
+            words.size(wrong)
+    assert [words.clock(seconds) for seconds in (0, 59.9, 3600, 360000)] == ["00:00:00", "00:00:59", "01:00:00", "100:00:00"]
+
+
+def test_directives_end_with_the_first_command() -> None:
+    script = (b"#!/bin/sh\n#PBS -N 'a b' -h\n# words\n\n#PBSX\n#PBS\t-l walltime=1 # later\n:\nset -e\n#PBS -I\n")
+    assert directives(script, "#PBS") == [(2, ["-N", "a b", "-h"]), (6, ["-l", "walltime=1"])]
+    assert directives(b"#QSUB -h\n", "#QSUB") == [(1, ["-h"])] and directives(script, "") == []
+
+
+def test_indices_of_arrays() -> None:
+    assert array("0-9:3%2") == (range(0, 10, 3), 2) and list(array("1-2")[0]) == [1, 2]

@@ -1,0 +1,267 @@
+"""What PBS calls jobs, their states, and the resources they ask for.
+
+Forms and numbers are those of OpenPBS: the reference guide, and src/cmds and src/include of its source.
+"""
+
+from __future__ import annotations
+
+import getopt
+import math
+import re
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from vrm.front import jobs as front
+from vrm.front.answers import Refused
+from vrm.front.counter import Counter
+from vrm.front.jobs import Job, Site
+from vrm.model import JobState
+
+SERVER = "vrm"
+"""The server's name, which follows the number in a job's id."""
+
+UNKNOWN, FINISHED, STATE, ILLEGAL, USAGE = 153, 35, 168, 1, 2
+"""Exit status: no such job, it has ended, not in this state, a word that is none, a wrong option."""
+
+_ID = re.compile(r"([0-9]{1,9})(\[([0-9]{0,9})\])?(?:\.[\w.-]*)?(?:@[\w.-]+)?")
+
+
+def options(command: str, letters: str, usage: str, words: Sequence[str]) -> Tuple[List[Tuple[str, str]], List[str]]:
+    """The options of a command, each with its value, and the other words; Refused with the usage."""
+    try:
+        found, rest = getopt.getopt(list(words), letters, ["version"])
+    except getopt.GetoptError as error:
+        raise Refused(f"{command}: {error}\nusage: {usage}", USAGE) from error
+    return [(name.lstrip("-"), value) for name, value in found], rest
+
+
+def shown(job: Job) -> str:
+    """A job's id: 12.vrm, of an array 12[3].vrm."""
+    return f"{job.id}.{SERVER}" if job.array is None else f"{job.array}[{job.details.index}].{SERVER}"
+
+
+def whole(array: int) -> str:
+    """The id of an array."""
+    return f"{array}[].{SERVER}"
+
+
+class Found(NamedTuple):
+    """What an id names: a job, a job of an array, or all of an array (`array` is then its number)."""
+
+    jobs: List[Job]
+    array: Optional[int]
+
+    @property
+    def id(self) -> str:
+        """The id in full."""
+        return shown(self.jobs[0]) if self.array is None else whole(self.array)
+
+
+def find(counter: Counter, command: str, text: str) -> Found:
+    """What an id names, with or without the server's name. Refused when it is none, or names nothing."""
+    match = _ID.fullmatch(text)
+    if not match:
+        raise Refused(f"{command}: illegally formed job identifier: {text}", ILLEGAL)
+    number = int(match[1])
+    here = counter.jobs([number])
+    if here and here[0].array == number:
+        here = counter.array(number)
+        if not match[3]:
+            return Found(here, number)
+        here = [job for job in here if job.details.index == int(match[3])]
+    elif match[2] or here and here[0].array is not None:  # a job of an array has no number of its own
+        here = []
+    if not here:
+        name = text.partition("@")[0]
+        raise Refused(f"{command}: Unknown Job Id {name if '.' in name else f'{name}.{SERVER}'}", UNKNOWN)
+    return Found(here, None)
+
+
+def state(job: Job) -> str:
+    """The letter of a job's state."""
+    if job.state is JobState.RUNNING:
+        return "E" if job.ending else "R"
+    if job.state.ended:
+        return "F" if job.array is None else "X"
+    return "H" if job.why in (front.HELD, front.DEPENDENCY) else "Q"
+
+
+def state_of(jobs: Sequence[Job]) -> str:
+    """That of an array: B as soon as one of its jobs has begun."""
+    states = {state(job) for job in jobs}
+    if states <= {"X"}:
+        return "F"
+    return "B" if states & {"R", "E", "X"} else min(states, key="QH".find)
+
+
+def exit_status(job: Job) -> Optional[int]:
+    """The exit status as PBS counts: 256 and the number of a signal, -29 at the walltime's end."""
+    if job.state is JobState.TIMEOUT:
+        return -29
+    if job.state is JobState.CANCELLED and math.isfinite(job.start):
+        return 256 + (job.code - 128 if job.code is not None and job.code > 128 else 15)
+    if job.code is not None and job.code > 128:
+        return 128 + job.code
+    return job.code
+
+
+def used(job: Job, now: float) -> float:
+    """Seconds that a job has run."""
+    if not math.isfinite(job.start) or job.state is JobState.QUEUED:
+        return 0.0
+    return max(0.0, (job.end if job.state.ended and math.isfinite(job.end) else now) - job.start)
+
+
+def queue(job: Job, site: Site) -> str:
+    """The queue of a job."""
+    return job.job.queue or next(iter(site.queues), "vrm")
+
+
+def clock(seconds: float) -> str:
+    """A duration as HH:MM:SS."""
+    left = int(min(seconds, 10 ** 9))
+    return f"{left // 3600:02}:{left // 60 % 60:02}:{left % 60:02}"
+
+
+def date(moment: float) -> str:
+    """A moment as ctime has it."""
+    return time.ctime(moment)
+
+
+def walltime(text: str) -> float:
+    """`3600`, `10:00`, `1:00:00` in seconds; ValueError."""
+    if not re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,2}){0,2}(\.[0-9]+)?", text):
+        raise ValueError(text)
+    found = 0.0
+    for part in text.split(":"):
+        found = found * 60 + float(part)
+    if not found:
+        raise ValueError(text)
+    return found
+
+
+def size(text: str) -> int:
+    """`4gb`, `500mb`, `2048` or `1000kw` in bytes; ValueError."""
+    found = re.fullmatch(r"([0-9]{1,15})(?:([kmgtp]?)([bw]))?", text.lower())
+    if not found:
+        raise ValueError(text)
+    return int(found[1]) << 10 * ("kmgtp".find(found[2]) + 1 if found[2] else 0) << 3 * (found[3] == "w")
+
+
+_COUNTED = ("ncpus", "mpiprocs", "ngpus", "ompthreads")
+
+
+def chunk(text: str) -> Tuple[int, Dict[str, str]]:
+    """`2:ncpus=4:mpiprocs=2` as the number and what each has; ValueError."""
+    number, *parts = text.split(":")
+    if "=" in number:
+        number, parts = "1", [number, *parts]
+    values: Dict[str, str] = {}
+    for part in parts:
+        name, _, value = part.partition("=")
+        if name in _COUNTED or name == "ppn":
+            int(value)
+        values[name] = value
+    if int(number) < 1:
+        raise ValueError(text)
+    return int(number), values
+
+
+def resources(text: str, into: Dict[str, str]) -> None:
+    """Add the resources of one `-l`; ValueError for what has no value."""
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not name or not equals or not value:
+            raise ValueError(part)
+        into[name.strip()] = value.strip()
+
+
+IGNORED = ("cput", "file", "nice", "vmem", "pvmem", "software", "arch", "host_type", "preempt_targets", "naccesspolicy")
+"""Resources that change nothing here: vrm does not count them."""
+
+PLACES = ("free", "pack", "scatter", "vscatter", "excl", "exclhost", "shared")
+
+
+def request(wanted: Dict[str, str]) -> Dict[str, Any]:
+    """What a job asks of the machine, by the names of `vrm.model.fields`. ValueError with the reason for what
+    vrm cannot give."""
+    place = wanted.get("place", "free").split(":")
+    for word in place:
+        if word not in PLACES:
+            raise ValueError(f"place={word}: vrm knows {', '.join(PLACES)}")
+    found: Dict[str, Any] = {"exclusive": bool({"excl", "exclhost"} & set(place))}
+    for name in wanted:
+        if name not in ("select", "nodes", "ncpus", "procs", "mem", "pmem", "ngpus", "place", "walltime", "nodect",
+                        "mpiprocs", "min_walltime", "max_walltime", *IGNORED):
+            raise ValueError(f"{name}: vrm has no such resource; leave it out")
+    if "select" in wanted and "nodes" in wanted:
+        raise ValueError("select and nodes exclude each other")
+    fixed = bool({"scatter", "vscatter"} & set(place))
+    if "nodes" in wanted:
+        count, each = _equal(wanted["nodes"], "nodes")
+        ranks, cores, fixed = int(each.get("ppn", "1")), 1, True
+        features = [name for name in each if name not in (*_COUNTED, "ppn", "mem")]
+        if features:
+            found["features"] = frozenset(features)
+    elif "select" in wanted:
+        count, each = _equal(wanted["select"], "select")
+        cpus = int(each.get("ncpus", "1"))
+        ranks = int(each.get("mpiprocs", "1"))
+        cores = max(1, cpus // max(1, ranks))
+        unknown = set(each) - {*_COUNTED, "mem", "vmem", "arch", "host", "vnode"}
+        if unknown:
+            raise ValueError(f"select: vrm has no resource {', '.join(sorted(unknown))}; leave it out")
+        if {"host", "vnode"} & set(each):
+            raise ValueError("select: vrm chooses the nodes; leave out host and vnode")
+        if ranks < 1 or cpus < 1:
+            raise ValueError("select: a chunk needs a core and a rank")
+        if cpus % ranks and cpus > ranks:
+            raise ValueError(f"select: {cpus} cores cannot be shared equally by {ranks} ranks")
+    else:
+        count, each = 1, {}
+        ranks = int(wanted.get("procs", wanted.get("mpiprocs", "1")))
+        cores = max(1, int(wanted.get("ncpus", "1")) // max(1, ranks))
+        each = {name: wanted[name] for name in ("ngpus",) if name in wanted}
+    if count * ranks < 1:
+        raise ValueError("a job needs a core")
+    found.update(procs=count * ranks, cores=cores)
+    if fixed:
+        found.update(nodes=(count, count), tasks_per_node=ranks)
+    elif "select" in wanted:
+        found.update(nodes=(1, count))
+    elif "procs" not in wanted:
+        found.update(nodes=(1, 1))
+    _amounts(found, wanted, each, count, ranks)
+    return found
+
+
+def _equal(text: str, what: str) -> Tuple[int, Dict[str, str]]:
+    """The number of chunks and what each has: all must have the same."""
+    total, same = 0, None
+    for part in text.split("+"):
+        try:
+            count, each = chunk(part)
+        except ValueError:
+            raise ValueError(f"{what}={text}: `{part}` is none of the forms 2, 2:ncpus=4") from None
+        if same is not None and each != same:
+            raise ValueError(f"{what}={text}: vrm gives chunks of one kind; ask for equal ones")
+        total, same = total + count, each
+    assert same is not None
+    return total, same
+
+
+def _amounts(found: Dict[str, Any], wanted: Dict[str, str], each: Dict[str, str], count: int, ranks: int) -> None:
+    """Memory and GPUs: of a chunk with several ranks each gets its part."""
+    if "mem" in each:
+        found["mem_per_task"] = -(-size(each["mem"]) // ranks)
+    elif "pmem" in wanted:
+        found["mem_per_task"] = size(wanted["pmem"])
+    elif "mem" in wanted:
+        found["mem_per_task"] = -(-size(wanted["mem"]) // (count * ranks))
+    gpus = int(each.get("ngpus", "0"))
+    if gpus and gpus % ranks:
+        if found.get("nodes") != (count, count):
+            raise ValueError(f"{gpus} GPUs cannot be shared equally by {ranks} ranks")
+        found["gpus_per_node"] = gpus
+    elif gpus:
+        found["gpus_per_task"] = gpus // ranks
