@@ -39,6 +39,7 @@ NOT_RUN: List[Tuple[str, str]] = [
     (r"vrm reserve ", "needs a running manager: tests/live/manager/test_reservations_live.py"),
     (r"vrm forecast --(site|slurm)|squeue |sinfo |vrm forecast --squeue", "needs a batch system: "
      "tests/commands/test_site_forecast.py has one"),
+    (r"(qsub|qstat)( |$)", "needs a running manager: tests/live/manager/test_pbs_commands.py"),
     (r"vrm --on ", "needs another machine: tests/remote/test_on.py has one"),
     (r"vrm stop", "needs a running manager: tests/live/manager/test_manager.py"),
     (r"vrm$", "continues a run of before: tests/test_old_files.py"),
