@@ -38,12 +38,11 @@ class Row(NamedTuple):
         return self.jobs[0]
 
 
+@words.command
 def qstat(call: Call, counter: Counter) -> Answer:
     """Show jobs."""
     options, ids = words.options("qstat", "aD:E1fF:GHiJMnpQqBrsTtu:wxWL", USAGE, call.arguments)
     given = dict(options)
-    if "version" in given:
-        return Answer("pbs_version = vrm\n")
     for letter in given:
         if letter in "QqBTML":
             raise Refused(f"qstat: -{letter}: vrm shows jobs only\nusage: {USAGE}", words.USAGE)

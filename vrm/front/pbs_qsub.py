@@ -76,11 +76,10 @@ def _listed(text: str) -> List[str]:
         raise wrong("v", text, str(error)) from error
 
 
+@words.command
 def qsub(call: Call, counter: Counter) -> Reply:
     """Submit a script; its id."""
     typed, rest = words.options("qsub", LETTERS, USAGE, call.arguments)
-    if any(name == "version" for name, _ in typed):
-        return Answer("pbs_version = vrm\n")
     typed_values = dict(typed)
     arguments = rest[1:]
     if rest and "--" in call.arguments and call.arguments[call.arguments.index("--") + 1:] == rest:

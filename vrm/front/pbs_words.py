@@ -9,10 +9,11 @@ import getopt
 import math
 import re
 import time
+from functools import wraps
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.front import jobs as front
-from vrm.front.answers import Refused
+from vrm.front.answers import Answer, Call, Handler, Refused, Reply
 from vrm.front.counter import Counter
 from vrm.front.jobs import Job, Site
 from vrm.model import JobState
@@ -26,10 +27,18 @@ UNKNOWN, FINISHED, STATE, ILLEGAL, USAGE = 153, 35, 168, 1, 2
 _ID = re.compile(r"([0-9]{1,9})(\[([0-9]{0,9})\])?(?:\.[\w.-]*)?(?:@[\w.-]+)?")
 
 
+def command(act: Handler) -> Handler:
+    """Decorator of a command: `--version` is answered by all alike."""
+    @wraps(act)
+    def answer(call: Call, counter: Counter) -> Reply:
+        return Answer("pbs_version = vrm\n") if call.arguments[:1] == ["--version"] else act(call, counter)
+    return answer
+
+
 def options(command: str, letters: str, usage: str, words: Sequence[str]) -> Tuple[List[Tuple[str, str]], List[str]]:
     """The options of a command, each with its value, and the other words; Refused with the usage."""
     try:
-        found, rest = getopt.getopt(list(words), letters, ["version"])
+        found, rest = getopt.getopt(list(words), letters)
     except getopt.GetoptError as error:
         raise Refused(f"{command}: {error}\nusage: {usage}", USAGE) from error
     return [(name.lstrip("-"), value) for name, value in found], rest
