@@ -24,11 +24,15 @@ from vrm.forecast.planned import MOST_JOBS, plan
 from vrm.forecast.replay import limits, replay
 from vrm.forecast.sharing import shared_out
 from vrm.forecast.whatif import Size, recommend, what_if
-from vrm.model import Cluster, Job
+from vrm.model import Cluster, Job, Node
+from vrm.model.energy import Measured, PowerClass, Programs
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Details
+from vrm.model.power import MARK
 from vrm.model.rules import Rules
 from vrm.model.speedups import Speedups
+from vrm.run.run import Run
+from vrm.run.state import State
 from vrm.scheduling.of_rules import scheduler_of
 from vrm.simulation.inputs import WorkloadError
 from vrm.workload.submission import Submission
@@ -107,7 +111,7 @@ def test_what_a_replay_gives_is_as_defined(sizes: List[Any]) -> None:
 def test_a_job_that_does_not_start_counts_from_the_end_of_the_allocation() -> None:
     run = frozen([(4, 60.0), (4, 50.0)], end=100.0)
     values = Measure(run).values(replay(run, limits), limits)
-    assert values == (pytest.approx(50.0), 150.0, pytest.approx((1 + 150 / 50) / 2), 100.0, 1.0)
+    assert values == (pytest.approx(50.0), 150.0, pytest.approx((1 + 150 / 50) / 2), 100.0, 1.0, 0.0)
 
 
 def test_held_jobs_do_not_count_nor_what_waits_for_them() -> None:
@@ -363,3 +367,35 @@ def test_the_commands_answer_and_refuse(tmp_path: Path, monkeypatch: pytest.Monk
             (["whatif", "my.queue", "--nodes", "4,x"], "no whole number")):
         status, told, errors = vrm(*words)
         assert (status, told) == (2, "") and text in errors, (words, errors, told)
+
+
+def test_energy_is_advised_where_programs_were_measured() -> None:
+    """Of two classes the second is slower and draws half: its energy is what the rules for energy give."""
+    classes = {name: PowerClass(name) for name in ("fast", "slow")}
+    programs = Programs({"a": {"fast": Measured(100, 100), "slow": Measured(120, 50)}})
+    cluster = Cluster([Node(name, (1,), features=frozenset({MARK + name}), power=power)
+                       for name, power in classes.items()])
+    cluster.programs = programs
+    jobs = tuple(Submission(Job(at, "a", 1, 60.0, 200.0 * at), 60.0) for at in range(3))
+
+    def under(rules: Rules) -> Frozen:
+        scheduler = scheduler_of(rules, cluster)
+        return Frozen(Run(State(scheduler.new_queue(), cluster), scheduler), 0.0, later=jobs)
+
+    today = Rules(backfill="eamc variant=base")
+    rules = combinations(today, most=6, energy=True)
+    assert "eamc variant=min-energy" in [each.backfill for each in rules]
+    run = under(today)
+    values = {}
+    for each in rules:
+        there = under(each)
+        values[each.backfill] = Measure(run).values(replay(there, limits), limits)[-1]
+    # 3 x 60 s at 100 W, or 72 s at 50 W; the weight of the time keeps fast at 1.5.
+    assert values["eamc variant=base"] == pytest.approx(3 * 72 * 50 / 1000)
+    assert values["easy"] == pytest.approx(3 * 60 * 100 / 1000)
+    found = advise(run, rules, members=2)
+    choice = found.choice("energy")
+    given_ = {each.rules.backfill: each.gives["energy"].mean for each in found.combinations}
+    assert found.combinations[choice.best].rules == today  # as good as any
+    assert given_["easy"] == pytest.approx(given_["eamc variant=base"] * 100 / (1.2 * 50))
+    assert "energy" not in {each.objective for each in advise(frozen([(1, 9.0)]), [FCFS], members=2).choices}

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
@@ -57,9 +58,11 @@ def _add_arguments(parser: Parser) -> None:
     add = shown.add_argument
     add("--all", action="store_true", help="also print what each combination gives")
     add("--json", action="store_true", help="print one JSON object")
+    add("--objective", metavar="NAME", help="print the advice for one objective alone: makespan, wait, slowdown, "
+        "longest, fits, or energy (where programs were measured: docs/energy.md)")
     add("--apply", metavar="N|OBJECTIVE", nargs="?", const="",
         help="change the rules of the running manager: to combination N, or to the best for makespan, "
-             "wait, slowdown, longest or fits (default: Scheduling.Objective)")
+             "wait, slowdown, longest, fits or energy (default: Scheduling.Objective)")
     add_choices(parser)
 
 
@@ -85,6 +88,8 @@ def advise(arguments: argparse.Namespace) -> int:
     if wish and not wish.isdigit() and wish not in advice.OBJECTIVES:
         raise CannotRun(f"--apply {wish}: give the number of a combination, or one of "
                         f"{', '.join(advice.OBJECTIVES)}")
+    if arguments.objective is not None and arguments.objective not in advice.OBJECTIVES:
+        raise CannotRun(f"--objective {arguments.objective}: give one of {', '.join(advice.OBJECTIVES)}")
     case = planned(arguments) if arguments.queue is not None else running(arguments)
     frozen, today = advice.without_plans(case.frozen, case.rules, case.heatmap)
     if today != case.rules:
@@ -92,7 +97,8 @@ def advise(arguments: argparse.Namespace) -> int:
     load_named(arguments)
     rules = advice.combinations(
         today, case.heatmap, frozen.speedups is not None, arguments.orders, arguments.dispatchers,
-        arguments.placements, arguments.most or advice.MOST)
+        arguments.placements, arguments.most or advice.MOST,
+        bool(frozen.state.cluster.programs))
     members = arguments.members or advice.MEMBERS
     jobs = len(frozen.later) + len(frozen.waiting())
     if not jobs:
@@ -102,6 +108,13 @@ def advise(arguments: argparse.Namespace) -> int:
                               processes_for(len(rules) * members * jobs))
     except PolicyError as error:
         raise CannotRun(str(error)) from error
+    if arguments.objective is not None:
+        shown = tuple(each for each in found.choices if each.objective == arguments.objective)
+        if not shown:
+            raise CannotRun("the energy of these jobs is not known: measure programs, and name the file (Energy: "
+                            "{Database: FILE}, or --energy FILE)" if arguments.objective == "energy" else
+                            "the allocation has no end that is known")
+        found = replace(found, choices=shown)
     if arguments.json:
         print(json.dumps(found.record()))
     else:
@@ -111,7 +124,7 @@ def advise(arguments: argparse.Namespace) -> int:
 
 # --------------------------------------------------------------------------------- what it is about
 
-_OF_A_QUEUE = ("machine", "nodes", "sockets", "cores", "heatmap", "calibrated", "history", "walltime")
+_OF_A_QUEUE = ("machine", "nodes", "sockets", "cores", "heatmap", "calibrated", "history", "energy", "walltime")
 """Options that only a QUEUE has a use for, besides the keys of `Rules`."""
 
 
@@ -204,8 +217,6 @@ def running(arguments: argparse.Namespace) -> Case:
 
 def as_it_is(rules: Rules) -> Rules:
     """The rules by which jobs are started: `advised` that has not chosen yet is FCFS."""
-    from dataclasses import replace
-
     from vrm.scheduling.ordering import ADVISED
     return replace(rules, algorithm="FCFS") if rules.algorithm.lower() == ADVISED else rules
 

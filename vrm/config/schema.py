@@ -176,8 +176,8 @@ Walltime = Annotated[
 Over = Annotated[
     Literal["warn", "kill", "off"], BeforeValidator(_over), _kind("warn, kill or off", "warn")]
 Objective = Annotated[
-    Literal["wait", "makespan", "slowdown", "longest", "fits"], BeforeValidator(_lower),
-    _kind("wait, makespan, slowdown, longest or fits", "makespan")]
+    Literal["wait", "makespan", "slowdown", "longest", "fits", "energy"], BeforeValidator(_lower),
+    _kind("wait, makespan, slowdown, longest, fits or energy", "makespan")]
 Interrupted = Annotated[
     Literal["requeue", "mark"], BeforeValidator(_lower), _kind("requeue or mark", "requeue")
 ]

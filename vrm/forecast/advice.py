@@ -22,6 +22,7 @@ from vrm.forecast.sharing import shared_out
 from vrm.model import Job
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible
+from vrm.model.power import draw
 from vrm.model.rules import DEFAULTS, Rules
 from vrm.results.metrics import THRESHOLD
 from vrm.results.names import policy_name
@@ -60,10 +61,12 @@ OBJECTIVES: Mapping[str, Objective] = {
     "slowdown": Objective("mean bounded slowdown"),
     "longest": Objective("longest wait", "s"),
     "fits": Objective("jobs done before the end", "jobs", True),
+    "energy": Objective("energy of the jobs", "kJ"),
 }
 """By name. The makespan is the time from now until the last job has ended; the bounded slowdown of a
 job is max(1, (wait + run) / max(run, 10 s)). A job that does not start in this allocation counts as
-if it started at its end. `fits` is asked only where the allocation ends."""
+if it started at its end. `fits` is asked only where the allocation ends, `energy` only where
+something was measured of the energy of programs (docs/energy.md)."""
 
 
 class Spread(NamedTuple):
@@ -161,16 +164,21 @@ windows and far worse in the mean; conservative backfilling was seldom the best 
 long to replay. Both are tried where they are named, or today's."""
 
 
+ENERGY = ("eamc variant=priority-inc-v weight=1", "eamc variant=priority-inc-v weight=1.5",
+          "eamc variant=min-energy", "eamc variant=min-runtime")
+"""Dispatchers that choose classes of nodes and frequencies, where programs were measured."""
+
+
 def combinations(today: Rules, heatmap: Optional[Heatmap] = None, measured: bool = False,
                  orders: Sequence[str] = (), dispatchers: Sequence[str] = (),
-                 placements: Sequence[str] = (), most: int = MOST) -> List[Rules]:
+                 placements: Sequence[str] = (), most: int = MOST, energy: bool = False) -> List[Rules]:
     """The rules that are compared, today's first: `orders` x `dispatchers` x `placements`, at most so
     many. A dispatcher may be followed by the order in which it backfills (`easy/SAF`), a placement by
     the node order (`pack/best-fit`).
 
     What is not named is chosen: the orders of ORDERS under EASY. Other placements than today's only
     with a `heatmap` of `measured` speed-ups, and then compact and strip: without, nobody knows how
-    fast jobs run beside others.
+    fast jobs run beside others. With `energy` those of ENERGY, too.
     """
     where = [_pair(each) for each in placements] or [(today.policy, today.node_order)]
     if not placements and heatmap is not None and measured:
@@ -180,7 +188,8 @@ def combinations(today: Rules, heatmap: Optional[Heatmap] = None, measured: bool
                for dispatcher, by in ([_pair(each, "queue") for each in dispatchers]
                                       or [("easy", "queue")])]
     else:
-        how = [(order, "easy", by) for order, by in ORDERS]
+        how = [(today.algorithm, each, "queue") for each in ENERGY * energy]
+        how += [(order, "easy", by) for order, by in ORDERS]
     found = [today]
     for order, dispatcher, by in how:
         for policy, nodes in where:
@@ -236,6 +245,7 @@ class Measure:
 
     def __init__(self, frozen: Frozen) -> None:
         entries = frozen.state.book.entries
+        self.cluster = frozen.state.cluster
         self.now, self.end = frozen.now, frozen.end
         self.jobs = [_Job(job, job.submit) for job in frozen.waiting()
                      if not (job.id in entries and entries[job.id].held)]
@@ -243,8 +253,8 @@ class Measure:
                       if not (one.held or one.refused)]
 
     def values(self, planned: Mapping[int, Planned], durations: Durations) -> Values:
-        """Mean wait, makespan, mean bounded slowdown, longest wait (s), and the jobs done before the
-        allocation ends."""
+        """Mean wait, makespan, mean bounded slowdown, longest wait (s), the jobs done before the
+        allocation ends, and the energy of those that start in it and of which it is known (kJ)."""
         closing = self.end
         total = slowdown = longest = 0.0
         number = done = 0
@@ -267,7 +277,20 @@ class Measure:
         if closing < math.inf:
             done = sum(found.end <= closing for found in planned.values())
         number = number or 1
-        return total / number, last - self.now, slowdown / number, longest, float(done)
+        return (total / number, last - self.now, slowdown / number, longest, float(done),
+                self._energy(planned))
+
+    def _energy(self, planned: Mapping[int, Planned]) -> float:
+        cluster = self.cluster
+        if not cluster.programs:
+            return 0.0
+        joules = 0.0
+        for job, _ in self.jobs:
+            found = planned.get(job.id)
+            if found is not None:
+                watts = draw(job, found.placement, cluster.nodes, cluster.programs)
+                joules += (watts or 0.0) * (found.end - found.start)
+        return joules / 1000
 
 
 def replayed(frozen: Frozen, candidates: Sequence[Frozen], members: int, part: Tuple[int, int] = (0, 1),
@@ -322,7 +345,8 @@ def advise(frozen: Frozen, rules: Sequence[Rules], heatmap: Optional[Heatmap] = 
 def judged(frozen: Frozen, names: Sequence[str], rules: Sequence[Rules],
            values: Sequence[Sequence[Values]], left_out: Optional[Mapping[str, str]] = None) -> Advice:
     """The advice that follows from the values of the draws."""
-    asked = [name for name in OBJECTIVES if name != "fits" or frozen.end < math.inf]
+    there = {"fits": frozen.end < math.inf, "energy": bool(frozen.state.cluster.programs)}
+    asked = [name for name in OBJECTIVES if there.get(name, True)]
     places = list(OBJECTIVES)
     found = tuple(
         Combination(name, each, {objective: spread([draw[at][places.index(objective)]

@@ -19,7 +19,7 @@ from vrm.run.run import Run
 from vrm.run.state import State
 from vrm.scheduling.of_rules import scheduler_of
 from vrm.simulation.inputs import WorkloadError, open_workload, read_heatmap
-from vrm.simulation.library import fit_to, machine_of
+from vrm.simulation.library import fit_to, machine_of, programs_of
 from vrm.workload.estimates import seconds_of_runs
 from vrm.workload.submission import Submission
 from vrm.workload.swf import Rules as Selection
@@ -40,7 +40,7 @@ def plan(workload: Any, *, nodes: Optional[int] = None, sockets: int = 1, cores:
          machine: Any = None, licences: Any = None, heatmap: Union[str, Path, None] = None,
          rows_are: str = "own", calibrated: Union[str, Path, None] = None,
          history: Iterable[Union[str, Path]] = (), end: float = math.inf,
-         selection: Selection = Selection(), **how: Any) -> Plan:
+         selection: Selection = Selection(), energy: Any = None, **how: Any) -> Plan:
     """A workload on a machine under rules: the arguments are those of `vrm.simulation.simulate`, and it
     raises the same. The allocation ends at `end` (seconds after its beginning). How long jobs will take
     is drawn from those of the `history`; the run times that the workload knows are not looked at."""
@@ -50,6 +50,7 @@ def plan(workload: Any, *, nodes: Optional[int] = None, sockets: int = 1, cores:
                                                                         rules.min_throughput)
     source = open_workload(workload, selection, rules.kill, speedups)
     cluster = machine_of(source, nodes, sockets, cores, machine, rules.queues, licences)
+    cluster.programs = programs_of(energy)
     fit_to(source, cluster)
     jobs: List[Submission] = []
     for one in source:

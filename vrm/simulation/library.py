@@ -147,7 +147,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     if watch is not None:
         watch(source)
     cluster = machine_of(source, nodes, sockets, cores, machine, chosen.queues, licences)
-    cluster.programs = _programs(energy)
+    cluster.programs = programs_of(energy)
     cluster.watchers += watchers
     bookings = Bookings()
     if efficiency:
@@ -272,7 +272,8 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
     return Outcome(summary, results, cluster, dict(getattr(source, "dirt", {})), interrupted, used)
 
 
-def _programs(energy: Union[str, Path, Programs, None]) -> Programs:
+def programs_of(energy: Union[str, Path, Programs, None]) -> Programs:
+    """What was measured of programs, of a file where it is none already. Raises ConfigError."""
     if isinstance(energy, Programs) or energy is None:
         return energy or NO_PROGRAMS
     from vrm.config.energy import read_programs  # its libraries take a quarter of a second
