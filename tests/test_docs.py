@@ -62,6 +62,7 @@ NOT_RUN: List[Tuple[str, str]] = [
     (r"python studies/advice/live\.py", "half an hour on the test cluster"),
     (r"python studies/predict/run\.py", "needs published schedules that are not part of vrm: "
      "tests/simulation/test_estimates.py has made-up ones"),
+    (r"python studies/energy/", "minutes, and jobs that are not part of vrm: tests/test_energy_studies.py has short ones"),
     (r"python studies/forecast/run\.py", "minutes to half an hour, with traces that are not part of vrm: "
      "tests/forecast/test_accuracy.py has a short one"),
     (r"python studies/forecast/snapshots\.py", "needs snapshots of a site, or such a trace: "

@@ -406,6 +406,12 @@ def _table(report: Dict[str, Any]) -> str:
     lines += [("refused", f"{number} jobs: {reason}")
               for reason, number in list(report["refusals"].items())[:5]]
     lines += _unmatched(report.get("unmatched_speeds", {}))
+    if "energy" in report:
+        at = f", {report['average_frequency']:.2f} GHz" if "average_frequency" in report else ""
+        unknown = report["jobs_of_unknown_power"]
+        lines.append(("energy", f"{report['energy'] / 1e6:.3f} MJ, {report['mean_power']:.0f} W on average, "
+                                f"at most {report['highest_power']:.0f} W{at}"
+                                + f"; nothing is known of {unknown} jobs" * bool(unknown)))
     lines += [
         ("makespan", f"{report['makespan']:.0f} s" + (
             f" ({time_text(report['makespan'])})" if report["makespan"] >= 600 else "")),

@@ -9,13 +9,14 @@ import json
 import math
 from array import array
 from bisect import bisect_right
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from vrm.model.rules import KEYS, Rules
 from vrm.report.plotting import label_of, picture
 from vrm.results import state
+from vrm.results.energy import drawn_of, energy_of
 from vrm.results.jobs import JobFileError, read_jobs
 from vrm.results.metrics import (THRESHOLD, Distribution, bounded_slowdown, distribution, makespan, ran,
                                  utilisation, waiting)
@@ -41,7 +42,8 @@ class Run:
 
     `rules` and `processors` are None where the directory does not have them. `waits` are the
     waiting times (s), lowest first; the slowdown is bounded by `vrm.results.metrics.THRESHOLD`.
-    `work` is equal for two runs of the same jobs.
+    `work` is equal for two runs of the same jobs. `energy` are figures of `vrm.results.energy.energy_of`, if any
+    are known.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Run:
     utilisation: Optional[float]
     makespan: float
     work: int
+    energy: Dict[str, Any] = field(default_factory=dict)
 
     @property
     def mean_wait(self) -> float:
@@ -94,7 +97,7 @@ def _read(directory: Path, name: str) -> Run:
     return Run(name, directory, rules, processors, waits, distribution(waits),
                math.fsum(map(bounded_slowdown, jobs)) / len(jobs),
                utilisation(jobs, processors) if processors else None, makespan(jobs),
-               hash(frozenset((row.id, row.procs) for row in jobs)))
+               hash(frozenset((row.id, row.procs) for row in jobs)), energy_of(drawn_of(jobs)))
 
 
 def circumstances(directory: Path) -> Tuple[Optional[Rules], Optional[int]]:
@@ -138,7 +141,8 @@ def table(runs: Sequence[Run]) -> str:
     unit = unit_of([means[len(means) // 2]])  # a unit for most of them
     whole = unit_of(run.makespan for run in runs)
     out = PrettyTable([*left, "jobs", f"mean wait [{unit.name}]", "median", "95 %", "max", "slowdown",
-                       "used", f"makespan [{whole.name}]", "ratio"])
+                       "used", f"makespan [{whole.name}]", "ratio",
+                       *(["energy [MJ]", "highest [W]"] if any(run.energy for run in runs) else [])])
     others = [name for name, key in KEYS.items() if not key.always
               and len({getattr(run.rules, name) for run in runs if run.rules is not None}) > 1]
     out.align = "r"
@@ -152,7 +156,8 @@ def table(runs: Sequence[Run]) -> str:
                                       run.wait.maximum)),
                      figure(run.slowdown),
                      "-" if run.utilisation is None else f"{run.utilisation:.3f}",
-                     whole.text(run.makespan), "-" if ratio is None else f"{ratio:.3f}"])
+                     whole.text(run.makespan), "-" if ratio is None else f"{ratio:.3f}",
+                     *_energy(run, any(each.energy for each in runs))])
     notes = [f"slowdown: the mean of the bounded one ({THRESHOLD:g} s); used: "
              "utilisation; ratio: of mean wait to the first row"]
     if common:
@@ -164,13 +169,21 @@ def table(runs: Sequence[Run]) -> str:
     return text
 
 
+def _energy(run: Run, wanted: bool) -> List[str]:
+    """The energy and the highest power of a run, where those of any are known."""
+    found = run.energy
+    return [f"{found['energy'] / 1e6:.2f}" if found else "-",
+            f"{found['highest_power']:.0f}" if found else "-"] if wanted else []
+
+
 def _parts(rules: Optional[Rules], others: Sequence[str], common: bool) -> List[Optional[str]]:
     """What a run's rules are called; `others` are the keys that differ between runs besides the
     policies, `common` says that all have one placement."""
     if rules is None:
         return [policy_name(None, None)]
     return [policy_name(rules.algorithm, rules.backfill), None if common else rules.policy,
-            *(f"{name.replace('_', ' ')} {getattr(rules, name)}" for name in others)]
+            *(f"{name.replace('_', ' ')} {getattr(rules, name)}" for name in others
+              if getattr(rules, name) != "")]
 
 
 def figure(value: Optional[float]) -> str:
@@ -189,7 +202,7 @@ def data(runs: Sequence[Run]) -> Dict[str, Any]:
         "jobs": run.wait.count, "wait": asdict(run.wait),
         "average_bounded_slowdown": run.slowdown, "utilisation": run.utilisation,
         "makespan": run.makespan, "wait_ratio": run.ratio(runs[0]),
-        "same_jobs": run.work == runs[0].work,
+        "same_jobs": run.work == runs[0].work, **run.energy,
     } for run in runs]}
 
 
