@@ -153,6 +153,15 @@ def test_the_best_is_that_of_the_least_mean_and_the_confidence_is_the_share_of_d
     assert judged([[3.0, 5.0], [4.0, 5.0]], "fits")[1:3] == (1, 1.0)
 
 
+def test_one_draw_does_not_decide_about_slowdowns() -> None:
+    """The second rules are better in three of four draws; in the other a job of seconds waits for long."""
+    draws = [[10.0, 5.0], [12.0, 6.0], [8.0, 4.0], [100.0, 140.0]]
+    assert judged(draws, "wait").best == 0 and judged(draws).best == 0
+    found = judged(draws, "slowdown")
+    assert found.best == 1 and found.confidence == 0.75 and not found.clear
+    assert found.regret == pytest.approx((8 / 1.4) ** 0.25 - 1)
+
+
 def test_equal_rules_are_no_reason_to_change() -> None:
     assert judged([[100.0, 99.8]]).best == 0
     within = judged([[101.0, 100.0]])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import geometric_mean
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.forecast.assumed import draws as draws_of, told
@@ -48,17 +49,20 @@ CONFIDENT = 0.8
 
 
 class Objective(NamedTuple):
-    """What can be wished for: in words, in which unit (s: seconds), and whether more is better."""
+    """What can be wished for: in words, in which unit (s: seconds), and whether more is better. Where it
+    is a `ratio` (of at least 1), which in a few draws is many times as large as in the others, the best
+    rules are those of the least geometric mean over the draws, else those of the least mean."""
 
     words: str
     unit: str = ""
     more: bool = False
+    ratio: bool = False
 
 
 OBJECTIVES: Mapping[str, Objective] = {
     "wait": Objective("mean wait", "s"),
     "makespan": Objective("makespan", "s"),
-    "slowdown": Objective("mean bounded slowdown"),
+    "slowdown": Objective("mean bounded slowdown", ratio=True),
     "longest": Objective("longest wait", "s"),
     "fits": Objective("jobs done before the end", "jobs", True),
     "energy": Objective("energy of the jobs", "kJ"),
@@ -362,7 +366,8 @@ def judged(frozen: Frozen, names: Sequence[str], rules: Sequence[Rules],
 def choose(objective: str, found: Sequence[Combination], draws: Sequence[Sequence[float]]) -> Choice:
     """The choice for an objective, of which each of the draws has the values of all rules."""
     sign = -1.0 if OBJECTIVES[objective].more else 1.0
-    means = [each.gives[objective].mean for each in found]
+    means = [geometric_mean(max(1.0, draw[at]) for draw in draws) if OBJECTIVES[objective].ratio else
+             each.gives[objective].mean for at, each in enumerate(found)]
     least = min(sign * mean for mean in means)
     equal = [at for at, mean in enumerate(means) if sign * mean - least <= EQUAL * abs(least)]
     second = "makespan" if objective == "wait" else "wait"
