@@ -84,7 +84,9 @@ BEFORE: Dict[str, str] = {
                         "for i in $(seq 9); do echo 'nap 1 300'; done > queue\n"
                         "printf '%s\\n' 'Applications: {Path: naps, Queue: queue}' 'Cores: 1' 'Nodes: 2' "
                         "'Sockets: 1' 'Emulate: true' 'Launcher: {Kind: direct}' > vrm.yaml\n"
-                        "timeout -s INT 4 vrm run >/dev/null 2>&1; true",
+                        "vrm run >/dev/null 2>&1 & manager=$!\n"
+                        "until grep -qs '\"start\"' logs/journal; do sleep 0.1; done\n"
+                        "kill $manager; wait $manager; true",
     "README.md": DEMONSTRATION, "docs/results.md": DEMONSTRATION,
     "docs/heatmap.md": "cp docs/heatmap.csv .",
     "docs/simulation.md": "gzip -dc trace.swf.gz > trace.swf; cp docs/heatmap.csv .\n"
