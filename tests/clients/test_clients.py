@@ -36,9 +36,7 @@ Grace: 1
 
 SCRIPT = """\
 #!/bin/sh
-%(python)s -m vrm.cli slurm link %(place)s/bin
-exec %(python)s -m vrm.cli -c vrm.yaml run -- \\
-  env PATH=%(place)s/bin:"$PATH" VRM_DIRECTORY=%(place)s/logs %(python)s %(drive)s %(together)d %(clients)s
+exec %(python)s -m vrm.cli -c vrm.yaml run -- %(python)s %(drive)s %(together)d %(clients)s
 """
 
 
