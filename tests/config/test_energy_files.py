@@ -152,6 +152,20 @@ PowerCap: 250
     assert str(caught.value).startswith("c.yaml:4: PowerCap: 150 W is less than the 200 W that the 3 nodes")
 
 
+@pytest.mark.parametrize("text, said", [
+    ("NodeClasses: [{Hosts: n, Energy: {Name: p2}}]\nEnergy: {Database: db.yaml}",
+     "c.yaml:2: Energy.Database: Energy: the nodes are of the class(es) p2, the database has p1: correct Name"),
+    ("Nodes: 1\nEnergy: {Database: db.yaml}", "c.yaml:2: Energy.Database: Energy: no node has a class, the database"),
+    ("Nodes: 1\nScheduling: {Backfilling: eamc}", "c.yaml:2: Scheduling.Backfilling: backfilling eamc goes by what"),
+    ("Nodes: 1\nScheduling: {Backfilling: eamc variant=x}", "c.yaml:2: Scheduling.Backfilling: backfilling `eamc")])
+def test_classes_that_do_not_go_together(write: Write, text: str, said: str) -> None:
+    write(db_yaml="Programs: {a: {p1: {Seconds: 10, Watts: 150}}}\n", c_yaml=text + "\n")
+    settings = load("c.yaml")
+    with pytest.raises(ConfigError) as caught:
+        make_scheduler(settings, Cluster(declared(settings, [Node("n", (2,))])[0]))
+    assert str(caught.value).startswith(said), caught.value
+
+
 def test_a_database_that_is_not_there(write: Write) -> None:
     write(c_yaml="Energy: {Database: none.yaml}\n")
     settings = load("c.yaml")

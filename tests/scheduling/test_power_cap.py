@@ -113,8 +113,9 @@ def conservative(loads: List[Load], steps: STEPS) -> Dict[int, float]:
 def simulated(loads: List[Load], steps: STEPS, backfill: str) -> Dict[int, float]:
     jobs = [Submission(Job(at, "a", load.nodes, load.walltime, load.submit, watts=load.watts), load.run)
             for at, load in enumerate(loads)]
-    found = simulate(jobs, nodes=NODES, backfill=backfill, power_cap=str(Cap(steps)),
-                     keep_estimates=True)
+    nodes = [Node(f"n{at}", (1,), power=PowerClass("p")) for at in range(NODES)]
+    found = simulate(jobs, nodes=nodes, backfill=backfill, power_cap=str(Cap(steps)),
+                     keep_estimates=True, energy=Programs({"other": {"p": Measured(1, 1)}}))
     return {row.id: row.start for row in found.results.rows()}
 
 

@@ -16,7 +16,7 @@ from vrm.scheduling import PolicyError, Scheduler, make_backfilling, make_orderi
 from vrm.scheduling.backfilling import with_order
 from vrm.scheduling.estimators import make_correction, make_estimator
 from vrm.scheduling.node_orders import AUTO
-from vrm.scheduling.power_cap import under_cap
+from vrm.scheduling.power_cap import check_energy, under_cap
 from vrm.workload import heatmap_files
 from vrm.workload.estimates import seconds_of_runs
 
@@ -83,6 +83,11 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
             policy = under_cap(policy, settings.rules.power_cap, cluster)
         except PolicyError as error:
             problems.append(settings.problem("PowerCap", str(error).partition(": ")[2]))
+    try:
+        check_energy(made.get("Scheduling.Backfilling"), cluster)
+    except PolicyError as error:
+        key = "Energy.Database" if cluster.programs else "Scheduling.Backfilling"
+        problems.append(settings.problem(key, str(error)))
     if problems:
         raise ConfigError(problems)
     try:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model.job import application_kind
 
@@ -153,6 +153,11 @@ class Programs:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._measured)
+
+    @property
+    def classes(self) -> FrozenSet[str]:
+        """The classes on which something was measured."""
+        return frozenset(name for classes in self._measured.values() for name in classes)
 
     def of(self, app: str) -> Mapping[str, Measured]:
         """What was measured of a program, by its name or by its name up to the first dot."""

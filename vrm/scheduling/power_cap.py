@@ -45,6 +45,25 @@ def under_cap(policy: PlacementPolicy, cap: str, cluster: Cluster) -> PlacementP
     return UnderCap(policy, cluster, budget)
 
 
+def check_energy(dispatcher: object, cluster: Cluster) -> None:
+    """Raise PolicyError where what was measured of programs is of other classes than the cluster has, or a
+    dispatcher that goes by it has nothing to go by."""
+    from vrm.scheduling.eamc import Eamc
+
+    here = sorted({one.node.power.name for one in cluster.classes if one.node.power is not None})
+    programs = cluster.programs
+    if programs and not programs.classes & set(here):
+        there = ", ".join(sorted(programs.classes))
+        raise PolicyError(
+            f"Energy: the nodes are of the class(es) {', '.join(here)}, the database has {there}: correct "
+            "Name in the Energy of the node classes, or measure there (vrm energy measure)" if here else
+            f"Energy: no node has a class, the database has {there}: write Energy: {{Name: ...}} into the "
+            "classes of the machine file, or into NodeClasses")
+    if isinstance(dispatcher, Eamc) and not programs:
+        raise PolicyError("backfilling eamc goes by what was measured of programs: name the database (Energy: "
+                          "{Database: FILE}, or --energy FILE; docs/energy.md)")
+
+
 class UnderCap:
     """A placement policy under a cap. Counts do not say all of any job: it may be power that lacks."""
 

@@ -35,7 +35,7 @@ from vrm.scheduling.node_orders import AUTO
 from vrm.scheduling.of_rules import maker
 from vrm.scheduling.ordering import ADVISED, Ordering, Utility, make_ordering
 from vrm.scheduling.placement import make_policy
-from vrm.scheduling.power_cap import under_cap
+from vrm.scheduling.power_cap import check_energy, under_cap
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.corun import CoRunning
@@ -172,6 +172,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                               "give a name, or a function that gives an object with `nodes` and "
                               "`place`"))
     placement = under_cap(placement, chosen.power_cap, cluster)
+    check_energy(dispatcher, cluster)
     expectations = make_expectations(
         chosen.estimates if isinstance(chosen.estimates, (str, Estimator))
         else OwnEstimator(_own_name(chosen.estimates), chosen.estimates), chosen.correction,

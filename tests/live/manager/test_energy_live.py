@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 COUNTER = "sys/class/powercap/intel-rapl:0/energy_uj"
 WAIT = f"""exec {sys.executable} -c '
 import os, sys, time
-open("began", "w").close()
+open("began", "w").write(os.environ.get("SLURM_CPU_FREQ_REQ", ""))
 while not os.path.exists("go"):
     time.sleep(0.02)
 with open(sys.argv[1], "r+") as counter:
@@ -77,6 +77,7 @@ def test_a_job_has_its_frequency_and_energy(site: Site, node: Path) -> None:
     assert "1200000" in speeds
     wait_until(lambda: list(site.root.rglob("began")), "it runs")
     for began in site.root.rglob("began"):
+        assert began.read_text() == "1200000"  # what srun takes for --cpu-freq
         (began.parent / "go").touch()
     said = site.finish(process)
     assert process.returncode == 0, said
@@ -114,3 +115,21 @@ def test_where_it_cannot_be_set_it_is_said_once(site: Site, node: Path) -> None:
     assert said.count("the frequency of cores is not set on") == 1
     assert "there is no governor userspace; jobs run at the nodes' own" in said
     assert {row.frequency for row in site.rows().values()} == {0.0}
+
+
+def test_jobs_keep_to_the_cap(site: Site) -> None:
+    """Two nodes, and power for one job at a time; what draws more than the cap is refused."""
+    site.program("short.x", "exec sleep 0.3\n")
+    site.config(Nodes=2, Emulate=True, Scheduling={"Backfilling": "easy"}, PowerCap=100,
+                Launcher={"Kind": "direct"})
+    site.lines("short.x 1 60 0 watts=60", "short.x 1 60 0 watts=60", "short.x 1 60 0 watts=40",
+               "short.x 1 60 0 watts=101", "short.x 1 60 0")
+    process = site.start("--once")
+    said = site.finish(process)
+    rows = site.rows()
+    assert {at: row.status for at, row in rows.items()} == {
+        0: "completed", 1: "completed", 2: "completed", 3: "refused", 4: "refused"}, said
+    assert rows[1].start >= rows[0].end  # and the third had its place beside one of them
+    assert "draws 101 W above idle nodes, at most 100 W are ever left" in rows[3].reason
+    assert "what short.x draws is not known; say watts=N" in rows[4].reason
+    assert rows[0].power == 60 and rows[0].watts == 60
