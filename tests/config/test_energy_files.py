@@ -166,6 +166,15 @@ def test_classes_that_do_not_go_together(write: Write, text: str, said: str) -> 
     assert str(caught.value).startswith(said), caught.value
 
 
+def test_a_login_node_is_of_no_class(write: Write) -> None:
+    write(db_yaml="Programs: {a: {p1: {Seconds: 10, Watts: 150}}}\n", c_yaml="""
+NodeClasses: [{Hosts: "n[1-2]", Energy: {Name: p1, Idle: 100}}]
+Energy: {Database: db.yaml}
+Scheduling: {Backfilling: eamc}
+""")
+    make_scheduler(load("c.yaml"), Cluster([Node("login", (2,))]))
+
+
 def test_a_database_that_is_not_there(write: Write) -> None:
     write(c_yaml="Energy: {Database: none.yaml}\n")
     settings = load("c.yaml")

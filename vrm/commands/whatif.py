@@ -95,6 +95,7 @@ def _waiting(arguments: argparse.Namespace) -> List[Frozen]:
     for number in sizes:
         cluster = Cluster([replace(nodes[at % len(nodes)], name=f"n{at}") for at in range(number)],
                           case.frozen.state.cluster.all_licences)
+        cluster.programs = case.frozen.state.cluster.programs
         scheduler = scheduler_of(case.rules, cluster, case.heatmap)
         found.append(replace(of_jobs((), scheduler, cluster, now=now, past=case.frozen.past,
                                      speedups=case.frozen.speedups), later=jobs,

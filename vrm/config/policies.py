@@ -84,7 +84,8 @@ def make_scheduler(settings: Settings, cluster: Cluster) -> Scheduler:
         except PolicyError as error:
             problems.append(settings.problem("PowerCap", str(error).partition(": ")[2]))
     try:
-        check_energy(made.get("Scheduling.Backfilling"), cluster)
+        check_energy(made.get("Scheduling.Backfilling"), cluster,
+                     [each.energy.name for each in settings.node_classes if each.energy is not None])
     except PolicyError as error:
         key = "Energy.Database" if cluster.programs else "Scheduling.Backfilling"
         problems.append(settings.problem(key, str(error)))

@@ -9,7 +9,7 @@ walltimes.
 from __future__ import annotations
 
 import copy
-from typing import Dict, Hashable, Optional, Tuple
+from typing import Dict, Hashable, Iterable, Optional, Tuple
 
 from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.energy import Programs
@@ -45,12 +45,12 @@ def under_cap(policy: PlacementPolicy, cap: str, cluster: Cluster) -> PlacementP
     return UnderCap(policy, cluster, budget)
 
 
-def check_energy(dispatcher: object, cluster: Cluster) -> None:
-    """Raise PolicyError where what was measured of programs is of other classes than the cluster has, or a
-    dispatcher that goes by it has nothing to go by."""
+def check_energy(dispatcher: object, cluster: Cluster, declared: Iterable[str] = ()) -> None:
+    """Raise PolicyError where what was measured of programs is of other classes than the cluster has (or those
+    that are `declared`, of nodes that may be elsewhere), or a dispatcher that goes by it has nothing to go by."""
     from vrm.scheduling.eamc import Eamc
 
-    here = sorted({one.node.power.name for one in cluster.classes if one.node.power is not None})
+    here = sorted({*declared, *(one.node.power.name for one in cluster.classes if one.node.power is not None)})
     programs = cluster.programs
     if programs and not programs.classes & set(here):
         there = ", ".join(sorted(programs.classes))
