@@ -92,3 +92,4 @@ class Client:
             if self._process is not None and self._process.poll() is None:
                 self._process.send_signal(number)
             self._thread.join(GRACE)
+        self._marker.path.unlink(missing_ok=True)  # a later manager waits for lines again
