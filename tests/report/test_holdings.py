@@ -123,3 +123,24 @@ def test_timelines_have_a_line_for_each_gpu(tmp_path: Path) -> None:
     alone = read_study([str(tmp_path)]).runs[0]
     _, names, _ = _places(alone, [row for row in alone.jobs if row.id == 0])
     assert [name for _, name in names] == ["core 0", "core 1", "GPU 0", "GPU 1"]
+
+
+def test_timelines_show_who_had_a_lent_core_when(tmp_path: Path) -> None:
+    from vrm.report.study_files import read_study
+    from vrm.report.study_timelines import _parts, _places, _stretches
+    pytest.importorskip("matplotlib")
+    (tmp_path / "jobs.csv").write_text(HEADER + "".join(
+        JobRow(number, "a", 1, 0, start, end, 60, "completed", nodes="n0", cores=cores).line
+        for number, start, end, cores in [(0, 0, 9, "n0:0/0-1"), (1, 2, 5, "n0:0/1"), (2, 9, 12, "n0:0/0")]))
+    (tmp_path / "shares.csv").write_text(
+        "job,from,to,node,cores\n1,2,5,n0,0/1\n0,0,2,n0,0/0-1\n0,2,6,n0,0/0\n0,6,9,n0,0/0-1\n")
+    run = read_study([str(tmp_path)]).runs[0]
+    bars, _, _ = _places(run, list(_parts(run)))
+    drawn = sorted((line, count, *each[:2], row.id) for row, line, count in bars for each in
+                   _stretches(run, row))
+    cores = {core: sorted((begin, end, job) for line, count, begin, end, job in drawn
+                          if line <= core < line + count) for core in (0, 1)}
+    assert cores[1] == [(0, 2, 0), (2, 5, 1), (6, 9, 0)]
+    for found in cores.values():
+        assert all(one[1] <= two[0] for one, two in zip(found, found[1:])), "one job at a time"
+    assert sum(end - begin for begin, end, _ in cores[0]) == 12

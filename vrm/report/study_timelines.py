@@ -13,6 +13,7 @@ from vrm.report.pictures import (APPS, BLUE, GREEN, GREY, INK, PAPER, PINK, RED,
 from vrm.report.plotting import label_of
 from vrm.report.study import RanJob, Run, Study
 from vrm.results.names import time_text
+from vrm.results import shares
 from vrm.results.places import parse_cores
 from vrm.results.summary import Moments
 
@@ -60,7 +61,7 @@ def timeline(study: Study, run: Run, window: Optional[Window] = None) -> Picture
         lines = busy.lines if busy is not None else 0
     else:
         bars, names, lines = _places(run, [
-            row for row in run.jobs if row.end > first and row.start < first + length])
+            row for row in _parts(run) if row.end > first and row.start < first + length])
     with styled() as plots:
         height = min(5.5, max(2.6, (0.03 if heavy else 0.08) * lines)) if lines > 8 or heavy \
             else 0.32 * lines
@@ -101,6 +102,36 @@ def _clock(axes: Any, length: float, begin: float = 0.0) -> None:
     axes.set_xlabel(f"{name} since the first submission")
 
 
+class _Part:
+    """A job from one time to another, with the cores that it had then."""
+
+    def __init__(self, row: RanJob, begin: float, end: float, cores: str) -> None:
+        self._row = row
+        self.start, self.end, self.cores = begin, end, cores
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._row, name)
+
+
+def _parts(run: Run) -> Iterator[RanJob]:
+    """The jobs of a run; one that has lent cores, or borrowed some, for each time with other cores."""
+    try:
+        held = shares.read(run.directory / "shares.csv")
+    except (OSError, ValueError):
+        held = []
+    parts: Dict[int, Dict[Tuple[float, float], List[str]]] = {}
+    for each in held:
+        parts.setdefault(each.job, {}).setdefault((each.begin, each.end), []).append(
+            f"{each.node}:{each.cores}")
+    for row in run.jobs:
+        if row.id not in parts:
+            yield row
+        for (begin, end), places in parts.get(row.id, {}).items():
+            part: Any = _Part(row, begin, end, ";".join(places))
+            if begin < row.end and end > row.start:  # not of an earlier run of the job
+                yield part
+
+
 Bar = Tuple[RanJob, int, int]  # a job, its lowest line of the picture and how many it takes
 
 
@@ -109,8 +140,8 @@ def _places(run: Run, jobs: Sequence[RanJob]
     """The bars of some jobs of a run, the names of its lines with their places, and how many lines there are:
     a line is a core, or a node where jobs.csv has no cores; below the cores of a node are its GPUs."""
     sockets: Dict[str, Dict[int, int]] = {}
-    places = {row.id: parse_cores(row.cores) for row in jobs if row.cores}
-    for placed in places.values():
+    places = [parse_cores(row.cores) if row.cores else [] for row in jobs]
+    for placed in places:
         for node, ranges in placed:
             sizes = sockets.setdefault(node, {})
             for socket, _, last in ranges:
@@ -131,8 +162,8 @@ def _places(run: Run, jobs: Sequence[RanJob]
     base = {node: number * every for number, node in enumerate(nodes)}
     order = _lines(most, size, len(nodes) > 1)
     bars: List[Bar] = []
-    for row in jobs:
-        taken = sorted(base[node] + order[socket, core] for node, ranges in places.get(row.id, ())
+    for row, placed in zip(jobs, places):
+        taken = sorted(base[node] + order[socket, core] for node, ranges in placed
                        for socket, low, high in ranges for core in range(low, high + 1))
         taken += sorted(base[node] + cores + index for node, held in devices.get(row.id, {}).items()
                         if node in base for index in held.get(GPU, ()))
@@ -283,6 +314,9 @@ def _stretches(run: Run, row: RanJob) -> Iterator[Tuple[float, float, bool]]:
     """The parts of a job's time, and whether another job was on one of its nodes in each."""
     begin = row.start
     for start, end in run.shared.get(row.id, ()):
+        start, end = max(start, begin), min(end, row.end)
+        if end <= start:
+            continue
         if start > begin:
             yield begin, start, False
         yield start, end, True
