@@ -56,7 +56,7 @@ class Experiment:
 EXPERIMENTS: Dict[str, Experiment] = {
     "insitu": Experiment("insitu-omp.C.x", "write F", "insitu-omp.C.x", "analyse F", True),
     "urgent": Experiment("ep-omp.C.x", "", "ep-omp.C.x", "", False)}
-CLASS, QUICK = {"insitu": "B", "urgent": "B"}, {"insitu": "W", "urgent": "W"}
+CLASS, QUICK = {"insitu": "B", "urgent": "B"}, {"insitu": "W", "urgent": "A"}
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,15 @@ class Bench:
     def __init__(self, root: Path, programs: Path, base: Dict[str, object], cores: int) -> None:
         self.root, self.programs, self.base, self.cores = root, programs, base, cores
         self.number = 0
+        self.managers: List["subprocess.Popen[bytes]"] = []
+
+    def close(self) -> None:
+        """End what still runs."""
+        for manager in self.managers:
+            if manager.poll() is None:
+                manager.terminate()
+                manager.terminate()
+                manager.wait()
 
     def start(self, lines: List[str], **keys: object) -> Tuple[Path, "subprocess.Popen[bytes]"]:
         """A manager with these lines; its directory."""
@@ -84,8 +93,10 @@ class Bench:
         (here / "vrm.yaml").write_text(yaml.safe_dump({**self.base, **keys, "Log": "log", "Applications": {
             "Path": str(self.programs), "Queue": "queue"}}))
         with open(here / "said", "wb") as said:
-            return here, subprocess.Popen([sys.executable, "-m", "vrm.cli", "-c", here / "vrm.yaml"],
-                                          cwd=here, stdout=said, stderr=said, stdin=subprocess.DEVNULL)
+            self.managers.append(subprocess.Popen([sys.executable, "-m", "vrm.cli", "-c", here / "vrm.yaml"],
+                                                  cwd=here, stdout=said, stderr=said,
+                                                  stdin=subprocess.DEVNULL))
+        return here, self.managers[-1]
 
     @staticmethod
     def vrm(here: Path, *words: str) -> None:
@@ -199,6 +210,18 @@ def main() -> int:
     root = Path(tempfile.mkdtemp(prefix="vrm-lend-"))
     bench = Bench(root, options.bin.resolve(), {**base, "Launcher": {"AllowRoot": True, **base.get(
         "Launcher", {})}}, cores)
+    try:
+        pages = measured(bench, options, repeat, classes)
+    finally:
+        bench.close()
+    (options.out / "live.md").write_text("\n".join(pages), encoding="utf-8")
+    print("\n".join(pages))
+    shutil.rmtree(root)
+    return 0
+
+
+def measured(bench: Bench, options: argparse.Namespace, repeat: int, classes: Dict[str, str]) -> List[str]:
+    """All runs, and the tables."""
     pages: List[str] = []
     with open(options.out / "live.csv", "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
@@ -206,27 +229,24 @@ def main() -> int:
         for name in [options.only] if options.only else sorted(EXPERIMENTS):
             experiment, size = EXPERIMENTS[name], classes[name]
             found: Dict[str, List[Measured]] = {way: [] for way in WAYS}
-            alone = 0.0
+            # How long the first takes is known before the runs that count.
+            alone = 0.0 if experiment.wait else bench.one(experiment, size, "serial", 0.0).first
             for number in range(repeat):
                 for way in WAYS[number % 3:] + WAYS[:number % 3] if number else WAYS:
-                    each = bench.one(experiment, size, way, alone or 1.0)
+                    each = bench.one(experiment, size, way, alone)
                     found[way].append(each)
-                    alone = alone or each.first  # that of the first run, which is serial
                     writer.writerow([name, size, number, way, *(f"{value:.3f}" for value in (
                         each.first, each.second, each.total))])
                     file.flush()
-            pages.append(page(name, size, found, experiment.wait))
-    (options.out / "live.md").write_text("\n".join(pages), encoding="utf-8")
-    print("\n".join(pages))
-    shutil.rmtree(root)
-    return 0
+            pages.append(page(name, size, found, alone / 3 if alone else None))
+    return pages
 
 
-def page(name: str, size: str, found: Dict[str, List[Measured]], half: bool) -> str:
-    """The table of an experiment."""
+def page(name: str, size: str, found: Dict[str, List[Measured]], came: Optional[float]) -> str:
+    """The table of an experiment; the second job came after so many seconds, None: at half of the first."""
     serial = found["serial"]
     first = interval([each.first for each in serial]).mean
-    come = first / 2 if half else serial[0].first / 3
+    come = first / 2 if came is None else came
     second = interval([each.total - each.first for each in serial]).mean
     lines = [f"{name}, class {size}, {len(serial)} runs of each way; seconds, mean and 95 % interval; in brackets "
              "what exact arithmetic allows",
