@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shlex
+from functools import lru_cache
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from vrm.front import times, words
@@ -201,7 +202,8 @@ class Until(Waiting):
 # ------------------------------------------------------------------------------- the script
 
 
-def _script_options(text: bytes, path: str) -> Dict[str, str]:
+@lru_cache(maxsize=16)  # scripts are often equal
+def _script_options(text: bytes, path: str) -> Mapping[str, str]:
     """The options in a script's lines of `#SBATCH`; Refused for what is no script."""
     if not text.strip():
         raise OPTIONS.error(f"{path} is empty; a script begins with #! and the path of who reads it")

@@ -69,6 +69,11 @@ class Journal:
         self._sum = crc32(body, self._sum)
         self._pending.append(body + _SUM % self._sum)
 
+    @property
+    def pending(self) -> bool:
+        """Whether there are records that are not on disk yet."""
+        return bool(self._pending)
+
     def sync(self) -> None:
         """Write what is pending and wait until it is on disk; OSError when that fails."""
         if not self._pending:

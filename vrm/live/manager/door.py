@@ -6,6 +6,7 @@ All calls of one turn of the loop share one sync of the journal; nobody is answe
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import socket
@@ -20,6 +21,9 @@ from vrm.front.client import call_of_record, peer
 from vrm.front.counter import Counter
 from vrm.front.wire import Call
 from vrm.live.manager.desk import Desk
+
+SOON = 0.02
+"""Seconds after a call in which another is likely to come. What can wait waits for that one's sync."""
 
 BACKLOG = 4096
 """Clients that may wait until they are taken."""
@@ -56,6 +60,7 @@ class Door:
         self._listening: Optional[socket.socket] = None
         self._selector: Optional[selectors.BaseSelector] = None
         self._clients: Dict[int, Client] = {}
+        self.next_call = -math.inf          # by when another one is likely to come
         self._calls: List[Client] = []      # whose call is complete
         self._replies: Dict[Client, Reply] = {}
 
@@ -91,6 +96,11 @@ class Door:
             self._listening.close()
             self._listening = None
             self._path.unlink(missing_ok=True)
+
+    def knocked(self) -> bool:
+        """Whether somebody has come to a door at which people come all the time, and should not wait."""
+        return (self._selector is not None and self.desk.clock() < self.next_call
+                and bool(self._selector.select(0)))
 
     @property
     def busy(self) -> bool:
@@ -184,6 +194,8 @@ class Door:
     def serve(self) -> None:
         """Carry out what was asked; it is answered later, by `answer`."""
         calls, self._calls = self._calls, []
+        if calls:
+            self.next_call = self.desk.clock() + SOON
         for client in calls:
             assert client.call is not None
             self._replies[client] = reply_to(client.call, self.counter)

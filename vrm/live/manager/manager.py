@@ -231,7 +231,8 @@ class Manager:
         now = self.desk.now
         if self._record_more:
             return now
-        return min([self._next_poll, self._next_step, self.records.sweep_at, self.watch.deadline,
+        recording = self.door.next_call if self.records.pending and self.door.next_call > now else math.inf
+        return min([recording, self._next_poll, self._next_step, self.records.sweep_at, self.watch.deadline,
                     self.stopping.next_deadline(), self.adoption.deadline(now),
                     self.lending.deadline, self.desk.first_due, self.desk.revision_due, *self.nodes.closed.values(),
                     *(max(held.until, now + POLL) for held in self.ends.held.values())])
@@ -290,7 +291,8 @@ class Manager:
         desk, now = self.desk, self.desk.clock()
         if now >= self.records.sweep_at:
             self.records.sweep_all(now)
-        if self.records.pending and desk.synced():
+        shared = desk.journal.pending and now < self.door.next_call
+        if self.records.pending and not shared and desk.synced():
             self._record_all()
         for start in self.launches.untold:
             self.records.tell_start(start)
@@ -316,13 +318,14 @@ class Manager:
         """Record the jobs that ended; those that the disk does not take wait for the next time, and
         so do those for which there is no time now: jobs and commands must not wait for them."""
         desk = self.desk
-        until = desk.clock() + RECORDING
+        until, written = desk.clock() + RECORDING, False
         self._record_more = False
         while (self.records.pending and desk.clock() >= desk.blocked_until
                and not self.watch.metering(self.records.pending[0].job.id)):
-            if desk.clock() >= until:
+            if desk.clock() >= until or written and self.door.knocked():
                 self._record_more = True
                 return
+            written = True
             try:
                 first = self.records.pending[0]
                 if first.booking is not None and first.joules is None:
