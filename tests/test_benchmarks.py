@@ -63,6 +63,7 @@ CASES = [
                  marks=[pytest.mark.testbed, pytest.mark.skipif(
                      bool(missing()), reason=missing() or "")]),
     ("state", [r"conservative +\d+\.\d+ +\d+\.\d+ +\d+\.\d+"]),
+    ("lending", [r"Lublin, 64 nodes +300 +\d+\.\d+ +\d+\.\d+ +\d+\.\d+ +[1-9]\d*"]),
     ("spawn", [r"spawner, all at once \| +\d+\.\d+ \|", r"private memory of a supervisor"]),
 ]
 

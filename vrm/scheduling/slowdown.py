@@ -336,7 +336,7 @@ def lenders(view: Cluster, share: float) -> Iterator[Able]:
     lending = {loan.lender for loan in loans.all} if loans else ()
     for job_id, booking in view.bookings.items():
         job, placement = booking.job, booking.placement
-        if (job.malleable and not job.exclusive and job_id not in lending
+        if (job.malleable and not job.exclusive and job_id not in lending and job_id not in loans.unwilling
                 and not isinstance(placement, Borrowed)):
             per_rank = int(share * placement.width + 1e-9)
             if per_rank:

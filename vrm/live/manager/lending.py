@@ -27,6 +27,13 @@ from vrm.run.lending import LENDING, LENT, REGAINING, Lend
 from vrm.scheduling import Start
 from vrm.scheduling.offers import NoOffer, borrowed, offer
 
+YOUNG = 15.0
+"""Seconds after its start in which ranks of a lender that lends from its start on may be yet to come: until
+all are there, they are told again where to be."""
+
+PAUSE = 0.25
+"""Seconds between these orders."""
+
 PATIENCE = 20.0
 """Seconds in which the nodes of a lender must have answered an order."""
 
@@ -43,6 +50,9 @@ class _Order:
     hosts: Set[str] = field(default_factory=set)
     until: float = math.inf
     sent: bool = False
+    after: float = 0.0
+    early: bool = False
+    ranks: Dict[str, Set[int]] = field(default_factory=dict)  # by host, as far as they must be there
 
 
 class Lending:
@@ -67,7 +77,8 @@ class Lending:
     @property
     def deadline(self) -> float:
         """When something is due although nothing may happen by then."""
-        return min((order.until for order in self._orders.values()), default=math.inf)
+        return min((order.until if order.sent else min(order.until, order.after)
+                    for order in self._orders.values()), default=math.inf)
 
     def moving(self, job_id: int) -> bool:
         """Whether the ranks of a job are being told where to be: it is known neither here nor there."""
@@ -249,7 +260,11 @@ class Lending:
             if each.phase == LENT and each.borrower != NOBODY and self._left(each.borrower):
                 desk.state.regain(each.number, now, f"job {each.borrower} has left")
                 self._order(each.lender)
-        unsent = [lender for lender, order in self._orders.items() if not order.sent]
+        for each in desk.state.lends.all.values():
+            if each.phase == LENDING and each.lender in desk.running and each.lender not in self._orders:
+                self._order(each.lender)  # it has started in the same moment
+                self._orders[each.lender].early = True
+        unsent = [lender for lender, order in self._orders.items() if not order.sent and now >= order.after]
         if unsent and desk.synced():
             for lender in unsent:
                 self._send(lender, now)
@@ -285,10 +300,14 @@ class Lending:
     def _send(self, lender: int, now: float) -> None:
         desk, order = self.desk, self._orders[lender]
         booking = desk.running[lender].booking
-        slots = core_share.slots(booking.placement, desk.state.lends.plan(lender), desk.cluster.nodes,
-                                 desk.cluster.layout)
-        order.sent, order.until = True, now + PATIENCE
-        order.hosts = self.watch.confine(lender, order.epoch, list(slots))
+        slots = list(core_share.slots(booking.placement, desk.state.lends.plan(lender), desk.cluster.nodes,
+                                      desk.cluster.layout))
+        order.until = now + PATIENCE if order.until == math.inf else order.until
+        order.sent = True
+        order.hosts = self.watch.confine(lender, order.epoch, slots)
+        if order.early and now < booking.start + YOUNG and not booking.job.payload.script:
+            order.ranks = {host: {slot.rank for slot in slots if desk.cluster.nodes[slot.node].name == host}
+                           for host in order.hosts}
         if not order.hosts:  # emulated cores: nobody is bound to any
             self._clear(lender)
 
@@ -300,6 +319,11 @@ class Lending:
         if not event.clear:
             self._failed(event.job_id, f"job {event.job_id} keeps cores on {event.host} that it was to lend: "
                                        f"{event.error}")
+            return
+        now, running = self.desk.now, self.desk.running.get(event.job_id)
+        if (order.ranks and running is not None and now < running.booking.start + YOUNG
+                and not order.ranks.get(event.host, set()) <= set(event.threads)):
+            order.sent, order.after = False, now + PAUSE  # some of its ranks are yet to come
             return
         order.hosts.discard(event.host)
         if not order.hosts:

@@ -1,0 +1,259 @@
+"""What SD-policy gains over EASY, simulated: limits, models of speed, shares of malleable jobs.
+
+    python studies/malleable/run.py --out DIR [--trace FILE@NODES[:FIRST:JOBS] ...] [--partition N]
+                                    [--jobs 5000] [--load 1.4] [--only WORD] [--quick] [--show]
+
+The first workload is drawn: the model of Lublin and Feitelson with its published parameters for a machine of
+80,640 processors, which are 5,040 nodes of 2 sockets with 8 cores; estimates are 1 to 5 times the run times
+(uniform), `load` divides the times between arrivals. Further ones are traces in the Standard Workload Format,
+for a machine of so many nodes: FILE@100, FILE@5040:1:198509 (from which job on, how many). A job has as large
+a part of the machine as in its trace; with --partition, only the jobs of that partition count.
+
+All jobs are hybrid, with a rank on each socket of whole nodes. EASY and SD-policy run the same jobs. Slowdowns
+are by the run time on all cores; a run below one second counts as one. Each run leaves a file, and those that
+are there are not run again: a study that was interrupted goes on. In the end, and with --show at once, tables.md
+and pictures are written. --quick: 400 drawn jobs on 64 nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+
+from vrm.results.sharing import slowdowns
+from vrm.simulation import simulate
+from vrm.simulation.inputs import open_workload
+from vrm.workload.lublin import Lublin
+from vrm.workload.submission import Submission
+
+NODES, CORES = 5040, 16
+DAY = 86400.0
+SIZES = (1, 4, 16, 64, 256, 1024, math.inf)
+RUNS = (300.0, 3600.0, 4 * 3600.0, 12 * 3600.0, DAY, math.inf)
+RUN_NAMES = ("5 min", "1 h", "4 h", "12 h", "1 day", "longer")
+LIMITS = ("5", "10", "50", "inf", "dynamic")
+SHARES = (0.2, 0.4, 0.6, 0.8)
+
+
+class Jobs(List[Submission]):
+    """Jobs of a machine with so many processors."""
+
+    processors = 0
+
+
+class Case(NamedTuple):
+    """A workload on a machine of so many nodes."""
+
+    name: str
+    jobs: Jobs
+    nodes: int
+    said: str
+
+
+def drawn(number: int, load: float, nodes: int) -> Case:
+    """The workload of the model."""
+    found = Jobs(Lublin(nodes * CORES, load=load).jobs(number, 1))
+    found.processors = nodes * CORES
+    return Case(f"lublin-{nodes}-{number}-{load:g}", found, nodes,
+                f"Lublin, {number} jobs, load {load:g}, seed 1")
+
+
+def of_trace(text: str, partition: int) -> Case:
+    """A trace, as the option says it."""
+    path, _, what = text.rpartition("@")
+    nodes, first, number = (*map(int, what.split(":")), 1, 0)[:3] if what.count(":") != 1 else (
+        *map(int, what.split(":")), 0)
+    source = open_workload(path)
+    wanted = _of_partition(path, partition) if partition else None
+    jobs = sorted((each for each in source if wanted is None or each.job.id in wanted),
+                  key=lambda each: (each.job.submit, each.job.id))
+    found = Jobs(jobs[first - 1:first - 1 + number if number else None])
+    found.processors = nodes * CORES if wanted is not None else source.processors or nodes
+    name = re.sub(r"[^A-Za-z0-9]+", "-", Path(path).name.partition(".")[0])
+    return Case(f"{name}-{nodes}-{first}-{len(found)}", found, nodes,
+                f"{Path(path).name}, {len(found)} jobs from the {first}. on")
+
+
+def _of_partition(path: str, partition: int) -> Dict[int, None]:
+    """The jobs of a partition of a trace (field 16)."""
+    import gzip
+    opened = gzip.open if path.endswith(".gz") else open
+    with opened(path, "rt", encoding="latin-1") as file:
+        rows = (line.split() for line in file if line[:1] not in (";", "\n", ""))
+        return {int(row[0]): None for row in rows if len(row) > 15 and row[15] == str(partition)}
+
+
+def runs_of(quick: bool) -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """The runs of a case: their names, and how they schedule."""
+    yield "easy", {"backfill": "easy", "malleable": 1.0}
+    for limit in LIMITS:
+        yield f"sd {limit}", {"backfill": f"sd max_slowdown={limit}", "malleable": 1.0}
+    yield "sd 10 worst", {"backfill": "sd max_slowdown=10", "malleable": 1.0, "shared_speed": "worst"}
+    yield "sd 10 again", {"backfill": "sd max_slowdown=10", "malleable": 1.0}
+    for share in SHARES[:1] if quick else SHARES:
+        yield f"sd 10 share {share:g}", {"backfill": "sd max_slowdown=10", "malleable": share}
+
+
+def run(case: Case, how: Dict[str, Any]) -> Dict[str, Any]:
+    """The numbers of one run, and those of its jobs: submission (s), nodes, run and response (s)."""
+    begun = time.process_time()
+    outcome = simulate(case.jobs, nodes=case.nodes, sockets=2, cores=CORES // 2, **how)
+    seconds = time.process_time() - begun
+    runs = {each.job.id: each.run for each in case.jobs}
+    rows = sorted(outcome.jobs)
+    means = slowdowns(rows, runs)
+    return {"jobs": len(rows), "response": means.response, "slowdown": means.slowdown,
+            "bounded": means.bounded, "makespan": max(row.end for row in rows) - min(row.start for row in rows),
+            "borrowers": outcome.summary.get("borrowers", 0), "lenders": outcome.summary.get("lenders", 0),
+            "seconds": seconds, "hash": outcome.summary["start_hash"],
+            "rows": [[row.submit, -(-row.processors // CORES), runs[row.id], row.end - row.submit]
+                     for row in rows]}
+
+
+# ---------------------------------------------------------------------------------------- tables
+
+
+def change(before: float, after: float) -> str:
+    """By how many percent it is another."""
+    return f"{100 * (after / before - 1):+.1f} %" if before else ""
+
+
+def table(found: Dict[str, Dict[str, Any]]) -> List[str]:
+    """The runs of a case against EASY."""
+    base = found["easy"]
+    lines = ["| run | mean slowdown | | mean response, s | | bounded slowdown | | makespan, s | | borrowed | lent "
+             "| CPU, s |", "|" + "---|" * 12]
+    for name, each in found.items():
+        cells = [name]
+        for key, form in (("slowdown", ".2f"), ("response", ",.0f"), ("bounded", ".2f"), ("makespan", ",.0f")):
+            cells += [format(each[key], form), "" if each is base else change(base[key], each[key])]
+        lines.append("| " + " | ".join([*cells, str(each["borrowers"]), str(each["lenders"]),
+                                        f"{each['seconds']:.1f}"]) + " |")
+    return lines
+
+
+def place(value: float, limits: Sequence[float]) -> int:
+    """Which band a value is in."""
+    return next(at for at, limit in enumerate(limits) if value <= limit)
+
+
+def gains(before: Dict[str, Any], after: Dict[str, Any]) -> List[List[Tuple[int, float]]]:
+    """By size and run time: how many jobs, and the mean slowdown under EASY over that under SD-policy."""
+    sums = [[[0, 0.0, 0.0] for _ in RUNS] for _ in SIZES]
+    for one, other in zip(before["rows"], after["rows"]):
+        cell = sums[place(one[1], SIZES)][place(one[2], RUNS)]
+        cell[0] += 1
+        for at, row in ((1, one), (2, other)):
+            cell[at] += row[3] / max(1.0, row[2])
+    return [[(int(number), first / second if number else 0.0) for number, first, second in line]
+            for line in sums]
+
+
+def days(found: Dict[str, Any]) -> Dict[int, float]:
+    """The mean slowdown of the jobs that came on each day."""
+    sums: Dict[int, List[float]] = {}
+    for submit, _, ran, response in found["rows"]:
+        sums.setdefault(int(submit // DAY), []).append(response / max(1.0, ran))
+    return {day: math.fsum(each) / len(each) for day, each in sorted(sums.items())}
+
+
+def heat(grid: List[List[Tuple[int, float]]]) -> List[str]:
+    """The table of gains."""
+    lines = ["| nodes | " + " | ".join(f"to {name}" if name != "longer" else name for name in RUN_NAMES) + " |",
+             "|" + "---|" * (len(RUNS) + 1)]
+    low = 1
+    for limit, line in zip(SIZES, grid):
+        name = f"over {SIZES[-2]:g}" if limit == math.inf else f"{low:g}-{limit:g}" if limit > low else f"{low:g}"
+        lines.append(f"| {name} | " + " | ".join(f"{ratio:.2f} ({number})" if number else ""
+                                                 for number, ratio in line) + " |")
+        low = int(limit) + 1 if limit < math.inf else 0
+    return lines
+
+
+def picture(path: Path, case: str, found: Dict[str, Dict[str, Any]]) -> None:
+    """Gains by size and run time, the days, and the share of malleable jobs."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(14, 3.8))
+    grid = gains(found["easy"], found["sd 10"])
+    shown = axes[0].imshow([[math.log2(ratio) if number else math.nan for number, ratio in line] for line in grid],
+                           cmap="RdYlGn", vmin=-2, vmax=2, aspect="auto", origin="lower")
+    figure.colorbar(shown, ax=axes[0], label="log2 of slowdown EASY / SD")
+    axes[0].set_xticks(range(len(RUNS)), RUN_NAMES, fontsize=7)
+    axes[0].set_yticks(range(len(SIZES)), [f"<= {size:g}" for size in SIZES], fontsize=7)
+    axes[0].set(title=f"{case}: gains", xlabel="run time up to", ylabel="nodes")
+    for name, colour in (("easy", "#999999"), ("sd 10", "#0072B2")):
+        series = days(found[name])
+        axes[1].plot(list(series), list(series.values()), label=name, color=colour, linewidth=1)
+    axes[1].set(title="mean slowdown by day of submission", xlabel="day", yscale="log")
+    axes[1].legend()
+    shares = sorted((float(name.split()[-1]), each["slowdown"]) for name, each in found.items() if "share" in name)
+    shares = [(0.0, found["easy"]["slowdown"]), *shares, (1.0, found["sd 10"]["slowdown"])]
+    axes[2].plot(*zip(*shares), marker="o", color="#0072B2")
+    axes[2].set(title="mean slowdown", xlabel="share of malleable jobs", ylim=(0, None))
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def show(out: Path) -> None:
+    """Write tables and pictures of what is there."""
+    text: List[str] = []
+    for folder in sorted(path for path in out.iterdir() if path.is_dir()):
+        found = {path.stem: json.loads(path.read_text()) for path in sorted(
+            folder.glob("*.json"), key=lambda each: each.stat().st_mtime_ns)}
+        if "easy" not in found:
+            continue
+        text += [f"## {found['easy']['said']}, {found['easy']['nodes']} nodes", "", *table(found), ""]
+        if "sd 10" in found:
+            text += ["Mean slowdown under EASY over that under sd 10, by size and run time (number of jobs):", "",
+                     *heat(gains(found["easy"], found["sd 10"])), ""]
+            picture(out / f"{folder.name}.png", found["easy"]["said"], found)
+        if "sd 10 again" in found:
+            same = found["sd 10 again"]["rows"] == found["sd 10"]["rows"]
+            text += [f"The repeated run has {'the same' if same else 'OTHER'} starts and ends.", ""]
+    (out / "tables.md").write_text("\n".join(text))
+    print("\n".join(text))
+
+
+def main() -> None:
+    """Run what is not there yet, and show it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--trace", action="append", default=[])
+    parser.add_argument("--partition", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=5000)
+    parser.add_argument("--load", type=float, default=1.4)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--show", action="store_true")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if not args.show:
+        cases = [of_trace(text, args.partition) for text in args.trace]
+        if args.jobs:
+            cases.insert(0, drawn(400, args.load, 64) if args.quick else drawn(args.jobs, args.load, NODES))
+        for case in cases:
+            folder = args.out / case.name
+            folder.mkdir(exist_ok=True)
+            for name, how in runs_of(args.quick):
+                path = folder / f"{name}.json"
+                if args.only in f"{case.name}/{name}" and not path.exists():
+                    found = {"said": case.said, "nodes": case.nodes, **run(case, how)}
+                    half = path.with_suffix(".part")
+                    half.write_text(json.dumps(found))
+                    half.rename(path)
+                    print(f"{case.name}: {name}: slowdown {found['slowdown']:.2f}, response "
+                          f"{found['response']:.0f} s, {found['seconds']:.1f} s of CPU", flush=True)
+    show(args.out)
+
+
+if __name__ == "__main__":
+    main()
