@@ -118,6 +118,15 @@ def test_the_head_of_a_class_is_not_delayed() -> None:
     assert found[3][2] >= found[2][2]
 
 
+def test_who_may_not_start_takes_nothing_of_what_is_reserved() -> None:
+    """Job 2 waits for three of four nodes. Job 3 would take two of them; job 4 takes the one that is left."""
+    found = run("base", [job(1, "lu.C", 2, 100), job(2, "lu.C", 3, 50), job(3, "lu.C", 2, 500),
+                         job(4, "lu.C", 1, 500)], each=4)
+    starts = {row.id: row.start for row in found.results.rows()}
+    assert starts[1] == 0 and starts[2] == pytest.approx(100) and starts[4] == 0
+    assert starts[3] > starts[2]
+
+
 def test_unknown_programs_run_at_the_default_wherever_there_is_room() -> None:
     found = places("priority-inc", [job(1, "other", 3), job(2, "lu.C", 1)])
     assert found[1][1:] == (0.0, 0) and found[2][0] == "p2"

@@ -220,3 +220,13 @@ def test_a_copy_of_a_cluster_keeps_its_own_budget() -> None:
     second = Job(2, "b", 1, 10.0, watts=40)
     assert scheduler.policy.fits(second, twin) and not scheduler.policy.fits(second, cluster)
     assert scheduler.policy.lacks(second, cluster) == "draws 40 W, 30 W are left under PowerCap"
+
+
+def test_what_is_backfilled_counts_from_now_to_its_end() -> None:
+    """The third job runs past the head's start, and has ended before the cap falls: it may start at once."""
+    loads = [Load(0, 3, 1, 10, 10), Load(0, 3, 5, 30, 30), Load(0, 1, 3, 15, 15)]
+    steps = ((0.0, 8.0), (20.0, 6.0))
+    assert simulated(loads, steps, "easy") == easy(loads, steps) == {0: 0.0, 1: 10.0, 2: 0.0}
+    late = [*loads[:2], Load(0, 1, 3, 25, 25)]  # it would still run then
+    assert simulated(late, steps, "easy") == easy(late, steps)
+    assert simulated(late, steps, "easy")[2] > 0
