@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
 import shutil
@@ -40,13 +42,36 @@ def test_every_example_runs_as_it_is_typed(site: Site) -> None:
     (site.root / "plan.yaml").write_text("Mode: simulated\nQueues: ['lublin:16:20']\n"
                                          "Scenarios: [{Scheduling.Algorithm: SJF}]\n")
     site.program("first", "echo one\n")
+    site.program("wait", "exec sleep 600\n")
 
     def vrm(*words: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run([sys.executable, "-m", "vrm.cli", *words], cwd=site.root,
                               env=site.env, text=True, capture_output=True, timeout=300,
                               stdin=subprocess.DEVNULL, check=False)
 
+    def of(name: str, state: str) -> List[int]:
+        """The ids of jobs of this name that have this state."""
+        return [each["id"] for each in json.loads(vrm("queue", "--json").stdout)["jobs"]
+                if (each["name"], each["state"]) == (name, state)]
+
+    lender = borrower = -1
     for name, typed in examples():
+        if typed == "vrm lend 3 --to 7":  # two jobs for it, on all cores of the machine
+            cores = str(len(os.sched_getaffinity(0)))
+            vrm("submit", "wait", "1", "600", "--cores", cores, "--malleable", "--name", "lender")
+            lender, = wait_until(lambda: of("lender", "running"), "the lender runs")
+            vrm("submit", "wait", "1", "60", "--name", "borrower")
+            borrower, = wait_until(lambda: of("borrower", "queued"), "the borrower waits")
+            typed = f"vrm lend {lender} --to {borrower}"
+        elif typed == "vrm lend 3 --back":
+            wait_until(lambda: of("borrower", "running"), "the borrower runs on what was lent")
+            vrm("cancel", str(borrower))
+            wait_until(lambda: not of("borrower", "running"), "it has ended")
+            vrm("lend", str(lender), "--to", "node")
+            typed = f"vrm lend {lender} --back"
+        elif lender >= 0:
+            vrm("cancel", str(lender))
+            lender = -1
         if name == "submit":
             site.start()
             wait_until(lambda: "nothing to do; waiting for lines" in site.said(site.started[0]),
