@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +31,11 @@ def site(site: Site) -> Site:
     site.lines("a.x 1 60 0", "b.x 1 60 0", "ok.x 1 60 0")
     config(site)
     return site
+
+
+def copied(site: Site) -> None:
+    """Copy the directory of a run. `cp -a` also copies the socket, which shutil refuses to."""
+    subprocess.run(["cp", "-a", site.log, site.root / "copy"], check=True)
 
 
 def config(site: Site, log: str = "log") -> None:
@@ -71,7 +75,7 @@ def past(directory: Path) -> journals.Past:
 
 def test_a_copy_leaves_the_jobs_of_the_original_alone(site: Site) -> None:
     leave_running(site)
-    shutil.copytree(site.log, site.root / "copy", symlinks=True)
+    copied(site)
     config(site, "copy")
     done = site.run()
     assert done.returncode == 2 and done.stderr.count("\n") == 1
@@ -99,7 +103,7 @@ def test_a_copy_leaves_the_jobs_of_the_original_alone(site: Site) -> None:
 
 def test_a_copy_begins_again_with_fresh(site: Site) -> None:
     leave_running(site)
-    shutil.copytree(site.log, site.root / "copy", symlinks=True)
+    copied(site)
     config(site, "copy")
     go(site)
     assert site.run("--fresh").returncode == 0
@@ -123,7 +127,7 @@ def test_what_waits_in_a_copy_goes_on_as_a_run_of_its_own(site: Site) -> None:
     leave_running(site)
     go(site)
     wait_until(lambda: not site.processes(), "the programs have ended")
-    shutil.copytree(site.log, site.root / "copy", symlinks=True)
+    copied(site)
     config(site, "copy")
     done = site.run()
     assert done.returncode == 0 and "run of its own" in done.stdout
