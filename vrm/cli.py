@@ -187,6 +187,8 @@ def run(arguments: argparse.Namespace) -> int:
     say(f"jobs run in {settings.workplace}, unless they have a dir= of their own; "
         f"their output goes to {near(settings.log)}")
     client = client_of(arguments, settings, directory)
+    if client is not None:
+        manager.awaited = client.lasts
     try:
         with client or nullcontext():
             succeeded = manager.run()

@@ -32,6 +32,17 @@ def test_the_run_ends_with_the_program_and_its_jobs(site: Site) -> None:
     assert again.returncode == 0 and site.statuses() == {0: "completed"}
 
 
+def test_an_end_line_of_the_queue_does_not_end_the_program(site: Site) -> None:
+    site.config(Nodes=1, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
+    site.program("one", "echo one\n")
+    site.lines("one 1 60")
+    client = given(site, f"until grep -q completed {site.log}/jobs.csv; do sleep 0.02; done\n"
+                         "vrm submit one 1 60 && exit 6")
+    done = site.run("run", "--", client)
+    assert done.returncode == 6, done.stdout + done.stderr
+    assert site.statuses() == {0: "completed", 1: "completed"}
+
+
 def test_a_program_that_is_none_and_options_that_do_not_go_with_one(site: Site) -> None:
     site.config(Nodes=1, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
     done = site.run("run", "--", "/nowhere/x")

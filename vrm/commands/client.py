@@ -62,6 +62,10 @@ class Client:
         self._thread.start()
         return self
 
+    def lasts(self) -> bool:
+        """Whether it has not ended yet; a queue that has an `end` line does not end the run before it."""
+        return self.status is None and self._thread.is_alive()
+
     def _follow(self) -> None:
         try:
             while not self._run.manager_runs():

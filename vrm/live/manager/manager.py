@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import selectors
 import time
-from typing import Dict, List
+from typing import Callable, Dict, List
 
 from vrm.config.schema import Settings
 from vrm.live.batch.walltime import AllocationEnd
@@ -76,6 +76,7 @@ class Manager:
                  once: bool = False, fresh: bool = False, failed: bool = False) -> None:
         self.desk = Desk(settings, site, run, tell)
         self.once = once
+        self.awaited: Callable[[], bool] = lambda: False  # whether a program still gives jobs
         self.fresh = fresh
         self.failed = failed  # run the jobs again that did not complete
         self.emulated = site.emulated
@@ -224,7 +225,7 @@ class Manager:
             return True
         # Held jobs are waited for; what does not fit before the allocation's end is the next one's.
         return (desk.input_ended and not len(desk.queue) and not book.held
-                and not self.orders.waiting())
+                and not self.orders.waiting() and not self.awaited())
 
     def _next_deadline(self) -> float:
         """When the loop must wake up even if nothing happens."""
