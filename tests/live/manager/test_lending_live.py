@@ -16,6 +16,7 @@ import yaml
 from conftest import Site, wait_until
 from testbed import LOGIN, Testbed
 
+from vrm.live.manager.desk import Desk as ManagersDesk
 from vrm.live.manager.lending import AGAIN, PATIENCE, Lending
 from vrm.live.manager.running import Running
 from vrm.live.nodes.agents import Masks
@@ -293,6 +294,8 @@ class Desk:
         self.settings = SimpleNamespace(end=SimpleNamespace(fit=True))
         self.closing = end = SimpleNamespace(closing=1e6)
         self.lending = Lending(me, ends, me.watch, self.prepared, end)
+
+    renew = ManagersDesk.renew
 
     def synced(self) -> bool:
         self.records.append(("sync", {}))

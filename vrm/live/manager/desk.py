@@ -126,11 +126,12 @@ class Desk:
             self.changes()
             self.renew()
 
-    def renew(self) -> None:
-        """Running jobs that lend or borrow cores know their bookings as they are now: ends of walltimes, and
-        shares."""
+    def renew(self, *jobs: int) -> None:
+        """These running jobs, and all that lend or borrow cores, know their bookings as they are now: ends of
+        walltimes, and shares."""
+        self.dirty = True
         loans = self.cluster.loans
-        for job_id in {each for loan in loans.all for each in loan[:2]} | loans.guests:
+        for job_id in {*jobs, *(each for loan in loans.all for each in loan[:2]), *loans.guests}:
             running, booking = self.running.get(job_id), self.cluster.bookings.get(job_id)
             if running is not None and booking is not None and not running.former:
                 running.start = running.start._replace(booking=booking)

@@ -114,7 +114,7 @@ class Lending:
         desk.queue.remove_started([job])
         for loan in cluster.loans.of_borrower(to):
             desk.state.lend(loan, **origin)
-        self.begin(Start(booking, first is not job), now)
+        self.begin(Start(booking, first is not job), now, asked=True)
         if to not in self.coming:
             raise LifeError(f"job {lender} lends nothing: {self._late}")
         fewer = (f" with {placement.width} core{'s' * (placement.width > 1)} for each rank, not "
@@ -172,14 +172,16 @@ class Lending:
 
     # What is decided.
 
-    def begin(self, start: Start, now: float) -> None:
-        """A job starts on lent cores as soon as they are clear. The intent is in the journal's queue."""
+    def begin(self, start: Start, now: float, asked: bool = False) -> None:
+        """A job starts on lent cores as soon as they are clear. The intent is in the journal's queue. `asked`:
+        somebody wants it; else the dispatcher has decided it."""
         self.coming[start.job.id] = start
         late = self._too_late(start.job.id)
         if late:
             self._late = late
-            self.desk.cluster.loans.unwilling.update(
-                each.lender for each in self.desk.state.lends.of_borrower(start.job.id))
+            if not asked:  # or it would be decided again at once
+                self.desk.cluster.loans.unwilling.update(
+                    each.lender for each in self.desk.state.lends.of_borrower(start.job.id))
             self._undo(start.job.id, late)
             return
         for lender in {each.lender for each in self.desk.state.lends.of_borrower(start.job.id)}:
@@ -238,15 +240,7 @@ class Lending:
         if lender in self.desk.running:
             self._orders[lender] = _Order(lends.epochs.get(lender, 0))
             self.watch.forget_question(lender)
-        self._renew(lender)
-
-    def _renew(self, *jobs: int) -> None:
-        """Running jobs know their bookings as they are now: walltimes and shares."""
-        for job_id in jobs:
-            running, booking = self.desk.running.get(job_id), self.desk.cluster.bookings.get(job_id)
-            if running is not None and booking is not None and not running.former:
-                running.start = running.start._replace(booking=booking)
-        self.desk.dirty = True
+        self.desk.renew(lender)
 
     def act(self, now: float) -> None:
         """Send orders whose intents are on disk, take back what borrowers have left, and give up on nodes
@@ -284,7 +278,7 @@ class Lending:
         for loan in loans.of_borrower(lend.borrower):
             if loan.lender == lend.lender and loan.until <= now:
                 loans.outlives(self.desk.cluster, lend.borrower, now, now + max(1.0, now - loan.since))
-                self._renew(lend.lender)
+                self.desk.renew(lend.lender)
                 self.desk.changes()
                 return
 
@@ -340,7 +334,7 @@ class Lending:
             elif each.phase == REGAINING:
                 desk.state.regained(each.number, desk.now)
                 self._tell(each, "has again")
-        self._renew(lender)
+        self.desk.renew(lender)
         running = desk.running.get(lender)
         if running is not None and running.binding != "unchecked":
             running.bindings_due = desk.now
