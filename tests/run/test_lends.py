@@ -164,3 +164,11 @@ def test_phases_come_in_their_order() -> None:
     again.loans.all.clear()
     run.state.lends.to_node(again)
     assert [loan.cores for loan in again.loans.all] == [cores]
+
+
+def test_nothing_is_learnt_from_time_that_was_lost_by_lending() -> None:
+    records: Records = []
+    state = begun(records).state
+    state.vacate(1)
+    state.end(1, JobState.COMPLETED, 50.0, exit_code=0, slower=20.0)
+    assert replay(records).lesson(1) == (state.entry(1).job, 30.0, JobState.COMPLETED)
