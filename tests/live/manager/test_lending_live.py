@@ -252,6 +252,23 @@ def test_cancel_requeue_and_stop_of_either(site: Site) -> None:
     assert journal.replay(journal.read(site.log / "journal")).state.lends.all == {}
 
 
+@pytest.mark.slow
+def test_a_dispatcher_lends_what_has_started_in_the_same_step(site: Site) -> None:
+    prepared(site, Scheduling={"Algorithm": "FCFS", "Backfilling": "sd"})
+    first, second = cores(2)
+    site.lines("wait.x 1 600 0 cores=2 malleable=1", "wait.x 1 60 0 cores=2 malleable=1")
+    manager = site.start()
+    wait_until(lambda: allowed(site.root, 0) and allowed(site.root, 1), "both run")
+    assert {frozenset(allowed(site.root, job)) for job in (0, 1)} == {frozenset(first), frozenset(second)}
+    done(site, 1)
+    wait_until(lambda: allowed(site.root, 0) == first | second, "job 0 has both cores")
+    done(site, 0)
+    site.finish(manager)
+    rows = site.rows()
+    assert {row.status for row in rows.values()} == {"completed"}
+    assert [row.binding for row in rows.values()] == ["ok", "ok"] and rows[1].mates == "0"
+
+
 # What nodes may answer, or not.
 
 class Silent:
