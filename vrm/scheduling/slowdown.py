@@ -70,24 +70,30 @@ class SlowdownDriven(Dispatcher):
         self.most = most
         self.always = always
         self._head: Optional[Reservation] = None  # that of the last step
-        # Who can lend only gets less until a job starts or has its cores again; who found no mates by
-        # then (`fruitless`) finds none until then.
+        # Who can lend only gets less but for jobs that start, or have their cores again (`newer`, in their
+        # order). Who found no mates (`fruitless`: among how many of these) needs one that came later.
         self._watched: Optional[Cluster] = None
-        self.fruitless: Set[int] = set()
+        self.newer: List[int] = []
+        self.fruitless: Dict[int, int] = {}
 
     def booked(self, booking: Booking) -> None:
         """A job starts, and may lend."""
-        self.fruitless.clear()
+        self.newer.append(booking.job.id)
 
     def released(self, booking: Booking) -> None:
         """A job has ended."""
 
     def revised(self, booking: Booking, before: float) -> None:
         """A job has its cores again, or is expected to run on."""
-        self.fruitless.clear()
+        self.newer.append(booking.job.id)
 
     def nodes_changed(self) -> None:
         """Nodes came or went."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Look for mates of all jobs again."""
+        self.newer.clear()
         self.fruitless.clear()
 
     def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
@@ -98,9 +104,9 @@ class SlowdownDriven(Dispatcher):
         if self._watched is not view:
             view.watchers.append(self)
             self._watched = view
-            self.fruitless.clear()
-        if self.max_slowdown is None:  # the limit moves
-            self.fruitless.clear()
+            self.forget()
+        if not view.bookings:  # nobody can lend
+            self.forget()
         while heads:
             head = next((job for job in waiting if job.id not in started), None)
             if head is None:
@@ -149,7 +155,7 @@ class SlowdownDriven(Dispatcher):
         """An independent copy, which looks at all jobs again."""
         twin = super().copy(view)
         assert isinstance(twin, SlowdownDriven)
-        twin._head, twin._watched, twin.fruitless = None, None, set()
+        twin._head, twin._watched, twin.newer, twin.fruitless = None, None, [], {}
         return twin
 
 
@@ -161,6 +167,7 @@ class _Step:
         self.rules, self.now, self.waiting = rules, now, waiting
         self.view, self.policy, self.head, self.started = view, policy, head, started
         self._able: Optional[List[Able]] = None
+        self._by_id: Optional[Dict[int, Able]] = None
         self._limit = math.nan
         self._future: Optional[_Future] = None
 
@@ -228,14 +235,14 @@ class _Step:
         """The place of a malleable job on cores that mates lend; `start` is its static start, if it is
         known."""
         rules, now, expected = self.rules, self.now, job.expected
+        limit, nodes, share = self._below(), self.policy.nodes(job), rules.share
+        if job.id in rules.fruitless and not self._newly(job, nodes, limit):
+            return None
         if not rules.always:
             if start < 0:
                 start = self._static_start(job)
-            if not pays(start, expected, now, rules.share):
+            if not pays(start, expected, now, share):
                 return None
-        if job.id in rules.fruitless:
-            return None
-        limit, nodes, share = self._below(), self.policy.nodes(job), rules.share
         choosy = bool(job.request.features) or not self.view.all_up
         mates: List[Mate] = []
         by_id: Dict[int, Able] = {}
@@ -250,7 +257,8 @@ class _Step:
                         by_id[lender.id] = each
         chosen = choose(mates, nodes, rules.most)
         if chosen is None:
-            rules.fruitless.add(job.id)
+            if rules.max_slowdown is not None:  # else the limit moves
+                rules.fruitless[job.id] = len(rules.newer)
             return None
         placement = self._lent(job, [by_id[mate] for mate in chosen], start)
         if placement is None and job is not self.head.job:
@@ -259,6 +267,21 @@ class _Step:
             if chosen is not None:
                 placement = self._lent(job, [by_id[mate] for mate in chosen], start)
         return placement
+
+    def _newly(self, job: Job, nodes: int, limit: float) -> bool:
+        """Whether a job that found no mates could have one that came later."""
+        rules = self.rules
+        if self._by_id is None:
+            self._by_id = {each.booking.job.id: each for each in self._lenders()}
+        for at in range(rules.fruitless[job.id], len(rules.newer)):
+            each = self._by_id.get(rules.newer[at])
+            if each is not None and each.nodes <= nodes:
+                end, lender = each.booking.expected_end, each.booking.job
+                if (outlasts(end - self.now, job.expected, rules.share)
+                        and penalty(lender.submit, end, lender.expected, job.expected) < limit):
+                    return True
+        rules.fruitless[job.id] = len(rules.newer)
+        return False
 
     def _lent(self, job: Job, mates: Sequence[Able], start: float) -> Optional[Borrowed]:
         """The place of a job on what these mates lend; None where it does not fit, where it gets so little
