@@ -16,8 +16,8 @@ import pytest
 from testbed import missing
 
 BENCHMARKS = Path(__file__).parent / "benchmarks"
-OTHERS = {"plain_loop"}
-"""It takes a trace, and stays as it is: no --quick."""
+OTHERS = {"plain_loop", "clients"}
+"""They have no --quick: one takes a trace, the other an environment with the clients (tests/clients runs it)."""
 
 pytestmark = pytest.mark.slow
 
