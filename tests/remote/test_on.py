@@ -147,6 +147,8 @@ def wheelhouse(folder: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.testbed
+@pytest.mark.xdist_group("remote")
 def test_a_session_from_nothing_to_results(cluster: Cluster, tmp_path: Path) -> None:
     """An ordinary user, with nothing there: install offline, submit, look, fetch."""
     if cluster.ssh("python3 -c 'import sys; print(sys.version_info[:2])'").strip() != str(sys.version_info[:2]):
@@ -226,6 +228,8 @@ def test_a_session_from_nothing_to_results(cluster: Cluster, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.testbed
+@pytest.mark.xdist_group("remote")
 def test_a_jump_host_is_passed(cluster: Cluster) -> None:
     cluster.config("  ProxyJump root@login\n")
     try:
@@ -239,6 +243,8 @@ def test_a_jump_host_is_passed(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.testbed
+@pytest.mark.xdist_group("remote")
 def test_who_cannot_be_reached_is_said_in_one_line_with_what_to_do(cluster: Cluster) -> None:
     for host, wanted in {"nowhere.invalid": "check the name", "bob@n0": "check User and IdentityFile"}.items():
         done = cluster.on("queue", host=host)
@@ -260,6 +266,17 @@ def test_who_cannot_be_reached_is_said_in_one_line_with_what_to_do(cluster: Clus
 
 
 # ------------------------------------------------------------------ a server that asks questions
+
+
+class Telling(paramiko.Transport):
+    """It says when a request was answered with yes."""
+
+    agreed = threading.Event()
+
+    def _send_message(self, data: Any) -> None:
+        super()._send_message(data)
+        if data.asbytes()[:1] == b"\x63":  # SSH_MSG_CHANNEL_SUCCESS
+            self.agreed.set()
 
 
 class Asking(paramiko.ServerInterface):
@@ -293,7 +310,10 @@ class Asking(paramiko.ServerInterface):
         return True
 
     def check_channel_exec_request(self, channel: Any, command: bytes) -> bool:
+        agreed = channel.transport.agreed = threading.Event()
+
         def answer() -> None:
+            agreed.wait(LIMIT)
             self.ran.append(command.decode())
             channel.sendall(b"here it is\r\n")
             channel.send_exit_status(5)
@@ -321,7 +341,7 @@ class Server:
                 connection = self.socket.accept()[0]
             except OSError:
                 return
-            transport = paramiko.Transport(connection)
+            transport = Telling(connection)
             transport.add_server_key(self.key)
             self.transports.append(transport)
             transport.start_server(server=self.asking, event=threading.Event())
@@ -368,7 +388,7 @@ def test_passwords_and_codes_are_asked_for(home: Path, server: Server) -> None:
         assert "\\x1b[2J" in shown and "\x1b[2J" not in shown
         typist.type("123456\n")
     status, rest = typist.end()
-    assert status == 5 and "here it is" in rest
+    assert status == 5 and "here it is" in rest, rest
     assert "secret" not in rest and "123456" not in rest
     assert "queue" in server.asking.ran[0]
     known = (home / ".ssh/known_hosts").read_text()
@@ -520,6 +540,12 @@ def test_a_directory_is_one_word_of_the_shell(path: str) -> None:
     said = subprocess.run(["sh", "-c", f"printf %s {place(path)}"], capture_output=True, text=True, check=True,
                           env={"HOME": "/h"}).stdout
     assert said == (path.replace("~", "/h", 1) if path in ("~", "~/x y") else path)
+
+
+def test_without_fabric_it_says_what_to_install() -> None:
+    done = subprocess.run([sys.executable, "-c", "import sys; sys.modules['fabric'] = None; from vrm.cli import main; "
+                           "sys.exit(main(['--on', 'cluster', 'queue']))"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "pip install 'fabric" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_on_comes_first(capsys: pytest.CaptureFixture[str]) -> None:

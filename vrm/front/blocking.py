@@ -151,7 +151,7 @@ def _submit(call: Call, counter: Counter, options: Options, chosen: Mapping[str,
     try:
         return Attached(counter, counter.submit(asked)[0], options.command, says)
     except Refused as refused:
-        raise options.error(f"Unable to allocate resources: {str(refused).rpartition('failed: ')[2]}") from refused
+        raise options.error(f"Unable to allocate resources: {refused}") from refused
 
 
 def _script(call: Call, typed: Sequence[str]) -> bytes:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Iterable, List, Mapping, Protocol, Sequence, Tuple
 
+from vrm.front.answers import Refused
 from vrm.front.jobs import Job, Node, Site
 from vrm.results.steps import Step
 
@@ -79,3 +80,11 @@ class Counter(Protocol):
 
     def change(self, job_id: int, values: Mapping[str, float]) -> None:
         """Change a job's `walltime` (seconds) or `priority`."""
+
+
+def submitted(counter: Counter, asked: Asked, refused: str) -> List[int]:
+    """The ids of new jobs; Refused begins with the words that the command has for that."""
+    try:
+        return counter.submit(asked)
+    except Refused as error:
+        raise Refused(f"{refused}: {error}", error.code) from error

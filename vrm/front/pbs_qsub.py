@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.front import pbs_words as words
 from vrm.front.answers import Answer, Call, Needs, Refused, Reply
-from vrm.front.counter import Asked, Counter
+from vrm.front.counter import Asked, Counter, submitted
 from vrm.front.sbatch import Until, named
 from vrm.model.job import Dependency
 
@@ -101,7 +101,7 @@ def qsub(call: Call, counter: Counter) -> Reply:
         wish.take(options)
     wish.take(typed)
     asked, joined = made(wish, call, counter, text, name, path, arguments)
-    ids = counter.submit(asked)
+    ids = submitted(counter, asked, "qsub")
     said = words.whole(ids[0]) if joined else f"{ids[0]}.{words.SERVER}"
     out = "" if "z" in wish.single else f"{said}\n"
     return Until(counter, ids, out) if wish.attributes.get("block") in ("true", "True", "1") else Answer(out)

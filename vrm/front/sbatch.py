@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.front import times, words
 from vrm.front.answers import Answer, Call, Needs, Refused, Reply, Waiting
-from vrm.front.counter import Asked, Counter
+from vrm.front.counter import Asked, Counter, submitted
 from vrm.front.options import Option, Options
 from vrm.front.requests import Demand, demand
 from vrm.model import JobState
@@ -166,7 +166,7 @@ def sbatch(call: Call, counter: Counter) -> Reply:
     variables = {key: call.env[variable] for variable, key in _VARIABLES.items() if call.env.get(variable)}
     chosen = {**directives, **variables, **given}
     asked = ask(chosen, OPTIONS, call, counter, name, script=text, arguments=rest[1:], path=path)
-    ids = counter.submit(asked)
+    ids = submitted(counter, asked, "sbatch: error: Batch job submission failed")
     out = "" if "quiet" in chosen else f"{ids[0]}\n" if "parsable" in chosen else f"Submitted batch job {ids[0]}\n"
     if "wait" in chosen:
         return Until(counter, ids, out)

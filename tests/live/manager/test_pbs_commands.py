@@ -97,7 +97,7 @@ def test_a_session_of_a_pbs_user(cluster: Cluster) -> None:
             (["qsub", "-I"], 2, "no interactive jobs"), (["qsub", "gone"], 1, "No such file"),
             (["qsub", "-l", "walltime=soon", "job.pbs"], 2, "no time as"), (["qsub", "-l", "select=0", "job.pbs"], 2, "none of the"),
             (["qsub", "-l", "select=1:ncpus=1+2:ncpus=2", "job.pbs"], 2, "one kind"), (["qsub", "-l", "foo=3", "job.pbs"], 2, "foo"),
-            (["qsub", "-l", "nodes=n0:ppn=1"], 2, "none of the"), (["qsub", "-J", "5", "job.pbs"], 2, "X-Y"),
+            (["qsub", "-l", "ncpus=99"], 1, "qsub: "), (["qsub", "-l", "nodes=n0:ppn=1"], 2, "none of the"), (["qsub", "-J", "5", "job.pbs"], 2, "X-Y"),
             (["qsub", "-W", "depend=afterok:99", "job.pbs"], 153, "Unknown Job Id 99.vrm"), (["qsub", "-Y"], 2, "usage"),
             (["qsub", "-W", "depend=before:1", "job.pbs"], 2, "afterok"), (["qsub", "-j", "x", "job.pbs"], 2, "oe, eo"),
             (["qsub", "-a", "1200", "job.pbs"], 2, "before which"), (["qstat", "99"], 153, "qstat: Unknown Job Id 99.vrm"),

@@ -234,7 +234,7 @@ class LiveCounter:
             some = {**values, "after": (*values.get("after", ()), *after)} if after else values
             found, refused = self._intake.take(some, indices, keep=False, **({"command": self.command} if self.command else {}))
             if refused:
-                raise Refused(f"sbatch: error: Batch job submission failed: {refused}")
+                raise Refused(refused)
             ids += found
         for note in asked.notes:
             desk.tell("note", f"#{fold(ids)} {values['app']}: {note}")
