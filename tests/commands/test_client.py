@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import shutil
 import signal
+import subprocess
 import sys
+import termios
+from functools import partial
 from pathlib import Path
 
+import pytest
 from conftest import Site, wait_until
 
 
@@ -114,3 +124,41 @@ def test_a_shell_and_its_jobs(site: Site) -> None:
     assert f"{site.log}/bin/srun" in done.stdout.splitlines() and "are vrm's now" in done.stdout
     assert "completed" not in done.stdout and "1 completed" in (site.log / "vrm.out").read_text()
     assert site.statuses() == {0: "completed"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+def test_a_shell_on_a_terminal(site: Site) -> None:
+    """Ctrl-C goes to what runs in the shell, not to the run."""
+    site.config(Nodes=1, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"}, Applications={
+        "Path": str(site.bin), "Queue": str(site.queue), "Any": True})
+    site.lines()
+    ours, theirs = pty.openpty()
+    run = subprocess.Popen([sys.executable, "-m", "vrm.cli", "-c", str(site.config_file), "shell"], cwd=site.root,
+                           env={**site.env, "SHELL": shutil.which("bash") or "", "PS1": "> "}, stdin=theirs,
+                           stdout=theirs, stderr=theirs, preexec_fn=partial(_own_terminal, theirs))
+    os.close(theirs)
+    shown = b""
+
+    def appears(text: bytes) -> bool:
+        nonlocal shown
+        with contextlib.suppress(OSError):  # nobody has the terminal any more
+            while select.select([ours], [], [], 0)[0]:
+                shown += os.read(ours, 4096)
+        return text in shown
+
+    for typed, answer in ((b"srun -n 2 echo he''llo", b"hello\r\nhello"), (b"sleep 600", b"sleep 600\r\n"),
+                          (b"\x03", b"^C"), (b"sbatch --wrap='echo on' && echo do''ne", b"done")):
+        os.write(ours, typed if typed == b"\x03" else typed + b"\n")
+        wait_until(lambda answer=answer: appears(answer), f"{answer!r} is shown")  # type: ignore[misc]
+    os.write(ours, b"exit 4\n")
+    wait_until(lambda: appears(b"exit") and run.poll() is not None, "the run has ended")
+    assert run.returncode == 4, shown
+    assert set(site.statuses().values()) == {"completed"} and len(site.statuses()) == 2
+    os.close(ours)
+
+
+def _own_terminal(terminal: int) -> None:
+    """The terminal of this process and its children, as after a login."""
+    os.setsid()
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
