@@ -36,9 +36,9 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--tolerance", metavar="X", type=float, default=1e-6,
         help="how much numbers of the output may differ, as a part of them (default: 1e-6)")
     command(actions, "files", files, "where the header for C and the module for Python are", [],
-            "cc -I $(vrm malleable files) solver.c",
-            "Prints the directory of vrm_lending.h and vrm_lending.py, for programs that follow their cores by "
-            "themselves (docs/lending-protocol.md).")
+            "vrm malleable files",
+            "Prints the directory of vrm_lending.h and vrm_lending.py, as for cc -I $(vrm malleable files) "
+            "solver.c: for programs that follow their cores by themselves (docs/lending-protocol.md).")
 
 
 def check(arguments: argparse.Namespace) -> int:
