@@ -65,6 +65,10 @@ def test_a_run_says_who_borrowed_and_who_lent_and_repeats_byte_for_byte(tmp_path
     assert summary["lenders"] == len(mates)
     lent = {row["id"]: float(row["lent"]) for row in rows if row["lent"]}
     assert set(lent) == mates and all(row["malleable"] == "1" for row in rows)
+    # Every core has one job at a time: 32 cores of each job that has them for itself, and of lenders all
+    # that they hold, of which borrowers take none.
+    held = sum(32 * (float(row["end"]) - float(row["start"])) for row in rows if not row["mates"])
+    assert summary["utilisation"] == pytest.approx(held / (64 * summary["makespan"])) and held > 0
     # Two nodes of 16 cores, half of them for twice 60 s, for each job that borrowed of the mate.
     for mate in mates:
         loans = sum(mate in cell.split(",") for cell in borrowers.values())

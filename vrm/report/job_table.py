@@ -80,7 +80,8 @@ class JobTable:
         submit, start, end = (self._times(name)[ran] for name in ("submit", "start", "end"))
         return Columns(submit, start, end, self._cores[ran],
                        np.array([status == completed for status in self.columns["status"]],
-                                bool)[ran], np.zeros(int(ran.sum()), np.int64))
+                                bool)[ran], np.zeros(int(ran.sum()), np.int64),
+                       lent=self._times("lent")[ran])
 
     @cached_property
     def app_time(self) -> Any:

@@ -49,8 +49,8 @@ def periods(booking: Booking, end: float) -> List[Tuple[float, float, int]]:
 
 def held(booking: Booking, end: float, cluster: Cluster) -> Iterator[Held]:
     """The lines of a job that ended."""
-    for begin, until, lent in periods(booking, end):
-        slots = core_share.slots(booking.placement, lent, cluster.nodes, cluster.layout)
+    for begin, until, cores_lent in periods(booking, end):
+        slots = core_share.slots(booking.placement, cores_lent, cluster.nodes, cluster.layout)
         for node, cores in by_node(slots, cluster.nodes).items():
             yield Held(booking.job.id, begin, until, node, cores)
 
@@ -68,11 +68,16 @@ def by_node(slots: Iterable[RankSlot], nodes: Sequence[Node]) -> Dict[str, str]:
             for node, sockets in found.items()}
 
 
+def lent(booking: Booking, end: float) -> float:
+    """Core seconds that a job that ended had lent."""
+    return sum((until - begin) * bits.count(cores) for begin, until, cores in periods(booking, end))
+
+
 def columns(booking: Booking, end: float) -> Dict[str, float]:
     """What jobs.csv says of a job that ended: core seconds that it has lent, and that it has borrowed, and
     how many times its own cores were others than before."""
     placement = booking.placement
-    return {"lent": sum((until - begin) * bits.count(cores) for begin, until, cores in periods(booking, end)),
+    return {"lent": lent(booking, end),
             "borrowed": (end - booking.start) * placement.cores if isinstance(placement, Borrowed) else 0.0,
             "changes": len(booking.shares)}
 

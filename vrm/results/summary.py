@@ -19,6 +19,7 @@ class Columns:
 
     `submit`, `start` and `end` are in seconds, `cores` is the number of cores that the job held,
     `completed` says whether it completed, `user` is the place of its user in `users` (0: unknown).
+    `lent` are the core seconds of these that others used (None: nobody lent any).
     """
 
     submit: Any
@@ -28,6 +29,7 @@ class Columns:
     completed: Any
     user: Any
     users: Sequence[str] = ("",)
+    lent: Any = None
 
     @property
     def whole(self) -> Tuple[float, float]:
@@ -35,6 +37,14 @@ class Columns:
         if not len(self.submit):
             return 0.0, 0.0
         return float(self.submit.min()), float(self.end.max())
+
+    @property
+    def used(self) -> Any:
+        """Cores that each job used: those that it held, less what it had lent on average."""
+        import numpy as np
+        if self.lent is None:
+            return self.cores
+        return self.cores - self.lent / np.maximum(self.end - self.start, 1e-9)
 
     @property
     def wait(self) -> Any:
@@ -81,14 +91,15 @@ class Moments:
 
 def summarise(jobs: Columns, moments: Moments, counts: Mapping[str, int], processors: int,
               warm_up: float = 0.0, cool_down: float = 0.0,
-              threshold: float = THRESHOLD) -> Dict[str, Any]:
+              threshold: float = THRESHOLD, lends: bool = False) -> Dict[str, Any]:
     """All metrics of a run on `processors` cores, ready for JSON (None where there is no value).
 
     Averages are over the jobs that ran (`jobs` of them), completed or not. With `warm_up` or
     `cool_down` (s) they are over the jobs submitted between these, and what belongs
     to the machine (utilisation, queue, loss, throughput) is over the time between their limits;
     the makespan stays that of all. `slowdown` leaves out the jobs that ran 0 s. `counts` are the
-    jobs by how they ended. ValueError when trimming leaves no time, or for a bad threshold or
+    jobs by how they ended. `lends`: cores passed from job to job, and which are in use `moments` alone
+    says. ValueError when trimming leaves no time, or for a bad threshold or
     number of processors.
     """
     import numpy as np
@@ -110,8 +121,8 @@ def summarise(jobs: Columns, moments: Moments, counts: Mapping[str, int], proces
         chosen = (submit >= first) & (submit <= last)
     length = last - first
     capacity = processors * length
-    used = math.fsum((cores * np.clip(np.minimum(end, last) - np.maximum(start, first), 0,
-                                      None)).tolist())
+    used = _busy(moments, first, last) if lends else math.fsum(
+        (jobs.used * np.clip(np.minimum(end, last) - np.maximum(start, first), 0, None)).tolist())
     done = int((jobs.completed & (end >= first) & (end <= last)).sum())
     lost, queue = _over_time(moments, processors, first, last)
     wait, run = (start - submit)[chosen], (end - start)[chosen]
@@ -150,6 +161,20 @@ def summarise(jobs: Columns, moments: Moments, counts: Mapping[str, int], proces
     }
 
 
+def _seconds(times: Any, first: float, last: float) -> Any:
+    """How much of a window is from each of some rising times to the next."""
+    import numpy as np
+    until = np.minimum(np.append(times[1:], max(last, times[-1])), last)
+    return np.clip(until - np.maximum(times, first), 0, None)
+
+
+def _busy(moments: Moments, first: float, last: float) -> float:
+    """Core seconds in use within a window."""
+    if not len(moments.times):
+        return 0.0
+    return math.fsum((_seconds(moments.times, first, last) * moments.busy).tolist())
+
+
 def _over_time(moments: Moments, processors: int, first: float,
                last: float) -> Tuple[float, Dict[str, Any]]:
     """Core seconds lost and the distribution of the queue's length over a window."""
@@ -157,9 +182,7 @@ def _over_time(moments: Moments, processors: int, first: float,
     times, queued = moments.times, moments.queued
     if not len(times) or last <= first:
         return 0.0, asdict(Distribution(0, None, None, None, None))
-    begin = np.maximum(times, first)
-    until = np.minimum(np.append(times[1:], max(last, times[-1])), last)
-    seconds = np.clip(until - begin, 0, None)
+    seconds = _seconds(times, first, last)
     idle = processors - moments.busy
     lost = math.fsum((seconds * np.clip(np.minimum(moments.wanted, idle), 0, None)).tolist())
     held = seconds > 0

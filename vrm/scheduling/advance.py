@@ -13,14 +13,14 @@ import copy
 from typing import Dict, Hashable, Iterator, List, Optional, Sequence, Tuple
 
 from vrm.model.cluster import AnyPlacement, Booking, Cluster, Pool
-from vrm.model.heatmap import Heatmap
 from vrm.model.job import Job
-from vrm.model.policies import Follower, PlacementPolicy
+from vrm.model.policies import PlacementPolicy
 from vrm.model.reservation import Calendar
 from vrm.scheduling.queue import JobQueue
+from vrm.scheduling.wrapping import Wrapped
 
 
-class BesideReservations:
+class BesideReservations(Wrapped):
     """A placement policy for jobs that are bound to no reservation of `calendar`.
 
     Counts do not say all of any job while there is one: which nodes are closed to it depends on when
@@ -28,16 +28,10 @@ class BesideReservations:
     """
 
     def __init__(self, policy: PlacementPolicy, calendar: Calendar) -> None:
-        self.inner, self.calendar = policy, calendar
-        self.name: str = policy.name
-        self.heatmap: Optional[Heatmap] = policy.heatmap
+        super().__init__(policy)
+        self.calendar = calendar
         self._views: Dict[int, Pool] = {}  # of the cluster as it is, by the nodes that are closed
         self._of: Tuple[Optional[Pool], int] = (None, -1)
-
-    @property
-    def follower(self) -> Optional[Follower]:
-        """That of the policy."""
-        return self.inner.follower
 
     def copy(self) -> PlacementPolicy:
         """An independent copy."""
@@ -63,10 +57,6 @@ class BesideReservations:
             self._views[closed].close(closed)
         return self._views[closed]
 
-    def nodes(self, job: Job) -> int:
-        """As the policy says: no reservation is for ever."""
-        return self.inner.nodes(job)
-
     def fits(self, job: Job, view: Pool) -> bool:
         """Whether the job could start on the view, at its time."""
         return self.inner.fits(job, self.open(job, view))
@@ -83,14 +73,6 @@ class BesideReservations:
     def exact(self, job: Job) -> bool:
         """No: see above."""
         return False
-
-    def size(self, job: Job) -> int:
-        """As the policy says."""
-        return self.inner.size(job)
-
-    def room(self, view: Pool) -> Optional[int]:
-        """As the policy says: with closed nodes there is no more."""
-        return self.inner.room(view)
 
     def lacks(self, job: Job, view: Pool) -> str:
         """As the policy says, or which reservation is in the way."""

@@ -9,14 +9,13 @@ that a job has got can never be broken by a limit.
 
 from __future__ import annotations
 
-import copy
 from typing import Dict, Hashable, Iterable, List, Optional, Tuple
 
 from vrm.model.cluster import AnyPlacement, Pool
-from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Job, Request
-from vrm.model.policies import Follower, PlacementPolicy
+from vrm.model.policies import PlacementPolicy
 from vrm.model.queues import Queue, Queues
+from vrm.scheduling.wrapping import Wrapped
 
 Limit = Tuple[str, str, int, int]
 """Queue, user ("": all of them), the most running jobs and cores (0: any number)."""
@@ -72,7 +71,7 @@ def in_queues(policy: PlacementPolicy, queues: Queues) -> PlacementPolicy:
     return QueuedPlacement(policy, queues) if queues.placed else policy
 
 
-class QueuedPlacement:
+class QueuedPlacement(Wrapped):
     """A placement policy for jobs of queues that have nodes or a number of cores per node.
 
     The nodes have their queues as features (`Queues.marked`); what a queue demands is added to what
@@ -80,24 +79,9 @@ class QueuedPlacement:
     """
 
     def __init__(self, policy: PlacementPolicy, queues: Queues) -> None:
-        self.inner, self._queues = policy, queues
-        self.name: str = policy.name
-        self.heatmap: Optional[Heatmap] = policy.heatmap
+        super().__init__(policy)
+        self._queues = queues
         self._requests: Dict[Tuple[str, Request], Request] = {}
-
-    @property
-    def follower(self) -> Optional[Follower]:
-        """That of the policy."""
-        return self.inner.follower
-
-    def copy(self) -> PlacementPolicy:
-        """An independent copy; itself where nothing is kept from step to step."""
-        inner = self.inner.copy()
-        if inner is self.inner:
-            return self
-        twin = copy.copy(self)
-        twin.inner = inner
-        return twin
 
     def _asking(self, job: Job) -> Job:
         """The job with what its queue demands; Infeasible where that cannot be."""
@@ -140,10 +124,6 @@ class QueuedPlacement:
     def size(self, job: Job) -> int:
         """As the policy says."""
         return self.inner.size(self._asking(job))
-
-    def room(self, view: Pool) -> Optional[int]:
-        """As the policy says."""
-        return self.inner.room(view)
 
     def lacks(self, job: Job, view: Pool) -> str:
         """As the policy says."""

@@ -8,16 +8,15 @@ walltimes.
 
 from __future__ import annotations
 
-import copy
 from typing import Dict, Hashable, Iterable, Optional, Tuple
 
 from vrm.model.cluster import AnyPlacement, Cluster, Pool
 from vrm.model.energy import Programs
-from vrm.model.heatmap import Heatmap
 from vrm.model.job import Infeasible, Job
-from vrm.model.policies import Follower, PlacementPolicy
+from vrm.model.policies import PlacementPolicy
 from vrm.model.power import Budget, Cap, added, idle_power
 from vrm.scheduling.registry import PolicyError
+from vrm.scheduling.wrapping import Wrapped
 
 
 def under_cap(policy: PlacementPolicy, cap: str, cluster: Cluster) -> PlacementPolicy:
@@ -64,31 +63,15 @@ def check_energy(dispatcher: object, cluster: Cluster, declared: Iterable[str] =
                           "{Database: FILE}, or --energy FILE; docs/energy.md)")
 
 
-class UnderCap:
+class UnderCap(Wrapped):
     """A placement policy under a cap. Counts do not say all of any job: it may be power that lacks."""
 
     def __init__(self, policy: PlacementPolicy, cluster: Cluster, budget: Budget) -> None:
-        self.inner = policy
-        self.name: str = policy.name
-        self.heatmap: Optional[Heatmap] = policy.heatmap
+        super().__init__(policy)
         self._nodes, self._most = cluster.nodes, budget.most()
         self._licences: Dict[str, int] = dict(cluster.all_licences)
         self._programs: Programs = cluster.programs
         self._needs: Dict[Tuple[Hashable, ...], Optional[int]] = {}
-
-    @property
-    def follower(self) -> Optional[Follower]:
-        """That of the policy."""
-        return self.inner.follower
-
-    def copy(self) -> PlacementPolicy:
-        """An independent copy; itself where nothing is kept from step to step."""
-        inner = self.inner.copy()
-        if inner is self.inner:
-            return self
-        twin = copy.copy(self)
-        twin.inner = inner
-        return twin
 
     def nodes(self, job: Job) -> int:
         """As the policy says; Infeasible where what the job draws is not known, or is never left."""
@@ -143,14 +126,6 @@ class UnderCap:
     def exact(self, job: Job) -> bool:
         """No: see above."""
         return False
-
-    def size(self, job: Job) -> int:
-        """As the policy says."""
-        return self.inner.size(job)
-
-    def room(self, view: Pool) -> Optional[int]:
-        """As the policy says: there is no more."""
-        return self.inner.room(view)
 
     def lacks(self, job: Job, view: Pool) -> str:
         """As the policy says, or how much power is left."""

@@ -107,6 +107,7 @@ class Results:
         self._jobs, self._moments = bytearray(), bytearray()  # of _JOB and _MOMENT
         self._user_numbers = _Numbers({"": 0})
         self._app_numbers = _Numbers()
+        self._lends = False  # whether any job has lent cores
         self._users: List[str] = []  # the names, in the order of their numbers
         self._apps: List[str] = []
 
@@ -123,6 +124,7 @@ class Results:
         procs = job.procs
         self._jobs += _pack_job(job.id, procs, procs * job.cores, user, app, how,
                                 job.submit, booking.start, end, job.walltime)
+        self._lends = self._lends or bool(booking.shares)
         drawn = self._note(booking, end) if self._programs is not None else {}
         if self._writer is not None:
             row = (job.id, job.app, job.procs, job.submit, booking.start, end, job.walltime,
@@ -312,4 +314,4 @@ class Results:
         jobs = Columns(submit, start, end, cores, completed, users, tuple(self._user_numbers))
         moments = Moments(*np.frombuffer(self._moments).reshape(-1, 4).T)
         return summarise(jobs, moments, self.counts, self.processors, warm_up, cool_down,
-                         threshold)
+                         threshold, self._lends)

@@ -1,0 +1,67 @@
+"""Placement policies that put a condition on another one: what they have in common."""
+
+from __future__ import annotations
+
+import copy
+from typing import Hashable, Optional, Tuple
+
+from vrm.model.cluster import AnyPlacement, Pool
+from vrm.model.heatmap import Heatmap
+from vrm.model.job import Job
+from vrm.model.policies import Follower, PlacementPolicy
+
+
+class Wrapped:
+    """Says what `inner` says. Subclasses override what their condition changes; where that is not of
+    the nodes and the cluster alone, `similar` and `exact`, too."""
+
+    def __init__(self, inner: PlacementPolicy) -> None:
+        self.inner = inner
+        self.name: str = inner.name
+        self.heatmap: Optional[Heatmap] = inner.heatmap
+
+    @property
+    def follower(self) -> Optional[Follower]:
+        """That of the policy."""
+        return self.inner.follower
+
+    def copy(self) -> PlacementPolicy:
+        """An independent copy; itself where nothing is kept from step to step."""
+        inner = self.inner.copy()
+        if inner is self.inner:
+            return self
+        twin = copy.copy(self)
+        twin.inner = inner
+        return twin
+
+    def nodes(self, job: Job) -> int:
+        """As the policy says."""
+        return self.inner.nodes(job)
+
+    def fits(self, job: Job, view: Pool) -> bool:
+        """As the policy says."""
+        return self.inner.fits(job, view)
+
+    def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
+        """As the policy says."""
+        return self.inner.place(job, view)
+
+    def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
+        """As the policy says."""
+        return self.inner.similar(job)
+
+    def exact(self, job: Job) -> bool:
+        """As the policy says."""
+        return self.inner.exact(job)
+
+    def size(self, job: Job) -> int:
+        """As the policy says."""
+        return self.inner.size(job)
+
+    def room(self, view: Pool) -> Optional[int]:
+        """As the policy says."""
+        return self.inner.room(view)
+
+    def lacks(self, job: Job, view: Pool) -> str:
+        """As the policy says."""
+        return self.inner.lacks(job, view)
