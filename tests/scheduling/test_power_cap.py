@@ -4,7 +4,7 @@ EASY and conservative backfilling start what their definitions say."""
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Tuple
 
 import pytest
 from hypothesis import given
@@ -102,11 +102,22 @@ def easy(loads: List[Load], steps: STEPS) -> Dict[int, float]:
 
 
 def conservative(loads: List[Load], steps: STEPS) -> Dict[int, float]:
-    """The starts of conservative backfilling where jobs run as long as they say: each job in the earliest
-    hole when it comes."""
+    """The starts of conservative backfilling where jobs run as long as they say: each job has the earliest
+    hole when it comes, on the first nodes that are free for all of it, and keeps these nodes."""
     holds: List[Held] = []
+    on: List[FrozenSet[int]] = []
+
+    def free(load: Load, at: float) -> List[int]:
+        taken = {node for held, nodes in zip(holds, on) for node in nodes
+                 if held.start < at + load.walltime and at < held.end}
+        return [node for node in range(NODES) if node not in taken]
+
     for load in loads:
-        holds.append(Held(load, earliest(load, load.submit, holds, steps)))
+        times = sorted({load.submit, *(held.end for held in holds), *(begin for begin, _ in steps)})
+        start = next((time for time in times if time >= load.submit and fits(load, time, holds, steps)
+                      and len(free(load, time)) >= load.nodes), math.inf)
+        on.append(frozenset(free(load, start)[:load.nodes]))
+        holds.append(Held(load, start))
     return {at: held.start for at, held in enumerate(holds) if held.start < math.inf}
 
 

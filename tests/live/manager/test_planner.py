@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -64,8 +65,12 @@ def test_a_process_that_was_killed_gives_no_answer_and_another_one_the_next() ->
 
 
 def planners(manager: int) -> List[psutil.Process]:
-    return [child for child in psutil.Process(manager).children(recursive=True)
-            if "vrm.live.manager.planner" in child.cmdline()]
+    found = []
+    for child in psutil.Process(manager).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
+            if "vrm.live.manager.planner" in child.cmdline():
+                found.append(child)
+    return found
 
 
 @pytest.mark.slow
