@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import hypothesis
+import psutil
 import pytest
 import yaml
 from testbed import Testbed, missing
@@ -51,6 +52,16 @@ def wait_until(condition: Callable[[], Any], what: str, limit: float = LIMIT) ->
         if time.monotonic() > end:
             pytest.fail(f"not within {limit:g} s: {what}")
         select.select([], [], [], 0.01)  # give way to what is waited for
+
+
+def descendants(pid: int, word: str) -> List[psutil.Process]:
+    """The processes below one that live and whose command lines contain a word."""
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
+            if child.status() != psutil.STATUS_ZOMBIE and word in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def mpirun_environment() -> Dict[str, str]:

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping
 
-import psutil
 import pytest
+from conftest import descendants
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -191,8 +191,7 @@ def test_programs_that_hang_are_not_waited_for(programs: Script) -> None:
     programs("squeue", "exec sleep 600\n")
     programs("scontrol", "sleep 600 & wait\n")
     assert ask(here(SLURM), seconds=0.2).end == 1700000000.0
-    assert not [child for child in psutil.Process().children(recursive=True)
-                if "600" in child.cmdline()]
+    assert not descendants(os.getpid(), "sleep 600")
 
 
 def test_a_job_id_that_is_none_goes_to_no_program(programs: Script, tmp_path: Path) -> None:

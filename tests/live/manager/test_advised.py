@@ -7,9 +7,8 @@ import json
 import signal
 from typing import Any, Dict, List
 
-import psutil
 import pytest
-from conftest import Site, wait_until
+from conftest import Site, descendants, wait_until
 
 from vrm.run import control, journal
 from vrm.run.rundir import RunDirectory
@@ -151,8 +150,7 @@ def test_advised_changes_the_rules_by_itself_and_its_process_ends_with_its_manag
     asked = site.run("simulate", str(site.queue), "-c", str(site.config_file))
     assert asked.returncode == 2 and "advised chooses in a live run" in asked.stderr
 
-    adviser, = (child for child in psutil.Process(process.pid).children()
-                if "vrm.forecast.adviser" in child.cmdline())
+    adviser, = descendants(process.pid, "vrm.forecast.adviser")
     process.send_signal(signal.SIGKILL)
     process.wait()
     wait_until(lambda: not adviser.is_running(), "the process ends with its manager")

@@ -14,7 +14,7 @@ from typing import Any, Iterator, List
 import psutil
 import pytest
 
-from conftest import Site, wait_until
+from conftest import Site, descendants, wait_until
 from vrm.config.schema import Settings, load
 from vrm.forecast.beside import Beside
 from vrm.live.manager.forecaster import RESTARTS, Forecaster
@@ -30,8 +30,7 @@ from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_poli
 
 def beside(manager: Any) -> List[psutil.Process]:
     """The processes that forecast for a manager."""
-    return [each for each in psutil.Process(manager.pid).children()
-            if "vrm.forecast.beside" in each.cmdline()]
+    return descendants(manager.pid, "vrm.forecast.beside")
 
 
 @pytest.mark.mpi

@@ -12,10 +12,9 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-import psutil
 import pytest
 
-from conftest import LIMIT, Site, mpiruns, wait_until
+from conftest import LIMIT, Site, descendants, mpiruns, wait_until
 from vrm.config.schema import load
 from vrm.live.manager.manager import Manager
 from vrm.live.nodes.nodewatch import Down
@@ -122,9 +121,7 @@ OMPI_COMM_WORLD_RANK=0 exec taskset -c {cores[wrong].cpus[0]} {site.bin}/wait.x
     manager = site.start()
     if not wrong:
         wait_until(lambda: ran(program), "the job runs")
-        agent = psutil.Process(manager.pid)
-        wait_until(lambda: any("agent.py" in " ".join(child.cmdline())
-                               for child in agent.children()), "its node is asked")
+        wait_until(lambda: descendants(manager.pid, "agent.py"), "its node is asked")
         wait_until(lambda: site.state()["jobs"][0]["binding"] == "ok", "the answer is there")
         let_go(program)
     said = site.finish(manager)
@@ -444,8 +441,7 @@ def test_the_process_that_starts_jobs_is_replaced_when_it_dies(site: Site) -> No
     site.lines("long.x 1 100 0", "long.x 1 100 0")
     manager = site.start()
     wait_until(lambda: ran(program) == 1, "the first job runs")
-    spawner, = [child for child in psutil.Process(manager.pid).children()
-                if "supervisor" in " ".join(child.cmdline())]
+    spawner = min(descendants(manager.pid, "supervisor"), key=lambda child: child.create_time())
     spawner.kill()
     wait_until(lambda: "starting another" in site.said(manager), "it is noticed")
     let_go(program)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, List
 
 import psutil
 import pytest
-from conftest import Site, wait_until
+from conftest import Site, descendants, wait_until
 
 from vrm.live.manager.planner import LONGEST, PATIENCE, Planner
 from vrm.scheduling.plan import Effort, Problem, Task, solve
@@ -65,12 +64,7 @@ def test_a_process_that_was_killed_gives_no_answer_and_another_one_the_next() ->
 
 
 def planners(manager: int) -> List[psutil.Process]:
-    found = []
-    for child in psutil.Process(manager).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
-            if "vrm.live.manager.planner" in child.cmdline():
-                found.append(child)
-    return found
+    return descendants(manager, "vrm.live.manager.planner")
 
 
 @pytest.mark.slow

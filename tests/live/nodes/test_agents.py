@@ -23,7 +23,7 @@ from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Opti
 import psutil
 import pytest
 
-from conftest import LIMIT, mpirun_environment, wait_until
+from conftest import LIMIT, descendants, mpirun_environment, wait_until
 from test_topology import EVEN_ODD_THREADS, machine
 from vrm.live.launch.openmpi import OpenMPI
 from vrm.live.launch.srun import Srun
@@ -133,11 +133,7 @@ def nodes(tmp_path: Path) -> Iterator[StandIn]:
     yield stand_in
     for agents in stand_in.agents:
         agents.close()
-    tag = str(tmp_path)
-    children = [child for child in psutil.Process().children(recursive=True)
-                if child.status() != psutil.STATUS_ZOMBIE]
-    left = [child for child in children if tag in " ".join(child.cmdline())
-            or "agent.py" in " ".join(child.cmdline())]
+    left = [child for word in (str(tmp_path), "agent.py") for child in descendants(os.getpid(), word)]
     assert not left, f"processes were left: {left}"
 
 
