@@ -35,8 +35,8 @@ FASTEST, SLOWEST = 0.0005, 0.03
 AGAIN = 16
 """Changes after which the processes are looked for again."""
 
-RUNS = 60
-"""Runs in which there should be time for all changes."""
+RUNS, VAIN = 600, 60
+"""Runs in which there should be time for all changes, and without any change, even on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -91,28 +91,28 @@ def check(trial: Trial) -> Verdict:
     why = following(trial.program, "check", 0, trial.variables).rigid
     draw = random.Random(trial.seed)
     changed: List[Ran] = []
-    while sum(ran.changes for ran in changed) < trial.changes and len(changed) < RUNS:
-        left = trial.changes - sum(ran.changes for ran in changed)
+    made = 0
+    while made < trial.changes and len(changed) < (RUNS if made else VAIN):
         whole = max(one.seconds for one in rigid)
         patience = whole if not changed or any(one.followed for one in changed) else 0.0
-        ran = _run(replace(trial, limit=60.0 + 20 * whole, changes=left), draw, patience)
+        ran = _run(replace(trial, limit=60.0 + 20 * whole, changes=trial.changes - made), draw, patience)
         changed.append(ran)
+        made += ran.changes
         fault = _wrong(ran)
         if not fault and difference(rigid, ran, trial.tolerance):  # perhaps the clock has gone on
             rigid.append(_run(trial, None))
             fault = difference(rigid, ran, trial.tolerance)
         if fault:
-            return Verdict("not malleable", f"after {sum(one.changes for one in changed)} changes {fault}",
-                           rigid, changed)
-    total, followed = (sum(getattr(ran, name) for ran in changed) for name in ("changes", "followed"))
-    if not total:
+            return Verdict("not malleable", f"after {made} changes {fault}", rigid, changed)
+    followed = sum(ran.followed for ran in changed)
+    if not made:
         return Verdict("unchecked", f"it runs for {rigid[0].seconds:.2f} s, too short for any change", rigid, changed)
     if not followed:
-        return Verdict("affinity", f"right after {total} changes, but its number of threads stays: "
+        return Verdict("affinity", f"right after {made} changes, but its number of threads stays: "
                        + (why or "it has opened no parallel region of an OpenMP runtime that is followed"),
                        rigid, changed)
     seen = sorted(frozenset().union(*(ran.threads for ran in changed)))
-    return Verdict("malleable", f"right after {total} changes, {followed} of them followed, with "
+    return Verdict("malleable", f"right after {made} changes, {followed} of them followed, with "
                    f"{', '.join(map(str, seen))} threads a rank", rigid, changed)
 
 
