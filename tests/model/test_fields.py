@@ -197,7 +197,8 @@ def test_a_field_of_jobs_csv_that_makes_no_sense_is_reported(tmp_path: Path) -> 
 
 ONE_MORE = """
 import sys
-from vrm.model.fields import LABEL, TABLE, Field, Option
+from vrm.model.fields import TABLE, Field, Option
+from vrm.model.kinds import LABEL
 
 TABLE.append(Field("colour", LABEL, "a colour", default="", record="colour", shown="colour",
                    column="colour", form=4, option=Option("COLOUR", "the job's colour")))

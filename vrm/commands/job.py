@@ -73,7 +73,7 @@ def _options() -> List[Tuple[Field, Option]]:
 
 def submit(arguments: argparse.Namespace) -> int:
     """Give a running manager a job; the words are checked as a line of a queue file is."""
-    from vrm.model.fields import PATH
+    from vrm.model.kinds import PATH
     from vrm.workload.grammar import LineError, parse_line
 
     if arguments.arguments and arguments.args is not None:

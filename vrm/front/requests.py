@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, FrozenSet, Mapping, TypeVar
 
 from vrm.front.options import Options
 from vrm.model.amounts import Amounts, amounts, memory_bytes
-from vrm.model.fields import FieldError, name_sound
+from vrm.model.kinds import FieldError, name_sound
 from vrm.model.job import Request
 
 Demand = Dict[str, Any]

@@ -15,7 +15,7 @@ from vrm.front.counter import Asked, Counter, submitted
 from vrm.front.options import Option, Options
 from vrm.front.requests import Demand, demand
 from vrm.model import JobState
-from vrm.model.fields import FieldError, check_app
+from vrm.model.kinds import FieldError, check_app
 from vrm.model.job import Dependency
 from vrm.model.ranges import MOST_JOBS, numbers, to_ranges
 

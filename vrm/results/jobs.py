@@ -14,8 +14,8 @@ from operator import attrgetter
 from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional,
                     Sequence, TextIO, Tuple, Type, TypeVar, Union)
 
-from vrm.model.fields import (OF_DETAILS, OF_JOB, RESULT, SIMULATED as FIRST, TABLE, Field, FieldError, getter,
-                              made)
+from vrm.model.fields import OF_DETAILS, OF_JOB, RESULT, SIMULATED as FIRST, TABLE, Field, getter, made
+from vrm.model.kinds import FieldError
 from vrm.model.job import PLAIN, Details, Job, JobState
 from vrm.system.text import printable
 

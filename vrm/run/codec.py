@@ -6,7 +6,8 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from vrm.model import AnyPlacement, Cluster, CorePlacement, Job, Node, Placement, bits
 from vrm.model.core_share import Borrowed
-from vrm.model.fields import LINE, OF_DETAILS, OF_JOB, TABLE, getter, made, same
+from vrm.model.fields import LINE, OF_DETAILS, OF_JOB, TABLE, getter, made
+from vrm.model.kinds import same
 from vrm.model.job import PLAIN, Details
 from vrm.model.node import Device
 from vrm.model.placement_forms import of_record

@@ -12,7 +12,8 @@ import re
 from typing import TYPE_CHECKING, Any, Dict, Union
 
 from vrm.model import JobState, placement_forms, shapes
-from vrm.model.fields import TABLE, name_sound
+from vrm.model.fields import TABLE
+from vrm.model.kinds import name_sound
 from vrm.model.rules import checks
 from vrm.run import lending
 from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Tuple
 
 from vrm.model import Cluster, Job, JobState, bits
-from vrm.model.fields import name_sound
+from vrm.model.kinds import name_sound
 from vrm.model.reservation import LATEST, Calendar, Reservation, ReservationError, Span, Wanted
 
 if TYPE_CHECKING:

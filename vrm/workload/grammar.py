@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, NoReturn, Optional, Union
 
 from vrm.model import shapes
-from vrm.model.fields import EXAMPLE, LONGEST_TIME, REQUEST, TABLE, Field, FieldError, Kind, check_app
+from vrm.model.fields import REQUEST, TABLE, Field
+from vrm.model.kinds import EXAMPLE, LONGEST_TIME, FieldError, Kind, check_app
 from vrm.model.job import Request
 from vrm.model.ranges import numbers
 from vrm.system.text import printable

@@ -1,0 +1,367 @@
+"""Kinds of values that the fields of a job have (`vrm.model.fields`): how each is written in every form,
+and read."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, FrozenSet, List, Sequence, Tuple
+
+from vrm.model import shapes
+from vrm.model.amounts import GPU, MEMORY, Amounts, amounts, memory_bytes, memory_text, said
+from vrm.model.job import Dependency
+from vrm.model.ranges import MOST_JOBS, fold, member_range, numbers
+from vrm.model.times import seconds_of
+
+EXAMPLE = "ft.B.x 8 60 0"
+
+LONGEST_TIME = 1_000_000_000
+"""Seconds that an estimate or a delay may say: more than 31 years, and a table can show it."""
+
+
+class FieldError(ValueError):
+    """A value that a field cannot have, in words for people. `{}` in them is a text of the user,
+    which a terminal must be spared: `said` puts it in."""
+
+    def __init__(self, words: str, *texts: str) -> None:
+        super().__init__(words, *texts)
+        self._words, self._texts = words, texts
+
+    def said(self, show: Callable[[str], str]) -> str:
+        """The words, with the texts as `show` gives them."""
+        return self._words.format(*map(show, self._texts))
+
+    def __str__(self) -> str:
+        return self.said(repr)
+
+
+def same(value: Any) -> Any:
+    """The value."""
+    return value
+
+
+def _once(value: Any) -> List[str]:
+    return [str(value)]
+
+
+def _flag_text(text: str) -> bool:
+    if text not in ("0", "1", ""):
+        raise FieldError("`{}` is neither 0 nor 1", text)
+    return text == "1"
+
+
+def _int_text(text: str) -> int:
+    value = int(text)
+    if not abs(value) <= 10 ** 15:
+        raise FieldError("`{}` is too large", text)
+    return value
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the values of a field are written in each form, and read.
+
+    A queue line has texts: `write` gives them, several where the kind is `repeated` (then `read`
+    gives a pair for each, and the value is a mapping). A journal has a JSON value, which `sound`
+    checks. The plain form, a number, a text or a flag, is that of the state file and of `jobs.csv`,
+    where `cell` reads it from its text. `read` raises ValueError or FieldError for a text that is
+    wrong; so does `cell`.
+    """
+
+    read: Callable[[str], Any]
+    sound: shapes.Check
+    write: Callable[[Any], List[str]] = _once
+    repeated: bool = False
+    to_record: Callable[[Any], Any] = same
+    of_record: Callable[[Any], Any] = same
+    plain: Callable[[Any], Any] = same
+    of_plain: Callable[[Any], Any] = same
+    cell: Callable[[str], Any] = same
+    plain_sound: shapes.Check = shapes.line
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
+        raise ValueError(text)
+    return int(text)
+
+
+def _time(text: str) -> float:
+    if not 0 < seconds_of(text) <= LONGEST_TIME:
+        raise ValueError(text)
+    return seconds_of(text)
+
+
+def _seconds(value: Any) -> bool:
+    return shapes.number(value) and 0 < value <= LONGEST_TIME
+
+
+def _flag(text: str) -> bool:
+    return {"0": False, "1": True}[text]
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,4}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _integer(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+_LIKE_IDS = re.compile(r"[0-9:,-]+")
+
+
+def dependencies(text: str) -> Tuple[Dependency, ...]:
+    """What `after=` names: ids and ranges of them, or names of jobs, each perhaps behind `any:`."""
+    found: Dict[Dependency, None] = {}
+    total = 0
+    for part in text.split(","):
+        whatever = part.startswith("any:")
+        what = part[4:] if whatever else part
+        if _LIKE_IDS.fullmatch(what) or not what:
+            ids = member_range(what)
+            found[Dependency(ids, whatever)] = None
+            total += len(ids)
+        else:
+            found[Dependency(range(0), whatever, _label(what))] = None
+        if total > MOST_JOBS:
+            raise FieldError(f"after: `{{}}` names more than {MOST_JOBS} jobs", text)
+    return tuple(found)
+
+
+def _after_text(value: Sequence[Dependency]) -> str:
+    return ",".join(map(str, value))
+
+
+def _after_of(record: Any) -> Tuple[Dependency, ...]:
+    """As `after=` has it, or a pair for each job, as vrm 0.1.0 wrote it."""
+    if isinstance(record, list):
+        return tuple(Dependency.on(*each) for each in record)
+    return dependencies(record) if record else ()
+
+
+def _pair(value: Any) -> bool:
+    return (type(value) is list and len(value) == 2 and shapes.count(value[0])
+            and shapes.flag(value[1]))
+
+
+def _after_sound(value: Any) -> bool:
+    try:
+        return shapes.list_of(_pair)(value) or (
+            type(value) is str and all(each.ids for each in dependencies(value)))
+    except ValueError:
+        return False
+
+
+_NAME_OF_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _variable(text: str) -> Tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not _NAME_OF_VARIABLE.fullmatch(name):
+        raise ValueError(text)
+    if name.startswith("VRM_"):
+        raise FieldError("env: {} is one of the variables by which vrm knows its jobs; take a name "
+                         "that does not begin with VRM_", name)
+    return name, value
+
+
+def _variables_sound(value: Any) -> bool:
+    return type(value) is dict and all(
+        _NAME_OF_VARIABLE.fullmatch(name) and not name.startswith("VRM_") and shapes.line(said)
+        for name, said in value.items())
+
+
+def _arguments(text: str) -> Tuple[str, ...]:
+    words = tuple(shlex.split(text))
+    if ":" in words:
+        raise FieldError("args: a `:` alone would begin a second program for mpirun; write it as a "
+                         "part of another argument")
+    return words
+
+
+def _directory(text: str) -> str:
+    if not 0 < len(text) <= 4096:
+        raise ValueError(text)
+    return text
+
+
+def _path_sound(value: Any) -> bool:
+    return type(value) is str and "\0" not in value
+
+
+def _label(text: str) -> str:
+    if not text.isprintable() or not 0 < len(text) <= 64:
+        raise ValueError(text)
+    if _LIKE_IDS.fullmatch(text) or text.startswith("any:"):
+        raise FieldError("name: `{}` would be taken for ids in after=; put a letter before it: "
+                         "name=run{}", text, text)
+    return text
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+
+
+def _word(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
+def name_sound(value: Any) -> bool:
+    """The name of a queue, a feature, a resource or a licence."""
+    return type(value) is str and bool(_NAME.fullmatch(value))
+
+
+def _size_sound(value: Any) -> bool:
+    return shapes.size(value) and value > 0
+
+
+_OWN_FIELD = {GPU: "gpus", "gpus": "gpus", MEMORY: "mem", "mem": "mem"}
+
+
+def _amounts_text(value: Amounts) -> str:
+    return ",".join(f"{name}:{said(name, amount)}" for name, amount in value)
+
+
+def amounts_of(text: str) -> Amounts:
+    """What `per_task=ssd:1,scratch:0.5` names; one of a resource without a number."""
+    found: Dict[str, float] = {}
+    for part in text.split(","):
+        name, colon, number = part.partition(":")
+        if name in _OWN_FIELD:
+            raise FieldError("`{}` has fields of its own: "
+                             f"{_OWN_FIELD[name]}_per_task= and {_OWN_FIELD[name]}_per_node=", name)
+        if name in found:
+            raise FieldError("`{}` is named twice", name)
+        if colon and not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,3})?", number):
+            raise ValueError(text)
+        found[_word(name)] = float(number) if colon else 1.0
+        if not found[name]:
+            raise ValueError(text)
+    return amounts(found)
+
+
+def _licences_of(text: str) -> Amounts:
+    found = amounts_of(text)
+    if any(amount % 1000 for _, amount in found):
+        raise ValueError(text)
+    return found
+
+
+def _sound_as(read: Callable[[str], Any]) -> shapes.Check:
+    """The check of a value that is kept as the text which `read` takes."""
+    def sound(value: Any) -> bool:
+        try:
+            return type(value) is str and (read(value), True)[1]
+        except ValueError:
+            return False
+    return sound
+
+
+def _features_of(text: str) -> FrozenSet[str]:
+    return frozenset(map(_word, text.split(",")))
+
+
+def _features_text(value: FrozenSet[str]) -> str:
+    return ",".join(sorted(value))
+
+
+_RANGE = re.compile(r"([0-9]{1,7})(?:(-)([0-9]{1,7})?)?")
+
+
+def _nodes_of(text: str) -> Tuple[int, int]:
+    found = _RANGE.fullmatch(text)
+    if not found:
+        raise ValueError(text)
+    least = int(found[1])
+    most = int(found[3]) if found[3] else 0 if found[2] else least
+    if least < 1 or found[3] and most < least:
+        raise ValueError(text)
+    return least, most
+
+
+def _nodes_text(value: Tuple[int, int]) -> str:
+    least, most = value
+    return f"{least}" if least == most else f"{least}-{most or ''}"
+
+
+def _numbers_sound(value: Any) -> bool:
+    try:
+        return type(value) is str and bool(numbers(value))
+    except ValueError:
+        return False
+
+
+def check_app(app: str) -> str:
+    """The name of a program inside Applications.Path, unchanged; FieldError when it leads out of
+    there or could be taken for something else than a name.
+    """
+    inside = "it must be the name of a file that lies inside Applications.Path"
+    if not app or app in (".", ".."):
+        raise FieldError(f"app: `{{}}` names no file; {inside}; for example `{EXAMPLE}`", app)
+    if "/" in app:
+        raise FieldError(f"app: `{{}}` is a path; {inside}, without a slash", app)
+    if app.startswith("-"):
+        raise FieldError(f"app: `{{}}` begins with `-` and would be read as an option; {inside}",
+                         app)
+    if not app.isprintable() or len(app) > 200:
+        raise FieldError("app: `{}` is longer than 200 characters or holds some that cannot be "
+                         f"printed; {inside}", app)
+    return app
+
+
+def _app_sound(value: Any) -> bool:
+    try:
+        return type(value) is str and bool(check_app(value))
+    except FieldError:
+        return False
+
+
+def _flag_write(value: bool) -> List[str]:
+    return [str(int(value))]
+
+
+APP = Kind(check_app, _app_sound)
+WHOLE = Kind(_whole, shapes.positive, cell=_int_text, plain_sound=shapes.count)
+INTEGER = Kind(_integer, shapes.whole, cell=_int_text, plain_sound=shapes.whole)
+COUNT = Kind(_count, shapes.count, cell=_int_text, plain_sound=shapes.count)
+TIME = Kind(_time, _seconds, plain_sound=shapes.number)
+FLAG = Kind(_flag, shapes.flag, _flag_write, cell=_flag_text, plain_sound=shapes.flag)
+LABEL = Kind(_label, shapes.line)
+PATH = Kind(_directory, _path_sound, plain_sound=shapes.text)
+AFTER = Kind(dependencies, _after_sound, lambda value: [_after_text(value)],
+             to_record=_after_text, of_record=_after_of, plain=_after_text, of_plain=_after_of)
+ARGUMENTS = Kind(_arguments, shapes.list_of(shapes.line), lambda value: [shlex.join(value)],
+                 to_record=list, of_record=tuple, plain=shlex.join,
+                 of_plain=lambda text: tuple(shlex.split(text)))
+VARIABLES = Kind(_variable, _variables_sound,
+                 lambda value: [f"{name}={text}" for name, text in value.items()], repeated=True,
+                 to_record=dict)
+TEXT = Kind(same, shapes.text, plain_sound=shapes.text)
+INDICES = Kind(numbers, _numbers_sound, lambda value: [fold(value)], to_record=fold,
+               of_record=numbers)
+NAME = Kind(_word, name_sound, plain_sound=name_sound)
+MEMORY_SIZE = Kind(memory_bytes, _size_sound, lambda value: [memory_text(value)],
+                   plain=lambda size: memory_text(size) if size else "", of_plain=memory_bytes)
+AMOUNTS = Kind(amounts_of, _sound_as(amounts_of), lambda value: [_amounts_text(value)],
+               to_record=_amounts_text, of_record=amounts_of, plain=_amounts_text,
+               of_plain=amounts_of)
+LICENCES = Kind(_licences_of, _sound_as(_licences_of), lambda value: [_amounts_text(value)],
+                to_record=_amounts_text, of_record=_licences_of, plain=_amounts_text,
+                of_plain=_licences_of)
+FEATURES = Kind(_features_of, _sound_as(_features_of), lambda value: [_features_text(value)],
+                to_record=_features_text, of_record=_features_of, plain=_features_text,
+                of_plain=_features_of)
+NODES = Kind(_nodes_of, _sound_as(_nodes_of), lambda value: [_nodes_text(value)],
+             to_record=_nodes_text, of_record=_nodes_of, of_plain=_nodes_of,
+             plain=lambda value: "" if value == (1, 0) else _nodes_text(value))
+AMOUNT = Kind(_time, _seconds, cell=float, plain_sound=shapes.number)
+EXPECTED = Kind(_time, shapes.maybe(_seconds), cell=float, plain_sound=shapes.maybe(shapes.number))
+INDEX = Kind(_count, shapes.maybe(shapes.count), cell=_int_text,
+             plain_sound=shapes.maybe(shapes.count))
