@@ -16,7 +16,8 @@ from vrm.live.batch.adoption import ATTACH_AFTER, Adoption, launch_agent
 from vrm.live.batch.allocation import attach_command, find_allocation
 from vrm.live.batch.pbs import parse_pbsnodes
 from vrm.live.launch.openmpi import OpenMPI
-from vrm.live.nodes.agents import Agents, command_line
+from vrm.live.nodes.agents import Agents
+from vrm.live.nodes.connecting import command_line
 from vrm.live.nodes.topology import Topology
 
 LOG = 'echo "$VRM_JOB_ID" >> "$(dirname "$0")/log"\n'

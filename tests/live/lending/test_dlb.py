@@ -16,7 +16,7 @@ from test_agents import CPUS, OPEN_MPI, Jobs, StandIn, jobs, nodes, two_cpus  # 
 from test_shim import HERE, can_build
 from vrm.live.lending.job import following
 from vrm.live.nodes import dlb, proc
-from vrm.live.nodes.agents import Masks, Swept
+from vrm.live.nodes.outcomes import Masks, Swept
 
 ONE, BOTH = frozenset(CPUS[:1]), frozenset(CPUS[:2])
 

@@ -17,7 +17,7 @@ from conftest import LIMIT, wait_until
 from test_agents import OPEN_MPI, Jobs, StandIn, jobs, nodes  # noqa: F401
 from vrm.live.lending import build, vrm_lending
 from vrm.live.nodes import lending, proc
-from vrm.live.nodes.agents import Masks, Swept
+from vrm.live.nodes.outcomes import Masks, Swept
 
 CPUS = frozenset(os.sched_getaffinity(0))
 FEW = frozenset(sorted(CPUS)[:1])

@@ -19,7 +19,7 @@ from vrm.live.launch.environment import tagged
 from vrm.live.lending import build
 from vrm.live.lending.job import following, rigid
 from vrm.live.nodes import lending, masks, proc
-from vrm.live.nodes.agents import Masks, Swept
+from vrm.live.nodes.outcomes import Masks, Swept
 
 HERE = Path(__file__).parent
 START = 4

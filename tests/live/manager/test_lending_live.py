@@ -19,7 +19,7 @@ from testbed import LOGIN, Testbed
 from vrm.live.manager.desk import Desk as ManagersDesk
 from vrm.live.manager.lending import AGAIN, PATIENCE, Lending
 from vrm.live.manager.running import Running
-from vrm.live.nodes.agents import Masks
+from vrm.live.nodes.outcomes import Masks
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
 from vrm.model import Cluster, Job, JobState
 from vrm.results import shares

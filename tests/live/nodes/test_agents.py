@@ -28,8 +28,9 @@ from test_topology import EVEN_ODD_THREADS, machine
 from vrm.live.launch.openmpi import OpenMPI
 from vrm.live.launch.srun import Srun
 from vrm.live.nodes import agent, proc
-from vrm.live.nodes.agents import (Affinity, AgentEvent, Agents, NodeDown, NodeLost,
-                                   NodeUp, Swept, command_line, is_local, probe)
+from vrm.live.nodes.agents import Agents, probe
+from vrm.live.nodes.connecting import command_line, is_local
+from vrm.live.nodes.outcomes import Affinity, AgentEvent, NodeDown, NodeLost, NodeUp, Swept
 from vrm.live.nodes.bindings import compare_affinity
 from vrm.live.nodes.topology import Topology, node_facts, parse_topology, read_topology
 from vrm.model import Node, RankSlot

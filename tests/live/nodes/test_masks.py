@@ -15,7 +15,7 @@ from conftest import mpirun_environment
 from test_agents import (CPUS, OPEN_MPI, RUN, Jobs, Loop, StandIn, jobs, nodes,  # noqa: F401
                          two_cpus)
 from vrm.live.nodes import proc
-from vrm.live.nodes.agents import Masks, Swept
+from vrm.live.nodes.outcomes import Masks, Swept
 
 ONE, BOTH = frozenset(CPUS[:1]), frozenset(CPUS[:2])
 

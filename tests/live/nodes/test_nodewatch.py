@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import List
 
-from vrm.live.nodes.agents import AgentEvent, Agents, NodeDown, NodeLost, NodeUp
+from vrm.live.nodes.agents import Agents
+from vrm.live.nodes.outcomes import AgentEvent, NodeDown, NodeLost, NodeUp
 from vrm.live.nodes.nodewatch import Down, NodeWatch, Unsure, Up
 from vrm.live.nodes.topology import Core, NodeFacts, Topology
 from vrm.model import Cluster, Job

@@ -12,7 +12,7 @@ from typing import List, Mapping, Optional, Sequence
 from vrm.live.launch.base import (LAUNCHERS, MADE_UP, Launch, Launcher, LaunchError, PathLike, Settings, slot_cpus,
                                   synthetic)
 from vrm.live.launch.environment import environment, tagged, thread_settings
-from vrm.live.nodes.agents import is_local
+from vrm.live.nodes.connecting import is_local
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot

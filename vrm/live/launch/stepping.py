@@ -38,7 +38,7 @@ NODES, CORES = "nodes", "cores"
 """The files next to the job's, which say how the agent gets to its nodes, and which CPUs it has there."""
 
 Ways = Mapping[str, Tuple[Sequence[str], bool]]
-"""What starts a program on another node, by its name (see `vrm.live.nodes.agents.way_to`)."""
+"""What starts a program on another node, by its name (see `vrm.live.nodes.connecting.way_to`)."""
 
 _AGENT = f"""#!/bin/sh
 # Starts a command on another node of the script job around, on the job's cores there.

@@ -17,7 +17,7 @@ from vrm.live.batch.walltime import AllocationEnd
 from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.running import Running
-from vrm.live.nodes.agents import Masks
+from vrm.live.nodes.outcomes import Masks
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.model import JobState, core_share
 from vrm.model.core_share import NOBODY, Loan

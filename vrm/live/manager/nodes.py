@@ -9,7 +9,7 @@ from vrm.live.manager.desk import Desk
 from vrm.live.manager.ends import Ends
 from vrm.live.manager.running import Running
 from vrm.live.manager.lending import Lending
-from vrm.live.nodes.agents import Masks, MemoryUse
+from vrm.live.nodes.outcomes import Masks, MemoryUse
 from vrm.live.nodes.nodewatch import Bound, Down, Left, NodeWatch, Unset, Unsure, Up
 from vrm.model import AnyPlacement
 from vrm.model.amounts import MEMORY, said

@@ -27,27 +27,22 @@ import contextlib
 import json
 import os
 import select
-import shlex
-import signal
 import subprocess
-import sys
 import time
-from collections import deque
 from dataclasses import dataclass
 from itertools import count
-from typing import (Any, Collection, Deque, Dict, FrozenSet, Iterable, List, Mapping, Optional,
-                    Sequence, Tuple, Union)
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.live.nodes import agent, devices
-from vrm.live.nodes.topology import Gpu, NodeFacts, Topology, TopologyError, node_facts, parse_cpu_list
-from vrm.system.hosts import host_name
+from vrm.live.nodes.connecting import SILENCE, command_line, is_local, way_to, with_fix
+from vrm.live.nodes.node_agent import ANSWERS, CONNECTING, WAITING, Node, answer_in, kill
+from vrm.live.nodes.outcomes import (Affinity, AgentEvent, Masks, MemoryUse, Metered, NodeDown, NodeLost,
+                                     NodeUp, Swept)
+from vrm.live.nodes.topology import NodeFacts, TopologyError, node_facts, parse_cpu_list
 from vrm.system.ways import WAYS, choose
 
 PING_EVERY = 5.0
 """Seconds from an agent's answer to the next ping; less where a node must answer in less."""
-
-SILENCE = 120
-"""Seconds after which an agent that hears nothing ends."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Seconds before an agent is started again: the first time, and at most."""
@@ -67,207 +62,6 @@ CLOSE_SECONDS = 2.0
 LONGEST_LINE = 1 << 24
 MOST_NOISE = 1 << 20
 """Bytes: of one answer, and of all that is no answer, as login scripts print."""
-
-
-# ------------------------------------------------------------------------------------- outcomes
-
-
-@dataclass(frozen=True)
-class NodeUp:
-    """A node answers: for the first time, or again."""
-
-    host: str
-    facts: NodeFacts
-
-    @property
-    def topology(self) -> Topology:
-        """Its cores."""
-        return self.facts.topology
-
-    @property
-    def memory(self) -> int:
-        """All of its memory in bytes."""
-        return self.facts.memory
-
-    @property
-    def gpus(self) -> Tuple[Gpu, ...]:
-        """The GPUs that this run may use."""
-        return self.facts.gpus
-
-
-@dataclass(frozen=True)
-class NodeLost:
-    """The agent of a node was lost; it may answer again soon, or count as down."""
-
-    host: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class NodeDown:
-    """A node does not answer."""
-
-    host: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Affinity:
-    """The CPUs that ranks of a job may use on a node; those that were not found are not there."""
-
-    host: str
-    job_id: int
-    ranks: Mapping[int, FrozenSet[int]]
-
-
-@dataclass(frozen=True)
-class Swept:
-    """No process of the job (None: of the run) is left on a node, but for `left` of them that
-    do not die; `processes` were there."""
-
-    host: str
-    job_id: Optional[int]
-    processes: int
-    left: int = 0
-
-
-@dataclass(frozen=True)
-class MemoryUse:
-    """The most bytes of memory that a job's processes on a node had so far; `over`: more than it may."""
-
-    host: str
-    job_id: int
-    memory: int
-    over: bool
-
-
-@dataclass(frozen=True)
-class Metered:
-    """A node was asked at the begin or the end of a job: the joules that it used in between (None: not known),
-    and why it could not set the frequency."""
-
-    host: str
-    job_id: int
-    begin: bool
-    energy: Optional[float]
-    error: str
-
-
-@dataclass(frozen=True)
-class Masks:
-    """The cores of a job's ranks on a node were set as the order of this epoch says, the last one that the
-    node knows. `clear`: no thread of the job may use another core there; else `error` says why not.
-    `threads` by rank; `acknowledged` are the ranks whose processes have said that they follow it."""
-
-    host: str
-    job_id: int
-    epoch: int
-    clear: bool
-    threads: Mapping[int, int]
-    acknowledged: FrozenSet[int]
-    error: str = ""
-
-
-AgentEvent = Union[NodeUp, NodeLost, NodeDown, Affinity, Swept, MemoryUse, Masks, Metered]
-
-
-# --------------------------------------------------------------------------- the way to a node
-
-# The same file with the same Python, since nodes share the file system; where this Python is
-# not to be found, with the one that is there.
-_START = 'p=$1; [ -x "$p" ] || p=python3; shift; exec "$p" -I -S "$@"'
-
-# Before that, the session which ssh has made is added to the batch job around.
-_ATTACH = 'a=$1 o=$2 j=$3; shift 3; "$a" "$o" "$j" -p $$ >/dev/null 2>&1; '
-
-
-def command_line(host: str, reach: str, timeout: float, command: Sequence[str] = (),
-                 program: Sequence[str] = (agent.__file__, str(SILENCE)),
-                 attach: Sequence[str] = (), gpus: int = 0) -> Tuple[str, ...]:
-    """What starts the agent of a node, or another `program` of vrm's: a file for Python, and its
-    arguments. `reach` is local, or one of `vrm.system.ways`.
-
-    `command` stands in the place of ssh and its options: it gets the host's name, and the command
-    to run there as one word, as ssh does. That goes through a shell there; it holds fixed words
-    and paths of vrm's, quoted. `attach` adds what ssh starts to the batch job (see
-    `vrm.live.batch.adoption`). `gpus`: how many of the node's the batch system grants.
-    """
-    start = (sys.executable or "python3", os.path.abspath(program[0]), *program[1:])
-    if reach == "local":
-        return (start[0], "-I", "-S", *start[1:])
-    words = ("/bin/sh", "-c", _START, "sh", *start)
-    before, shell = way_to(host, reach, timeout, command, gpus)
-    if not shell:
-        return (*before, *words)
-    if attach:
-        words = ("/bin/sh", "-c", _ATTACH + _START, "sh", *attach, *start)
-    return (*before, " ".join(map(shlex.quote, words)))
-
-
-def way_to(host: str, reach: str, timeout: float, command: Sequence[str] = (), gpus: int = 0
-           ) -> Tuple[Tuple[str, ...], bool]:
-    """The words that start a program on a node, before its own; whether these go as one word, for a
-    shell. Arguments as `command_line`."""
-    way = WAYS[reach]
-    if not way.shell:
-        return (*way.start(host, timeout), *way.gpus(gpus)), False
-    return ((*command, host) if command else way.start(host, timeout)), True
-
-
-def is_local(host: str, env: Mapping[str, str]) -> bool:
-    """Whether this is the machine's own name."""
-    own = os.uname().nodename
-    names = {own, "localhost", "127.0.0.1", "::1",
-             *(env[way.own_name] for way in WAYS.values() if way.own_name in env)}
-    if host in names:
-        return True
-    # A short name and a long one are the same, two long ones are not.
-    return host.partition(".")[0] == host_name() and "" in (host.partition(".")[2],
-                                                            own.partition(".")[2])
-
-
-_MENDS = (
-    ("Host key verification failed", "log in there once by hand, to accept its key"),
-    ("Permission denied", "ssh must work without a password: ssh-keygen, ssh-copy-id"),
-    ("can't open file", "vrm must lie on a file system that all nodes see"),
-    ("Could not resolve hostname", "correct the host's name"))
-
-
-def _with_mend(text: str) -> str:
-    mend = next((mend for sign, mend in _MENDS if sign in text), "")
-    return f"{text} ({mend})" if mend else text
-
-
-# ---------------------------------------------------------------------------------- the agents
-
-_WAITING, _CONNECTING, _ANSWERS = "waiting", "connecting", "answers"
-
-
-class _Node:
-    """What is known of one node's agent."""
-
-    def __init__(self, host: str, reach: str) -> None:
-        self.host = host
-        self.reach = reach
-        self.state = _WAITING
-        self.process: Optional["subprocess.Popen[bytes]"] = None
-        self.unread = bytearray()
-        self.unsent: Deque[bytes] = deque()
-        self.noise = 0
-        self.said = ""  # what was last said that is no answer
-        self.due = 0.0  # when to do something: connect, give up connecting, ping, give up a ping
-        self.pinged = False
-        self.failures = 0
-        self.lost_at: Optional[float] = None  # when an agent that had answered was lost
-        self.up: Optional[bool] = None  # as was told; None: not yet
-        self.boot = ""
-        self.rising: Optional[NodeFacts] = None  # what it is, while it is swept before it is up
-        self.asked: Dict[int, Dict[str, Any]] = {}
-
-    @property
-    def local(self) -> bool:
-        return self.reach == "local"
-
 
 @dataclass
 class _Timing:
@@ -304,13 +98,13 @@ class Agents:
         self._devices = {host: dict(wanted) for host, wanted in (wanted or {}).items()}
         self.env = WAYS[self.reach].environment(env)
         self._timing = _Timing(min(PING_EVERY, timeout) if ping is None else ping, *pauses, fan_out)
-        self._nodes = {host: _Node(host, "local" if is_local(host, env) else self.reach)
+        self._nodes = {host: Node(host, "local" if is_local(host, env) else self.reach)
                        for host in hosts}
         self._ready: List[AgentEvent] = []
         self._dying: List["subprocess.Popen[bytes]"] = []
         self._numbers = count(1)
         self._poll = select.epoll()
-        self._by_fd: Dict[int, _Node] = {}
+        self._by_fd: Dict[int, Node] = {}
 
     # For the event loop.
 
@@ -335,18 +129,18 @@ class Agents:
         """
         self._read(now)  # what has been said must not count as silence
         self._dying = [process for process in self._dying if process.poll() is None]
-        connecting = sum(node.state == _CONNECTING for node in self._nodes.values())
+        connecting = sum(node.state == CONNECTING for node in self._nodes.values())
         for node in self._nodes.values():
             if (node.up and node.lost_at is not None and not node.local
                     and now >= node.lost_at + self.timeout):
                 self._down(node, node.said or "its agent was lost")
             if now < node.due:
                 continue
-            if node.state == _WAITING:
+            if node.state == WAITING:
                 if connecting < self._timing.fan_out:
                     connecting += 1
                     self._connect(node, now)
-            elif node.state == _CONNECTING:
+            elif node.state == CONNECTING:
                 node.failures += 1  # it need not hang a second time
                 self._fail(node, now, f"no answer within {self.timeout:g} s" + (
                     f"; it said: {node.said}" if node.said else ""))
@@ -361,7 +155,7 @@ class Agents:
         if self._ready:
             return now
         times = [node.due for node in self._nodes.values()
-                 if node.state != _WAITING or connecting < self._timing.fan_out]
+                 if node.state != WAITING or connecting < self._timing.fan_out]
         times += [node.lost_at + self.timeout for node in self._nodes.values()
                   if node.up and node.lost_at is not None and not node.local]
         times += [now + 0.1] if self._dying else []
@@ -440,7 +234,7 @@ class Agents:
                 continue
             node.asked = {number: request for number, request in node.asked.items()
                           if (request["ask"], request["job"]) != ("memory", job_id)}
-            if node.state == _ANSWERS:
+            if node.state == ANSWERS:
                 self._send(node, {"number": 0, "ask": "forget", "run": self.run, "job": job_id})
 
     def sweep(self, job_id: Optional[int], hosts: Optional[Iterable[str]] = None) -> None:
@@ -520,11 +314,11 @@ class Agents:
         self._nodes.clear()
         self._poll.close()
 
-    def _end(self, nodes: Collection[_Node]) -> None:
+    def _end(self, nodes: Collection[Node]) -> None:
         """End agents by the end of their input, and by force what has not ended in
         CLOSE_SECONDS, or has never answered. (An srun that is killed leaves its agent alone.)"""
         processes = [node.process for node in nodes
-                     if node.process is not None and node.state == _ANSWERS]
+                     if node.process is not None and node.state == ANSWERS]
         for process in processes:
             assert process.stdin is not None
             self._forget(process.stdin.fileno())
@@ -538,7 +332,7 @@ class Agents:
 
     # Connecting and losing.
 
-    def _connect(self, node: _Node, now: float) -> None:
+    def _connect(self, node: Node, now: float) -> None:
         words = [self._wishes.get(node.host, "")]
         if self._devices.get(node.host):
             words.append(json.dumps(self._devices[node.host], separators=(",", ":")))
@@ -559,12 +353,12 @@ class Agents:
             self._by_fd[pipe.fileno()] = node
             self._poll.register(pipe.fileno(),
                                 0 if pipe is node.process.stdin else select.EPOLLIN)
-        node.state, node.due = _CONNECTING, now + self.timeout
+        node.state, node.due = CONNECTING, now + self.timeout
         node.unread.clear()
         node.unsent.clear()
         node.noise, node.said, node.pinged = 0, "", False
 
-    def _disconnect(self, node: _Node) -> None:
+    def _disconnect(self, node: Node) -> None:
         process, node.process = node.process, None
         node.rising = None
         if process is None:
@@ -574,7 +368,7 @@ class Agents:
             if not pipe.closed:
                 self._forget(pipe.fileno())
                 pipe.close()
-        _kill(process)
+        kill(process)
         if process.poll() is None:
             self._dying.append(process)
 
@@ -582,13 +376,13 @@ class Agents:
         if self._by_fd.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
-    def _fail(self, node: _Node, now: float, reason: str) -> None:
+    def _fail(self, node: Node, now: float, reason: str) -> None:
         """The agent is lost, or was never there: try again after a pause."""
-        answered = node.state == _ANSWERS
+        answered = node.state == ANSWERS
         self._disconnect(node)
         node.failures += 1
         node.said = reason
-        node.state = _WAITING
+        node.state = WAITING
         node.due = now + min(self._timing.longest_pause,
                              self._timing.first_pause * 2 ** min(node.failures - 1, 20))
         if answered and node.lost_at is None:
@@ -598,26 +392,26 @@ class Agents:
         if node.up is None and node.failures >= 2:
             self._down(node, reason)
 
-    def _down(self, node: _Node, reason: str) -> None:
+    def _down(self, node: Node, reason: str) -> None:
         node.up = False
         node.lost_at = None
         node.asked = {number: request for number, request in node.asked.items()
                       if request["ask"] == "sweep"}
-        self._ready.append(NodeDown(node.host, _with_mend(reason)))
+        self._ready.append(NodeDown(node.host, with_fix(reason)))
 
     # Speaking.
 
-    def _ask(self, node: _Node, request: Dict[str, Any]) -> None:
+    def _ask(self, node: Node, request: Dict[str, Any]) -> None:
         request["number"] = next(self._numbers)
         node.asked[request["number"]] = request
-        if node.state == _ANSWERS:
+        if node.state == ANSWERS:
             self._send(node, request)
 
-    def _send(self, node: _Node, request: Dict[str, Any]) -> None:
+    def _send(self, node: Node, request: Dict[str, Any]) -> None:
         node.unsent.append((json.dumps(request, separators=(",", ":")) + "\n").encode())
         self._flush(node)
 
-    def _flush(self, node: _Node) -> None:
+    def _flush(self, node: Node) -> None:
         """Write what the pipe takes; the poll tells when it takes more."""
         assert node.process is not None and node.process.stdin is not None
         fd = node.process.stdin.fileno()
@@ -656,7 +450,7 @@ class Agents:
             else:
                 self._hear(node, fd, now)
 
-    def _hear_errors(self, node: _Node) -> None:
+    def _hear_errors(self, node: Node) -> None:
         """Keep the last line that ssh, srun or the agent complained of."""
         assert node.process is not None and node.process.stderr is not None
         fd = node.process.stderr.fileno()
@@ -672,13 +466,13 @@ class Agents:
             self._forget(fd)
 
     @staticmethod
-    def _note(node: _Node, data: bytes) -> None:
+    def _note(node: Node, data: bytes) -> None:
         lines = [line.strip() for line in data.decode(errors="replace").splitlines()]
         said = next((line for line in reversed(lines) if line), "")
         if said:
             node.said = "".join(c if c.isprintable() else "?" for c in said)[:300]
 
-    def _hear(self, node: _Node, fd: int, now: float) -> None:
+    def _hear(self, node: Node, fd: int, now: float) -> None:
         try:
             data = os.read(fd, 1 << 18)
         except BlockingIOError:
@@ -693,14 +487,14 @@ class Agents:
             *lines, rest = bytes(node.unread).split(b"\n")
             node.unread[:] = rest
         for line in lines:
-            answer = _answer(line)
+            answer = answer_in(line)
             if answer is None:
                 node.noise += len(line)
                 self._note(node, line)
             else:
                 node.noise = 0
                 self._take(node, answer, now)
-                if node.state == _WAITING:
+                if node.state == WAITING:
                     return  # it could not be understood
         unread = len(node.unread)
         if unread + node.noise > MOST_NOISE and not node.unread.startswith(b"{") or (
@@ -708,7 +502,7 @@ class Agents:
             self._note(node, bytes(node.unread[:300]))
             self._fail(node, now, f"something else than an agent answers there: {node.said}")
 
-    def _take(self, node: _Node, answer: Dict[str, Any], now: float) -> None:
+    def _take(self, node: Node, answer: Dict[str, Any], now: float) -> None:
         """One answer of an agent."""
         try:
             if "facts" in answer:
@@ -717,7 +511,7 @@ class Agents:
                     self._wishes[node.host] = "cpus:" + ",".join(
                         map(str, answer["facts"]["claimed"]))
                 wanted = self._devices.get(node.host, {})
-                if wanted.get("claim") and node.state == _ANSWERS:
+                if wanted.get("claim") and node.state == ANSWERS:
                     wanted.setdefault("again", [devices.name_of(device)
                                                 for device in answer["facts"]["devices"]])
                 return
@@ -754,8 +548,8 @@ class Agents:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self._fail(node, now, f"its agent's answer cannot be read: {error!r}")
 
-    def _take_facts(self, node: _Node, facts: NodeFacts, now: float) -> None:
-        node.state, node.pinged, node.due = _ANSWERS, False, now + self._timing.ping
+    def _take_facts(self, node: Node, facts: NodeFacts, now: float) -> None:
+        node.state, node.pinged, node.due = ANSWERS, False, now + self._timing.ping
         if node.up and node.boot and facts.boot != node.boot:
             self._down(node, "it was restarted")
         if node.up and node.lost_at is not None and not node.local:
@@ -767,33 +561,13 @@ class Agents:
             self._send(node, request)
         self._rise(node)
 
-    def _rise(self, node: _Node) -> None:
+    def _rise(self, node: Node) -> None:
         """Tell of a node that answers, once it is swept: what is swept may start there again."""
         if node.rising is not None and not any(request["ask"] == "sweep"
                                                for request in node.asked.values()):
             node.up = True
             self._ready.append(NodeUp(node.host, node.rising))
             node.rising = None
-
-
-def _answer(line: bytes) -> Optional[Dict[str, Any]]:
-    """The answer in a line, None when it is something else: login scripts print what they like."""
-    if not line.startswith(b"{"):
-        return None
-    try:
-        answer = json.loads(line)
-    except ValueError:
-        return None
-    return answer if isinstance(answer, dict) and answer.get("vrm") == 1 else None
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """End an ssh or srun with all it has started; it leads a session, and so a group."""
-    if process.poll() is None:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            process.kill()
 
 
 def probe(hosts: Iterable[str], reach: str = "auto", env: Optional[Mapping[str, str]] = None,

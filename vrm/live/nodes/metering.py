@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Dict, Mapping, Optional, Sequence, Set
 
-from vrm.live.nodes.agents import Agents, Metered
+from vrm.live.nodes.agents import Agents
+from vrm.live.nodes.outcomes import Metered
 
 ANSWER = 5.0
 """Seconds after the end of a job in which its nodes may say what they used; nobody waits longer."""

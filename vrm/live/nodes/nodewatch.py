@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Collection, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from vrm.live.nodes import lending
-from vrm.live.nodes.agents import (Affinity, Agents, Masks, MemoryUse, Metered, NodeDown, NodeLost, NodeUp,
-                                   Swept)
+from vrm.live.nodes.agents import Agents
+from vrm.live.nodes.outcomes import (Affinity, Masks, MemoryUse, Metered, NodeDown, NodeLost, NodeUp,
+                                     Swept)
 from vrm.live.nodes.bindings import BindingCheck, compare_affinity
 from vrm.live.nodes.metering import Metering
 from vrm.live.nodes.topology import Gpu, Topology

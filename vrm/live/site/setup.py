@@ -20,7 +20,8 @@ from vrm.live.launch.base import Launcher, LaunchError, make_launcher
 from vrm.live.launch.script import Scripts
 from vrm.live.launch.visible import Visible
 from vrm.live.nodes import agent
-from vrm.live.nodes.agents import Agents, is_local
+from vrm.live.nodes.agents import Agents
+from vrm.live.nodes.connecting import is_local
 from vrm.live.nodes.geometry import cluster_geometry
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.nodes.topology import TopologyError, node_facts

@@ -1,0 +1,80 @@
+"""The commands that start an agent, or another program of vrm's, on a node."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import Mapping, Sequence, Tuple
+
+from vrm.live.nodes import agent
+from vrm.system.hosts import host_name
+from vrm.system.ways import WAYS
+
+SILENCE = 120
+"""Seconds after which an agent that hears nothing ends."""
+
+# The same file with the same Python, since nodes share the file system; where this Python is
+# not to be found, with the one that is there.
+_START = 'p=$1; [ -x "$p" ] || p=python3; shift; exec "$p" -I -S "$@"'
+
+# Before that, the session which ssh has made is added to the batch job around.
+_ATTACH = 'a=$1 o=$2 j=$3; shift 3; "$a" "$o" "$j" -p $$ >/dev/null 2>&1; '
+
+
+def command_line(host: str, reach: str, timeout: float, command: Sequence[str] = (),
+                 program: Sequence[str] = (agent.__file__, str(SILENCE)),
+                 attach: Sequence[str] = (), gpus: int = 0) -> Tuple[str, ...]:
+    """What starts the agent of a node, or another `program` of vrm's: a file for Python, and its
+    arguments. `reach` is local, or one of `vrm.system.ways`.
+
+    `command` stands in the place of ssh and its options: it gets the host's name, and the command
+    to run there as one word, as ssh does. That goes through a shell there; it holds fixed words
+    and paths of vrm's, quoted. `attach` adds what ssh starts to the batch job (see
+    `vrm.live.batch.adoption`). `gpus`: how many of the node's the batch system grants.
+    """
+    start = (sys.executable or "python3", os.path.abspath(program[0]), *program[1:])
+    if reach == "local":
+        return (start[0], "-I", "-S", *start[1:])
+    words = ("/bin/sh", "-c", _START, "sh", *start)
+    before, shell = way_to(host, reach, timeout, command, gpus)
+    if not shell:
+        return (*before, *words)
+    if attach:
+        words = ("/bin/sh", "-c", _ATTACH + _START, "sh", *attach, *start)
+    return (*before, " ".join(map(shlex.quote, words)))
+
+
+def way_to(host: str, reach: str, timeout: float, command: Sequence[str] = (), gpus: int = 0
+           ) -> Tuple[Tuple[str, ...], bool]:
+    """The words that start a program on a node, before its own; whether these go as one word, for a
+    shell. Arguments as `command_line`."""
+    way = WAYS[reach]
+    if not way.shell:
+        return (*way.start(host, timeout), *way.gpus(gpus)), False
+    return ((*command, host) if command else way.start(host, timeout)), True
+
+
+def is_local(host: str, env: Mapping[str, str]) -> bool:
+    """Whether this is the machine's own name."""
+    own = os.uname().nodename
+    names = {own, "localhost", "127.0.0.1", "::1",
+             *(env[way.own_name] for way in WAYS.values() if way.own_name in env)}
+    if host in names:
+        return True
+    # A short name and a long one are the same, two long ones are not.
+    return host.partition(".")[0] == host_name() and "" in (host.partition(".")[2],
+                                                            own.partition(".")[2])
+
+
+_FIXES = (
+    ("Host key verification failed", "log in there once by hand, to accept its key"),
+    ("Permission denied", "ssh must work without a password: ssh-keygen, ssh-copy-id"),
+    ("can't open file", "vrm must lie on a file system that all nodes see"),
+    ("Could not resolve hostname", "correct the host's name"))
+
+
+def with_fix(text: str) -> str:
+    """A reason why a node cannot be reached, with what to do about it where that is known."""
+    fix = next((fix for sign, fix in _FIXES if sign in text), "")
+    return f"{text} ({fix})" if fix else text

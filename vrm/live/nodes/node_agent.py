@@ -1,0 +1,62 @@
+"""One node's agent, as the loop that asks it knows it: its program, what it has said, what it is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections import deque
+from typing import Any, Deque, Dict, Optional
+
+from vrm.live.nodes.topology import NodeFacts
+
+WAITING, CONNECTING, ANSWERS = "waiting", "connecting", "answers"
+"""States of an agent."""
+
+
+class Node:
+    """What is known of one node's agent."""
+
+    def __init__(self, host: str, reach: str) -> None:
+        self.host = host
+        self.reach = reach
+        self.state = WAITING
+        self.process: Optional["subprocess.Popen[bytes]"] = None
+        self.unread = bytearray()
+        self.unsent: Deque[bytes] = deque()
+        self.noise = 0
+        self.said = ""  # what was last said that is no answer
+        self.due = 0.0  # when to do something: connect, give up connecting, ping, give up a ping
+        self.pinged = False
+        self.failures = 0
+        self.lost_at: Optional[float] = None  # when an agent that had answered was lost
+        self.up: Optional[bool] = None  # as was told; None: not yet
+        self.boot = ""
+        self.rising: Optional[NodeFacts] = None  # what it is, while it is swept before it is up
+        self.asked: Dict[int, Dict[str, Any]] = {}
+
+    @property
+    def local(self) -> bool:
+        """Whether it is this machine."""
+        return self.reach == "local"
+
+
+def answer_in(line: bytes) -> Optional[Dict[str, Any]]:
+    """The answer in a line, None when it is something else: login scripts print what they like."""
+    if not line.startswith(b"{"):
+        return None
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) and answer.get("vrm") == 1 else None
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    """End an ssh or srun with all it has started; it leads a session, and so a group."""
+    if process.poll() is None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            process.kill()

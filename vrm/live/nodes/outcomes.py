@@ -1,0 +1,107 @@
+"""What agents of nodes have said, as events for the loop that asks them (see `vrm.live.nodes.agents`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import FrozenSet, Mapping, Optional, Tuple, Union
+
+from vrm.live.nodes.topology import Gpu, NodeFacts, Topology
+
+
+@dataclass(frozen=True)
+class NodeUp:
+    """A node answers: for the first time, or again."""
+
+    host: str
+    facts: NodeFacts
+
+    @property
+    def topology(self) -> Topology:
+        """Its cores."""
+        return self.facts.topology
+
+    @property
+    def memory(self) -> int:
+        """All of its memory in bytes."""
+        return self.facts.memory
+
+    @property
+    def gpus(self) -> Tuple[Gpu, ...]:
+        """The GPUs that this run may use."""
+        return self.facts.gpus
+
+
+@dataclass(frozen=True)
+class NodeLost:
+    """The agent of a node was lost; it may answer again soon, or count as down."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class NodeDown:
+    """A node does not answer."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Affinity:
+    """The CPUs that ranks of a job may use on a node; those that were not found are not there."""
+
+    host: str
+    job_id: int
+    ranks: Mapping[int, FrozenSet[int]]
+
+
+@dataclass(frozen=True)
+class Swept:
+    """No process of the job (None: of the run) is left on a node, but for `left` of them that
+    do not die; `processes` were there."""
+
+    host: str
+    job_id: Optional[int]
+    processes: int
+    left: int = 0
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """The most bytes of memory that a job's processes on a node had so far; `over`: more than it may."""
+
+    host: str
+    job_id: int
+    memory: int
+    over: bool
+
+
+@dataclass(frozen=True)
+class Metered:
+    """A node was asked at the begin or the end of a job: the joules that it used in between (None: not known),
+    and why it could not set the frequency."""
+
+    host: str
+    job_id: int
+    begin: bool
+    energy: Optional[float]
+    error: str
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The cores of a job's ranks on a node were set as the order of this epoch says, the last one that the
+    node knows. `clear`: no thread of the job may use another core there; else `error` says why not.
+    `threads` by rank; `acknowledged` are the ranks whose processes have said that they follow it."""
+
+    host: str
+    job_id: int
+    epoch: int
+    clear: bool
+    threads: Mapping[int, int]
+    acknowledged: FrozenSet[int]
+    error: str = ""
+
+
+AgentEvent = Union[NodeUp, NodeLost, NodeDown, Affinity, Swept, MemoryUse, Masks, Metered]
