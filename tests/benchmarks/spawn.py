@@ -26,7 +26,8 @@ from typing import Callable, Dict, List
 
 from prettytable import PrettyTable
 
-from vrm.live.spawn.spawner import Ended, LaunchFailed, LaunchRequest, Spawner, Started
+from vrm.live.spawn.messages import Ended, LaunchFailed, LaunchRequest, Started
+from vrm.live.spawn.spawner import Spawner
 from vrm.system.processes import pids_with_environment, read_stat, session_members, sessions
 
 BALLAST = 100 << 20

@@ -17,7 +17,7 @@ import pytest
 from conftest import Site, wait_until
 from vrm.cli import main
 from vrm.live.launch.base import head, tail
-from vrm.live.spawn.spawner import Marker, RecordError
+from vrm.live.spawn.records import Marker, RecordError
 from vrm.results.jobs import COLUMNS
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError

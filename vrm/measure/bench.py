@@ -22,17 +22,10 @@ from vrm.config.schema import Settings
 from vrm.live.launch.base import Launcher, LaunchError, read_result
 from vrm.live.site.programs import application_fault
 from vrm.live.site.setup import Site, run_directory
-from vrm.live.spawn.spawner import (
-    Ended,
-    LaunchFailed,
-    LaunchRequest,
-    Marker,
-    RecordError,
-    Spawner,
-    SpawnerLost,
-    Started,
-    SupervisorLost,
-)
+from vrm.live.spawn.records import Marker, RecordError
+from vrm.live.spawn.messages import (Ended, LaunchFailed, LaunchRequest, SpawnerLost, Started,
+                                     SupervisorLost)
+from vrm.live.spawn.spawner import Spawner
 from vrm.model import RankSlot
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError

@@ -21,7 +21,7 @@ from vrm.live.manager.verdict import HOLD, verdict
 from vrm.live.nodes.nodewatch import Down
 from vrm.live.site.setup import prepare, run_directory
 from vrm.run.again import NODE_LOSSES
-from vrm.live.spawn.spawner import ExitStatus
+from vrm.live.spawn.records import ExitStatus
 from vrm.model import JobState
 from vrm.workload.grammar import parse_line
 

@@ -21,7 +21,9 @@ from test_spawner import BLOCK, ENV, PYTHON, Desk, children, end_sessions
 
 from vrm.live.spawn import relay, runner, supervisor
 from vrm.live.spawn.remote import Relay
-from vrm.live.spawn.spawner import Ended, LaunchFailed, Spawner, Started, read_status
+from vrm.live.spawn.records import read_status
+from vrm.live.spawn.messages import Ended, LaunchFailed, Started
+from vrm.live.spawn.spawner import Spawner
 
 RUNNER = [sys.executable, "-I", "-S", runner.__file__]
 

@@ -20,9 +20,10 @@ import pytest
 
 from conftest import wait_until
 from vrm.live.spawn import supervisor
-from vrm.live.spawn.spawner import (FILES, FORKS, KEPT, Ended, Event, ExitStatus, LaunchFailed, LaunchRequest,
-                                    Marker, RecordError, Spawner, SpawnerError, SpawnerLost, Started,
-                                    SupervisorLost, _Launch, read_status)
+from vrm.live.spawn.records import ExitStatus, Marker, RecordError, read_status
+from vrm.live.spawn.messages import (Ended, Event, LaunchFailed, LaunchRequest, SpawnerLost, Started,
+                                     SupervisorLost)
+from vrm.live.spawn.spawner import FILES, FORKS, KEPT, Spawner, SpawnerError, _Launch
 from vrm.system.processes import SessionEnd, session_members, signal_process
 
 LIMIT = 60.0

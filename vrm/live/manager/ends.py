@@ -15,7 +15,7 @@ from vrm.live.manager.records import Outcome, Records
 from vrm.live.manager.running import Held, Running
 from vrm.live.manager.verdict import HOLD, shell_code, verdict
 from vrm.live.nodes.nodewatch import NodeWatch
-from vrm.live.spawn.spawner import ExitStatus
+from vrm.live.spawn.records import ExitStatus
 from vrm.model import Booking, Job, JobState
 from vrm.model.amounts import MEMORY
 from vrm.results import shares

@@ -17,8 +17,9 @@ from vrm.live.manager.nodes import Nodes
 from vrm.live.manager.running import Running
 from vrm.live.manager.surroundings import environment, files_of, unpacked
 from vrm.live.manager.verdict import verdict
-from vrm.live.spawn.spawner import (Ended, Failure, LaunchFailed, LaunchRequest, Spawner, SpawnerError,
-                                    SpawnerLost, Started, SupervisorLost)
+from vrm.live.spawn.messages import (Ended, Failure, LaunchFailed, LaunchRequest, SpawnerLost, Started,
+                                     SupervisorLost)
+from vrm.live.spawn.spawner import Spawner, SpawnerError
 from vrm.live.batch.adoption import Adoption
 from vrm.model import Booking, Job, JobState
 from vrm.scheduling import Start

@@ -10,7 +10,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
-from vrm.live.spawn.spawner import ExitStatus, Marker, RecordError, read_status
+from vrm.live.spawn.records import ExitStatus, Marker, RecordError, read_status
 from vrm.run.journal_check import Record
 from vrm.run.rundir import RunDirectory
 from vrm.system.processes import boot_id

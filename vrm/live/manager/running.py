@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from vrm.live.manager.records import Outcome
-from vrm.live.spawn.spawner import Marker
+from vrm.live.spawn.records import Marker
 from vrm.model import Booking, Cluster, Job
 from vrm.scheduling import Start
 from vrm.system.processes import SessionEnd

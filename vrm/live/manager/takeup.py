@@ -13,7 +13,7 @@ import os
 import uuid
 from typing import Callable, Dict, List, Optional
 
-from vrm.live.spawn.spawner import Marker, RecordError
+from vrm.live.spawn.records import Marker, RecordError
 from vrm.results.jobs import HEADER
 from vrm.run import control, journal as journals
 from vrm.run.journal import Past

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from typing import Optional, Tuple
 
-from vrm.live.spawn.spawner import ExitStatus
+from vrm.live.spawn.records import ExitStatus
 from vrm.model import JobState
 
 HOLD = 1.0

@@ -63,6 +63,7 @@ LONGEST_LINE = 1 << 24
 MOST_NOISE = 1 << 20
 """Bytes: of one answer, and of all that is no answer, as login scripts print."""
 
+
 @dataclass
 class _Timing:
     ping: float

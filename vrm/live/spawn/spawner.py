@@ -7,45 +7,26 @@ from __future__ import annotations
 import array
 import collections
 import contextlib
-import enum
 import errno
 import importlib.util
-import json
 import marshal
 import os
 import resource
 import select
-import signal
 import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
-from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from dataclasses import dataclass
+from typing import Any, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
 from vrm.live.spawn import supervisor
-from vrm.live.spawn.remote import UNREACHED, Relay
+from vrm.live.spawn.messages import (Ended, Event, LaunchFailed, LaunchRequest, SpawnerLost, Started,
+                                     SupervisorLost, absolute, failed)
+from vrm.live.spawn.records import ExitStatus, JobId, Marker, PathLike, RecordError, read_status
+from vrm.live.spawn.remote import Relay
 from vrm.system.errors import RunError
-from vrm.system.files import read_own
-from vrm.system.processes import boot_id, read_stat
-
-JobId = Union[int, str]
-PathLike = Union[str, bytes, "os.PathLike[Any]"]
-
-_ENCODING = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
-
-
-class _Encoded(Dict[str, bytes]):
-    """Texts as the kernel has them: nearly all of a job's environment is that of the job before."""
-
-    def __missing__(self, text: str) -> bytes:
-        if len(self) >= 4096:
-            self.clear()
-        self[text] = data = text.encode(*_ENCODING)
-        return data
-
-
-_encoded = _Encoded()
+from vrm.system.processes import read_stat
 
 PACKET = 1 << 16
 """Bytes read from a supervisor at once."""
@@ -62,9 +43,6 @@ FILES = 1 << 16
 ATTEMPTS = 3
 """Supervisors that may be killed before they begin a job; then it counts as lost."""
 
-LARGEST = 1 << 20
-"""Bytes of the longest marker or status that is read."""
-
 DYING = 1.0
 """Seconds at most between the end of a supervisor's socket and its death."""
 
@@ -74,275 +52,6 @@ GONE_WITHIN = 5.0
 
 class SpawnerError(RunError):
     """The spawner cannot be used; the text says why."""
-
-
-class RecordError(Exception):
-    """A marker or status file cannot be understood; the text names it."""
-
-
-# How jobs end.
-
-@dataclass(frozen=True)
-class ExitStatus:
-    """How a job ended: one of exit code, signal and error is set.
-
-    `start` and `end` are seconds since the epoch by the wall clock; `duration` comes from a
-    clock that does not jump. `user` and `system` are the CPU seconds of the program and of all
-    descendants it waited for, `maxrss` is the largest memory of any one of them, in bytes.
-    """
-
-    code: Optional[int]
-    signal: Optional[int]
-    error: Optional[str]
-    start: float
-    end: float
-    user: float
-    system: float
-    maxrss: int
-    duration: float
-
-    @property
-    def ok(self) -> bool:
-        """Whether the program ran and returned 0."""
-        return self.code == 0
-
-    def describe(self) -> str:
-        """`exit 3`, `killed by signal 9 (SIGKILL)` or `could not start: ...`."""
-        if self.error is not None:
-            return f"could not start: {self.error}"
-        if self.signal is not None:
-            try:
-                return f"killed by signal {self.signal} ({signal.Signals(self.signal).name})"
-            except ValueError:
-                return f"killed by signal {self.signal}"
-        return f"exit {self.code}"
-
-
-def read_status(path: PathLike, job: Optional[JobId] = None) -> Optional[ExitStatus]:
-    """The exit status that a supervisor left in `path`, or None if there is none (yet).
-
-    `path` is a status file, or the marker of a dead supervisor, which may have been killed after
-    it wrote the status there and before it turned the marker into the status file.
-    Raises RecordError if the file cannot be read or is damaged, or is not that of the `job` (a
-    marker is written over the status of an earlier job, which a machine that dies may leave).
-    """
-    lines = _read_lines(path, job)
-    if lines is None or len(lines) < 2:
-        return None
-    values = lines[1]
-    try:
-        return ExitStatus(*(values[name] for name in ExitStatus.__dataclass_fields__))
-    except (KeyError, TypeError) as error:
-        raise RecordError(f"{os.fsdecode(path)} is not a job's exit status: {error!r}") from error
-
-
-@dataclass(frozen=True)
-class Marker:
-    """A live job's marker file: which process supervises it.
-
-    `pid` is the supervisor's process number and the number of the session in which the job
-    runs, `started` its start time in clock ticks since the boot named by `boot` of machine
-    `host`; `time` is the launch in seconds since the epoch.
-    """
-
-    id: JobId
-    pid: int
-    started: int
-    boot: str
-    host: str
-    time: float
-
-    @classmethod
-    def read(cls, path: PathLike, job: Optional[JobId] = None) -> Optional[Marker]:
-        """The marker in `path`, or None if there is none.
-
-        Raises RecordError if the file cannot be read, or is not a marker, or not that of the `job`.
-        """
-        lines = _read_lines(path, job)
-        if lines is None:
-            return None
-        values = lines[0]
-        try:
-            marker = cls(*(values[name] for name in cls.__dataclass_fields__))
-            if not (type(marker.pid) is type(marker.started) is int and marker.pid > 0
-                    and type(marker.boot) is type(marker.host) is str):
-                raise TypeError("its values are of the wrong kinds")
-            return marker
-        except (KeyError, TypeError) as error:
-            raise RecordError(f"{os.fsdecode(path)} is not a job's marker: {error!r}") from error
-
-    def alive(self) -> Optional[bool]:
-        """Whether the supervisor lives; None if that cannot be told from this machine."""
-        if self.host != os.uname().nodename:
-            return None
-        if self.boot != boot_id():
-            return False
-        stat = read_stat(self.pid)
-        return stat is not None and stat.pid.started == self.started and not stat.dead
-
-
-def _read_lines(path: PathLike, job: Optional[JobId]) -> Optional[List[Dict[str, Any]]]:
-    """The objects in a file of one line for the marker and one for the status, when it is there.
-
-    None if there is no file. A last line without its end counts as not written. Raises
-    RecordError if the file cannot be read or has no line, or one of another job than `job`.
-    """
-    try:
-        lines = read_own(os.fsdecode(path), LARGEST).split(b"\n")[:-1]
-        values = [json.loads(line) for line in lines]
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RecordError(f"cannot read {os.fsdecode(path)}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{os.fsdecode(path)} is damaged: {error}") from error
-    if not values or not all(isinstance(value, dict) for value in values):
-        raise RecordError(f"{os.fsdecode(path)} is damaged: it holds no marker")
-    others = [value["id"] for value in values if value.get("id", job) != job]
-    if job is not None and others:
-        raise RecordError(f"{os.fsdecode(path)} is damaged: it holds what is known of job {others[0]}")
-    return values
-
-
-# What is asked and what is told.
-
-@dataclass(frozen=True)
-class LaunchRequest:
-    """A program to start as a job.
-
-    `argv[0]` is a path, or a name to be found along the PATH of `env`, which is the program's
-    whole environment. `stdout` and `stderr` are emptied first and may be the same file.
-    `marker` stands while the job lives; `status` receives how it ended, and lies on the same file
-    system, since the one is renamed to the other.
-    `affinity`: numbers of the CPUs to which the program is bound. `limits`: soft limits by the
-    name of `resource.RLIMIT_*` in lower case (`{"core": 0}`). `sync`: force the status to disk
-    before the marker goes. `host`: the other node on which the program runs, if any; its files
-    are opened there. `reports`: a file for the lines of standard error in which the launcher's
-    program reports bindings, how many these are, and by what they are known (see `Launch`).
-    `append`: the outputs are not emptied first. `stdin`: the file that is its standard input.
-    """
-
-    id: JobId
-    argv: Sequence[PathLike]
-    env: Mapping[str, str]
-    cwd: PathLike
-    stdout: PathLike
-    stderr: PathLike
-    marker: PathLike
-    status: PathLike
-    affinity: Optional[Sequence[int]] = None
-    sync: bool = False
-    limits: Mapping[str, int] = field(default_factory=dict)
-    host: str = ""
-    reports: Optional[Tuple[PathLike, int, Tuple[Tuple[bytes, bytes, bytes], ...]]] = None
-    append: bool = False
-    stdin: PathLike = ""
-
-    def packed(self, old: bytes = b"") -> bytes:
-        """The request as the supervisor reads it; `old` is a file that may become the marker.
-        Raises ValueError for an impossible one."""
-        if not self.argv:
-            raise ValueError(f"job {self.id}: no program to start")
-        try:
-            limits = tuple((name, getattr(resource, f"RLIMIT_{name.upper()}"), value)
-                           for name, value in self.limits.items())
-        except AttributeError as error:
-            raise ValueError(f"job {self.id}: no such limit: {error}") from error
-        order = ([os.fsencode(word) for word in self.argv],
-                 {_encoded[name]: _encoded[value] for name, value in self.env.items()},
-                 _absolute(self.cwd), _absolute(self.stdout), _absolute(self.stderr),
-                 None if self.affinity is None else tuple(self.affinity), limits,
-                 self.reports and (_absolute(self.reports[0]), *self.reports[1:]),
-                 *((self.append, _absolute(self.stdin) if self.stdin else b"")
-                   if self.append or self.stdin else ()))
-        return marshal.dumps((json.dumps(self.id), _absolute(self.marker), _absolute(self.status),
-                              self.sync, os.fsencode(self.host), order, old))
-
-
-def _absolute(path: PathLike) -> bytes:
-    path = path.encode(*_ENCODING) if type(path) is str else os.fsencode(path)
-    return path if path.startswith(b"/") else os.path.abspath(path)
-
-
-@dataclass(frozen=True)
-class Started:
-    """A job's program runs; `supervisor_pid` is also the number of its session."""
-
-    id: JobId
-    supervisor_pid: int
-    pid: int
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A job's program ended, its status is on disk and its marker gone.
-
-    Unless `problem` says why not (a file system turned read-only): then nobody but the receiver
-    may know the status, and removing the marker is left to it. `clean`: no process of the job is
-    left on this machine, in whatever session.
-    """
-
-    id: JobId
-    status: ExitStatus
-    problem: Optional[str] = None
-    clean: bool = False
-
-
-class Failure(enum.Enum):
-    """Why a job could not be started: files of vrm cannot be written now, its node cannot be
-    reached now, or it is something that the next attempt would meet again."""
-
-    DISK = enum.auto()
-    UNREACHED = enum.auto()
-    JOB = enum.auto()
-
-
-@dataclass(frozen=True)
-class LaunchFailed:
-    """A job could not be started; `problem` as for `Ended`."""
-
-    id: JobId
-    message: str
-    problem: Optional[str] = None
-    kind: Failure = field(default=Failure.JOB, compare=False)
-
-
-_FULL_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
-
-
-def _failed(request: LaunchRequest, message: str, problem: Optional[str]) -> LaunchFailed:
-    """The event, with its kind: supervisors, which record it in a file, give its text alone."""
-    if message.endswith(_FULL_DISK) or message.startswith("marker file"):
-        kind = Failure.DISK
-    elif request.host and message.startswith(request.host + UNREACHED):
-        kind = Failure.UNREACHED
-    else:
-        kind = Failure.JOB
-    return LaunchFailed(request.id, message, problem, kind)
-
-
-@dataclass(frozen=True)
-class SupervisorLost:
-    """A supervisor was killed. Its job may go on in session `supervisor_pid`; the marker stays."""
-
-    id: JobId
-    supervisor_pid: int
-
-
-@dataclass(frozen=True)
-class SpawnerLost:
-    """The spawner itself ended. Running jobs are not touched, and their ends are still told.
-
-    `id` is None. `Spawner.start` replaces it; the jobs in `unstarted`, which have surely not begun,
-    wait for that or for a supervisor that has ended its job.
-    """
-
-    message: str
-    unstarted: Tuple[JobId, ...] = ()
-    id: None = None
-
-
-Event = Union[Started, Ended, LaunchFailed, SupervisorLost, SpawnerLost]
 
 
 @dataclass
@@ -603,7 +312,7 @@ class Spawner:
         """The end that a status file tells of is on record elsewhere: the file is not needed any
         more. It becomes the marker of a later job, or is removed. Raises OSError."""
         self._renamed += 1
-        folder = os.path.dirname(_absolute(status))
+        folder = os.path.dirname(absolute(status))
         try:
             if len(self._old) < KEPT:
                 # Under its own name it might be mistaken for the status of the job's next start.
@@ -707,7 +416,7 @@ class Spawner:
                 told.append(Ended(launch.request.id, ExitStatus(*status), problem, clean))
             else:
                 message, problem, clean = values
-                told.append(_failed(launch.request, message, problem))
+                told.append(failed(launch.request, message, problem))
             each.launch = None
             self._live.remove(launch.request.id)
             if clean and problem is None and len(self._idle) < KEPT:
@@ -759,7 +468,7 @@ class Spawner:
             except RecordError:
                 continue
             if status is not None:
-                event = (_failed(request, status.error, problem) if status.error is not None
+                event = (failed(request, status.error, problem) if status.error is not None
                          else Ended(request.id, status, problem))
                 break
         self._live.remove(request.id)

@@ -1,0 +1,171 @@
+"""What a spawner is asked for, and what it says of jobs."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import json
+import marshal
+import os
+import resource
+import sys
+from dataclasses import dataclass, field
+from typing import Dict, Mapping, Optional, Sequence, Tuple, Union
+
+from vrm.live.spawn.records import ExitStatus, JobId, PathLike
+from vrm.live.spawn.remote import UNREACHED
+
+_ENCODING = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
+
+
+class _Encoded(Dict[str, bytes]):
+    """Texts as the kernel has them: nearly all of a job's environment is that of the job before."""
+
+    def __missing__(self, text: str) -> bytes:
+        if len(self) >= 4096:
+            self.clear()
+        self[text] = data = text.encode(*_ENCODING)
+        return data
+
+
+_encoded = _Encoded()
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """A program to start as a job.
+
+    `argv[0]` is a path, or a name to be found along the PATH of `env`, which is the program's
+    whole environment. `stdout` and `stderr` are emptied first and may be the same file.
+    `marker` stands while the job lives; `status` receives how it ended, and lies on the same file
+    system, since the one is renamed to the other.
+    `affinity`: numbers of the CPUs to which the program is bound. `limits`: soft limits by the
+    name of `resource.RLIMIT_*` in lower case (`{"core": 0}`). `sync`: force the status to disk
+    before the marker goes. `host`: the other node on which the program runs, if any; its files
+    are opened there. `reports`: a file for the lines of standard error in which the launcher's
+    program reports bindings, how many these are, and by what they are known (see `Launch`).
+    `append`: the outputs are not emptied first. `stdin`: the file that is its standard input.
+    """
+
+    id: JobId
+    argv: Sequence[PathLike]
+    env: Mapping[str, str]
+    cwd: PathLike
+    stdout: PathLike
+    stderr: PathLike
+    marker: PathLike
+    status: PathLike
+    affinity: Optional[Sequence[int]] = None
+    sync: bool = False
+    limits: Mapping[str, int] = field(default_factory=dict)
+    host: str = ""
+    reports: Optional[Tuple[PathLike, int, Tuple[Tuple[bytes, bytes, bytes], ...]]] = None
+    append: bool = False
+    stdin: PathLike = ""
+
+    def packed(self, old: bytes = b"") -> bytes:
+        """The request as the supervisor reads it; `old` is a file that may become the marker.
+        Raises ValueError for an impossible one."""
+        if not self.argv:
+            raise ValueError(f"job {self.id}: no program to start")
+        try:
+            limits = tuple((name, getattr(resource, f"RLIMIT_{name.upper()}"), value)
+                           for name, value in self.limits.items())
+        except AttributeError as error:
+            raise ValueError(f"job {self.id}: no such limit: {error}") from error
+        order = ([os.fsencode(word) for word in self.argv],
+                 {_encoded[name]: _encoded[value] for name, value in self.env.items()},
+                 absolute(self.cwd), absolute(self.stdout), absolute(self.stderr),
+                 None if self.affinity is None else tuple(self.affinity), limits,
+                 self.reports and (absolute(self.reports[0]), *self.reports[1:]),
+                 *((self.append, absolute(self.stdin) if self.stdin else b"")
+                   if self.append or self.stdin else ()))
+        return marshal.dumps((json.dumps(self.id), absolute(self.marker), absolute(self.status),
+                              self.sync, os.fsencode(self.host), order, old))
+
+
+def absolute(path: PathLike) -> bytes:
+    """A path as supervisors take it."""
+    path = path.encode(*_ENCODING) if type(path) is str else os.fsencode(path)
+    return path if path.startswith(b"/") else os.path.abspath(path)
+
+
+@dataclass(frozen=True)
+class Started:
+    """A job's program runs; `supervisor_pid` is also the number of its session."""
+
+    id: JobId
+    supervisor_pid: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job's program ended, its status is on disk and its marker gone.
+
+    Unless `problem` says why not (a file system turned read-only): then nobody but the receiver
+    may know the status, and removing the marker is left to it. `clean`: no process of the job is
+    left on this machine, in whatever session.
+    """
+
+    id: JobId
+    status: ExitStatus
+    problem: Optional[str] = None
+    clean: bool = False
+
+
+class Failure(enum.Enum):
+    """Why a job could not be started: files of vrm cannot be written now, its node cannot be
+    reached now, or it is something that the next attempt would meet again."""
+
+    DISK = enum.auto()
+    UNREACHED = enum.auto()
+    JOB = enum.auto()
+
+
+@dataclass(frozen=True)
+class LaunchFailed:
+    """A job could not be started; `problem` as for `Ended`."""
+
+    id: JobId
+    message: str
+    problem: Optional[str] = None
+    kind: Failure = field(default=Failure.JOB, compare=False)
+
+
+_FULL_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+
+
+def failed(request: LaunchRequest, message: str, problem: Optional[str]) -> LaunchFailed:
+    """The event, with its kind: supervisors, which record it in a file, give its text alone."""
+    if message.endswith(_FULL_DISK) or message.startswith("marker file"):
+        kind = Failure.DISK
+    elif request.host and message.startswith(request.host + UNREACHED):
+        kind = Failure.UNREACHED
+    else:
+        kind = Failure.JOB
+    return LaunchFailed(request.id, message, problem, kind)
+
+
+@dataclass(frozen=True)
+class SupervisorLost:
+    """A supervisor was killed. Its job may go on in session `supervisor_pid`; the marker stays."""
+
+    id: JobId
+    supervisor_pid: int
+
+
+@dataclass(frozen=True)
+class SpawnerLost:
+    """The spawner itself ended. Running jobs are not touched, and their ends are still told.
+
+    `id` is None. `Spawner.start` replaces it; the jobs in `unstarted`, which have surely not begun,
+    wait for that or for a supervisor that has ended its job.
+    """
+
+    message: str
+    unstarted: Tuple[JobId, ...] = ()
+    id: None = None
+
+
+Event = Union[Started, Ended, LaunchFailed, SupervisorLost, SpawnerLost]
