@@ -9,6 +9,7 @@ import os
 import py_compile
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Ty
 import pytest
 
 from conftest import wait_until
-from vrm.live.spawn import supervisor
+from vrm.live.spawn import run_supervisors, supervisor
 from vrm.live.spawn.records import ExitStatus, Marker, RecordError, read_status
 from vrm.live.spawn.messages import (Ended, Event, LaunchFailed, LaunchRequest, SpawnerLost, Started,
                                      SupervisorLost)
@@ -839,15 +840,19 @@ def test_only_the_right_compiled_program_is_run(place: Path, monkeypatch: pytest
                                                 change: Callable[[bytes], bytes],
                                                 taken: bool) -> None:
     """A copied tree may hold what was compiled from an earlier state of the source."""
-    source = place / "supervisor.py"
-    source.write_bytes(Path(supervisor.__file__).read_bytes())
+    folder = place / "program"
+    folder.mkdir()
+    for name in ("run_supervisors", "starting", "supervisor"):
+        shutil.copy2(Path(supervisor.__file__).with_name(f"{name}.py"), folder)
+    source = folder / "supervisor.py"
     compiled = Path(py_compile.compile(
         str(source), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP))
     compiled.write_bytes(change(compiled.read_bytes()))
-    monkeypatch.setattr(supervisor, "__file__", str(source))
-    assert Spawner._program()[-1] == str(compiled if taken else source)
+    before = compiled.read_bytes()
+    monkeypatch.setattr(run_supervisors, "__file__", str(folder / "run_supervisors.py"))
     with Spawner() as spawner:
         assert Desk(place, spawner).run(1, ["true"]).ok
+    assert (compiled.read_bytes() == before) is taken
 
 
 MANAGER = """

@@ -1,7 +1,7 @@
 """Starts programs on a node for the relay (`relay.py`), and tells it how they end.
 It runs alone (`python -I -S runner.py`), at the other end of an ssh or srun.
 
-An order are the arguments of `supervisor.start_job`; the answer to it is why the program could not
+An order are the arguments of `starting.start_job`; the answer to it is why the program could not
 be started (or None), its status as `wait` has it, its CPU seconds (user, system) and its memory in
 bytes. When the relay is gone nobody can learn that any more: the programs are killed.
 """
@@ -18,9 +18,9 @@ import time
 if __name__ == "__main__":
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import relay
-    import supervisor
+    import starting
 else:
-    from vrm.live.spawn import relay, supervisor
+    from vrm.live.spawn import relay, starting
 
 SILENCE = 120.0
 """Seconds after which a runner without programs ends, if it hears nothing."""
@@ -79,8 +79,8 @@ class Runner:
         argv, env, *rest = what
         env = {**{name: value for name, value in env.items() if name not in NODES_OWN}, **self.own}
         try:
-            self.running[supervisor.start_job(argv, env, *rest)] = number
-        except supervisor.LaunchError as error:
+            self.running[starting.start_job(argv, env, *rest)] = number
+        except starting.LaunchError as error:
             self.say(number, (str(error), 0, 0.0, 0.0, 0))
 
     @staticmethod
@@ -102,7 +102,7 @@ class Runner:
 
     def say(self, number: int, answer: tuple = ()) -> None:
         """Answer the relay."""
-        data = relay.frame(number, marshal.dumps(answer, supervisor.PORTABLE) if answer else b"")
+        data = relay.frame(number, marshal.dumps(answer, starting.PORTABLE) if answer else b"")
         while data:
             data = data[os.write(self.outbox, data):]
 

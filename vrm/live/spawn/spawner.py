@@ -8,7 +8,6 @@ import array
 import collections
 import contextlib
 import errno
-import importlib.util
 import marshal
 import os
 import resource
@@ -20,7 +19,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
-from vrm.live.spawn import supervisor
+from vrm.live.spawn import run_supervisors, supervisor
 from vrm.live.spawn.messages import (Ended, Event, LaunchFailed, LaunchRequest, SpawnerLost, Started,
                                      SupervisorLost, absolute, failed)
 from vrm.live.spawn.records import ExitStatus, JobId, Marker, PathLike, RecordError, read_status
@@ -193,23 +192,8 @@ class Spawner:
 
     @staticmethod
     def _program() -> List[str]:
-        """The command line of the spawner, with the compiled file where it is that of the source.
-
-        Compiling it anew would take longer and leave a megabyte in every supervisor.
-        """
-        source = supervisor.__file__
-        compiled = importlib.util.cache_from_source(source)
-        stat = os.stat(source)
-        # What `import` compares: a file's age alone means nothing in a copied tree.
-        expected = importlib.util.MAGIC_NUMBER + b"".join(
-            (value & 0xFFFFFFFF).to_bytes(4, "little")
-            for value in (0, int(stat.st_mtime), stat.st_size))
-        try:
-            with open(compiled, "rb") as file:
-                fresh = file.read(16) == expected
-        except OSError:
-            fresh = False
-        return [sys.executable, "-I", "-S", compiled if fresh else source]
+        """The command line of the spawner."""
+        return [sys.executable, "-I", "-S", run_supervisors.__file__]
 
     def _start_relay(self) -> None:
         """Start the relay, or another one in the place of one that has ended."""

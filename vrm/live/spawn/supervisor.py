@@ -1,5 +1,5 @@
 """The program behind `Spawner`: a supervisor starts a job, waits for it and records its end.
-It runs alone (`python -I -S supervisor.py`) and imports next to nothing, since it is forked.
+It runs alone (`python -I -S run_supervisors.py`) and imports next to nothing, since it is forked.
 
 Two kinds of process run this file.
 
@@ -38,19 +38,21 @@ until the launch is on record. So when a later manager gets the lock, no launch 
 
 from __future__ import annotations
 
-import errno
 import gc
 import marshal
 import os
 import resource
-import select
-import stat
 import sys
 import time
 
 # The C modules themselves: `signal` and `socket` import enum, which makes every fork a tenth dearer.
 import _signal as signal
 import _socket as socket
+
+if not __package__:  # for `run_supervisors.py`
+    import starting
+else:
+    from vrm.live.spawn import starting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,27 +80,9 @@ PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signa
              signal.SIGUSR2)
 """Signals that a stand-in sends on to its program; SIGKILL ends both."""
 
-HELD_BACK = 200
-"""Milliseconds for which a line without its end is held back, which may become a report."""
-
-STAMPED = b"<stderr>:"
-"""What ends the time stamp that mpirun may put before a line."""
-
-SIEVE_ENDS = 0.2
-"""Seconds within which the last words of a program that has ended come through its sieve."""
-
-PORTABLE = 2
-"""Version of `marshal` that the Python of any node reads."""
-
-_KEPT = (signal.SIGKILL, signal.SIGSTOP)
-_DEFAULTED = sorted(signal.valid_signals() - set(_KEPT))
-_IGNORED = sorted(set(_DEFAULTED) - {
+_IGNORED = sorted(set(starting.DEFAULTED) - {
     signal.SIGCHLD, signal.SIGCONT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,
     signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS})
-
-
-class LaunchError(Exception):
-    """The job could not be started; the text says why."""
 
 
 class Gone(Exception):
@@ -178,7 +162,7 @@ def record(marker: bytes, status: bytes, text: str, sync: bool) -> str | None:
                 finally:
                     os.close(descriptor)
     except (OSError, ValueError) as error:
-        return described("status file", status, error)
+        return starting.described("status file", status, error)
     return None
 
 
@@ -199,276 +183,12 @@ def write(path: bytes, text: str, cut: bool, sync: bool) -> None:
         os.close(descriptor)
 
 
-def described(what: str, path: bytes, error: Exception) -> str:
-    """`what path: reason` for an OSError or a ValueError."""
-    return clean(f"{what} {os.fsdecode(path)}: {reason_of(error)}")
-
-
-def reason_of(error: Exception) -> str:
-    """An error's reason alone, without its number and file name."""
-    return getattr(error, "strerror", None) or str(error)
-
-
-def clean(message: str) -> str:
-    """A text that fits one packet and any terminal, however odd the file names in it."""
-    return message[:2000].encode(errors="backslashreplace").decode()
-
-
 def quoted(text: str | None) -> str:
     """A JSON string, or null."""
     if text is None:
         return "null"
     import json  # only here: it would double the memory of every supervisor
     return json.dumps(text)
-
-
-class Prepared:
-    """Empty files that are made while a job runs, for the outputs of the next one: to make a file
-    takes milliseconds on some file systems. `paths` are those that are there."""
-
-    def __init__(self) -> None:
-        self.paths: list[bytes] = []
-
-    def make(self, folder: bytes) -> None:
-        """Make two files in the folder, if that is possible and they are not there."""
-        self.remove(keep=folder)
-        for name in (b"o", b"e")[len(self.paths):]:
-            path = os.path.join(folder, b".vrm-%d.%s" % (os.getpid(), name))
-            try:
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-            except OSError:
-                return
-            self.paths.append(path)
-
-    def give(self, path: bytes) -> None:
-        """Let one of them be the file `path`, unless that is there or in another folder."""
-        if (self.paths and os.path.dirname(self.paths[-1]) == os.path.dirname(path)
-                and not os.path.lexists(path)):
-            try:
-                os.rename(self.paths.pop(), path)
-            except OSError:
-                pass
-
-    def remove(self, keep: bytes | None = None) -> None:
-        """Remove those that are not in the folder `keep`."""
-        for path in [each for each in self.paths if os.path.dirname(each) != keep]:
-            self.paths.remove(path)
-            try:
-                os.unlink(path)
-            except OSError:
-                pass
-
-
-PREPARED = Prepared()
-"""Those of this process."""
-
-
-# The launch.
-
-def start_job(argv: list, env: dict, cwd: bytes, stdout: bytes, stderr: bytes,
-              affinity: tuple | None, limits: tuple, reports: tuple | None = None, append: bool = False,
-              stdin: bytes = b"") -> int:
-    """Start the program and return its process number; raises LaunchError.
-
-    With `reports`, the arguments of `start_sieve`, what the launcher's program reports goes there
-    instead of to standard error. `append`: the outputs are not emptied first. `stdin` is a file for
-    standard input, in the place of nothing.
-
-    Directory, cores and limits are set on this process, inherited by the program, and taken
-    back: so `posix_spawn` can be used, which says why a program could not be executed.
-    """
-    outputs: list = []
-    cores = source = given = None
-    before: list = []
-    try:
-        for path in (stdout,) if stderr == stdout else (stdout, stderr):
-            try:
-                outputs.append(open_output(path, append))
-            except (OSError, ValueError) as error:
-                raise LaunchError(described("output file", path, error)) from None
-        try:
-            os.chdir(cwd)
-        except (OSError, ValueError) as error:
-            raise LaunchError(described("working directory", cwd, error)) from None
-        if affinity is not None:
-            cores = os.sched_getaffinity(0)
-            try:
-                os.sched_setaffinity(0, affinity)
-            except (OSError, ValueError) as error:
-                raise LaunchError(f"CPUs {','.join(map(str, affinity))}: "
-                                  f"{reason_of(error)}") from None
-            if len(os.sched_getaffinity(0)) != len(set(affinity)):  # the kernel drops the others
-                raise LaunchError(f"CPUs {','.join(map(str, affinity))}: not all of them may be "
-                                  "used here")
-        for name, kind, value in limits:
-            old = resource.getrlimit(kind)
-            try:
-                resource.setrlimit(kind, (value, old[1]))
-            except (OSError, ValueError) as error:
-                raise LaunchError(f"limit {name} = {value}: {reason_of(error)}") from None
-            before.append((kind, old))
-        if reports is not None:
-            source, pipe = os.pipe()
-            outputs += [source, pipe]
-        actions = [(os.POSIX_SPAWN_DUP2, outputs[0], 1), (os.POSIX_SPAWN_DUP2, outputs[-1], 2)]
-        if stdin:
-            try:
-                given = os.open(stdin, os.O_RDONLY | os.O_NOCTTY)
-            except (OSError, ValueError) as error:
-                raise LaunchError(described("input file", stdin, error)) from None
-            actions.append((os.POSIX_SPAWN_DUP2, given, 0))
-        spawn = os.posix_spawn
-        if b"/" not in argv[0]:
-            spawn = os.posix_spawnp
-            os.environb[b"PATH"] = env.get(b"PATH", os.defpath.encode())
-        try:
-            # A process group of its own: `kill 0` in a job script must not reach the supervisor.
-            pid = spawn(argv[0], argv, env, setpgroup=0, setsigmask=(), setsigdef=_DEFAULTED,
-                        file_actions=actions)
-        except (OSError, ValueError) as error:
-            raise LaunchError(refusal(argv[0], error)) from None
-        if reports is not None:  # now, since the program need not wait for that
-            assert source is not None
-            try:
-                start_sieve(source, outputs[-3], *reports)
-            except LaunchError:
-                os.killpg(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                raise
-        return pid
-    finally:
-        for kind, old in before:
-            resource.setrlimit(kind, old)
-        if cores is not None:
-            os.sched_setaffinity(0, cores)
-        for descriptor in outputs:
-            os.close(descriptor)
-        if given is not None:
-            os.close(given)
-        os.chdir("/")
-
-
-def start_sieve(source: int, errors: int, path: bytes, ranks: int, marks: tuple) -> None:
-    """Fork a process that copies what comes from the pipe `source` to the file `errors`, without
-    the launcher's reports: what begins with the first text of a mark, has the two others behind it,
-    and goes to the line's end. The first `ranks` of these go to the file `path`. Raises LaunchError.
-
-    It ends when nobody has the pipe any more. A process of its own, and no thread of the
-    supervisor: what the program prints must not wait for the record of its end, nor that for it.
-    """
-    try:
-        found = open_output(path)
-    except (OSError, ValueError) as error:
-        raise LaunchError(described("file of bindings", path, error)) from None
-    failure = None
-    try:
-        pid = os.fork()
-    except OSError as error:
-        pid, failure = -1, error
-    if pid:
-        os.close(found)
-        if failure is not None:
-            raise LaunchError(f"no process for its output: {reason_of(failure)}")
-        return
-    try:
-        # Nothing else stays open: the manager's lock would never be free.
-        for target, descriptor in enumerate([os.dup(each) for each in (source, errors, found)]):
-            os.dup2(descriptor, target)
-        os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        sieve(ranks, marks)
-    finally:
-        os._exit(0)
-
-
-def sieve(left: int, marks: tuple) -> None:
-    """From standard input to standard output, and `left` reports to standard error."""
-    poll = select.poll()
-    poll.register(0, select.POLLIN)
-    rest = b""  # of a line whose end has not come
-    while True:
-        ready = poll.poll(HELD_BACK if rest else None)
-        data = os.read(0, 1 << 16) if ready else b""
-        data, rest, ended = rest + data, b"", bool(ready and not data)
-        if left > 0:
-            lines = data.splitlines(True)
-            if ready and not ended and not data.endswith(b"\n"):
-                rest = lines.pop()
-            kept = []
-            for line in lines:
-                at = len(line) if left <= 0 else report_in(line, marks)
-                kept.append(line[:at])
-                if at < len(line):
-                    left -= 1
-                    put(2, line[at:])
-            data = b"".join(kept)
-        put(1, data)
-        if ended:
-            return
-
-
-def report_in(line: bytes, marks: tuple) -> int:
-    """Where a report begins in a line, behind what a program may have printed without a line's end;
-    the line's length when there is none. With a time stamp before it, it begins with that."""
-    for start, then, last in marks:
-        at = line.find(then)
-        begin = line.rfind(start, 0, at) if at >= 0 else -1
-        if begin >= 0 and last in line[at:]:
-            stamp = line.rfind(STAMPED, 0, begin)
-            return 0 if stamp >= 0 and not line[stamp + len(STAMPED):begin].strip() else begin
-    return len(line)
-
-
-def put(descriptor: int, data: bytes) -> None:
-    """Write all of it; what a full disk does not take is lost, as it would be without a sieve."""
-    try:
-        while data:
-            data = data[os.write(descriptor, data):]
-    except OSError:
-        pass
-
-
-def open_output(path: bytes, append: bool = False) -> int:
-    """Open an output file and, unless it is to be gone on with, empty it; raises OSError for links and pipes, and for the files of
-    others: somebody may have put them there, or would read what the program prints."""
-    PREPARED.give(path)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NOFOLLOW
-                         | os.O_NONBLOCK, 0o666)
-    try:
-        about = os.fstat(descriptor)
-        if stat.S_ISREG(about.st_mode):
-            if about.st_uid not in (os.geteuid(), 0, os.stat("/").st_uid):
-                raise OSError(errno.EPERM, "belongs to another user; remove it")
-            if about.st_size and not append:
-                os.truncate(descriptor, 0)
-        elif not stat.S_ISCHR(about.st_mode):  # /dev/null is all right
-            raise OSError(errno.EPERM, "is a pipe or socket; remove it")
-        os.set_blocking(descriptor, True)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def refusal(program: bytes, error: Exception) -> str:
-    """Why the kernel would not run a program, made plain where the error number misleads."""
-    reason = reason_of(error)
-    if isinstance(error, OSError) and os.path.isdir(program):
-        reason = "is a directory"
-    elif isinstance(error, FileNotFoundError) and os.path.exists(program):
-        reason = "the interpreter that its first line names does not exist"
-    elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:
-        reason = "no program for this machine, nor a script whose first line names one (#!/bin/sh)"
-    return clean(f"{os.fsdecode(program)}: {reason}")
-
-
-def wait_for_sieve() -> None:
-    """Let what the program has printed come to its file. A process that outlives the program may
-    have the pipe: then this does not take long."""
-    due = time.monotonic() + SIEVE_ENDS
-    while not childless():
-        left = due - time.monotonic()
-        if left <= 0 or signal.sigtimedwait((signal.SIGCHLD,), left) is None:
-            return
 
 
 # The launch on another node.
@@ -480,7 +200,7 @@ def start_stand_in(link: Link, files: list[int], host: bytes, order: tuple) -> t
     try:
         pid = os.fork()
     except OSError as error:
-        raise LaunchError(f"no process for it: {reason_of(error)}") from None
+        raise starting.LaunchError(f"no process for it: {starting.reason_of(error)}") from None
     if not pid:
         try:
             os.close(last_words)
@@ -508,7 +228,7 @@ def stand_in(files: list[int], host: bytes, order: tuple, pen: int) -> None:
 
     for number in PASSED_ON:
         signal.signal(number, pass_on)
-    data = marshal.dumps(order, PORTABLE)
+    data = marshal.dumps(order, starting.PORTABLE)
     try:
         relay.sendmsg([host], [(socket.SOL_SOCKET, socket.SCM_RIGHTS,
                                 theirs.fileno().to_bytes(4, sys.byteorder))])
@@ -529,11 +249,11 @@ def stand_in(files: list[int], host: bytes, order: tuple, pen: int) -> None:
         complain(order[4], f"vrm: the connection to {os.fsdecode(host)} was lost\n")
         os._exit(255)
     message, raw, *usage = marshal.loads(answer)
-    os.write(pen, marshal.dumps((message and clean(f"{os.fsdecode(host)}: {message}"), *usage)))
+    os.write(pen, marshal.dumps((message and starting.clean(f"{os.fsdecode(host)}: {message}"), *usage)))
     if os.WIFSIGNALED(raw):
         number = os.WTERMSIG(raw)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if number not in _KEPT:
+        if number in starting.DEFAULTED:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.kill(os.getpid(), number)
@@ -573,7 +293,7 @@ def run_supervisor(link: Link, facts: Facts) -> None:
     except Gone:
         result = 0
     finally:
-        PREPARED.remove()
+        starting.PREPARED.remove()
         os._exit(result)
 
 
@@ -603,7 +323,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
         write_marker(marker, text, old)
     except (OSError, ValueError) as error:
         release(files)
-        return link.tell((FAILED, described("marker file", marker, error), None, True))
+        return link.tell((FAILED, starting.described("marker file", marker, error), None, True))
 
     code = number = message = None
     user = system = duration = 0.0
@@ -616,14 +336,14 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
         if host:
             pid, last_words = start_stand_in(link, files, host, order)
         else:
-            pid = start_job(*order)
-    except LaunchError as error:
+            pid = starting.start_job(*order)
+    except starting.LaunchError as error:
         message = str(error)
     release(files)
     if pid:
         raw, usage = wait_for(pid, link, b"" if host else os.path.dirname(order[3]))
         if order[-1] is not None:
-            wait_for_sieve()
+            starting.wait_for_sieve()
         duration, end = time.monotonic() - tick, time.time()
         if os.WIFSIGNALED(raw):
             number = os.WTERMSIG(raw)
@@ -641,7 +361,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
              f'"start": {begin:.6f}, "end": {end:.6f}, "user": {user:.6f}, '
              f'"system": {system:.6f}, "maxrss": {maxrss}, "duration": {duration:.6f}}}\n')
     problem = record(marker, status, text, sync)
-    clean = alone and childless()
+    clean = alone and starting.childless()
     if message is not None:
         event: tuple = (FAILED, message, problem, clean)
     else:
@@ -669,21 +389,11 @@ def wait_for(pid: int, link: Link, folder: bytes) -> tuple:
         if untold and signal.sigtimedwait((signal.SIGCHLD,),
                                           max(0.0, due - time.monotonic())) is None:
             if link.tell((STARTED, pid)) and folder:
-                PREPARED.make(folder)
+                starting.PREPARED.make(folder)
             untold = False
         child, raw, usage = os.wait4(-1, os.WNOHANG if untold else 0)
         if child == pid:
             return raw, usage
-
-
-def childless() -> bool:
-    """Collect the children that have ended; whether none is left."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return True
-    return False
 
 
 # The spawner.
@@ -721,7 +431,7 @@ def serve(control: socket.socket, facts: Facts) -> None:
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
                 pid = os.fork()
             except OSError as error:
-                control.send(marshal.dumps(reason_of(error)))
+                control.send(marshal.dumps(starting.reason_of(error)))
                 continue
             if not pid:
                 ours.close()
@@ -752,7 +462,3 @@ def main(arguments: list[str]) -> int:
     except ConnectionError:
         pass  # the manager has been killed
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
