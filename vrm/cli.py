@@ -188,7 +188,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"their output goes to {near(settings.log)}")
     client = client_of(arguments, settings, directory)
     if client is not None:
-        manager.awaited = client.lasts
+        manager.begun, manager.awaited = client.begin, client.lasts
     try:
         with client or nullcontext():
             succeeded = manager.run()

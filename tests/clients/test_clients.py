@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Iterator, NamedTuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
 
 import pytest
 
@@ -80,36 +80,64 @@ def results() -> Iterator[Results]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run_all(testbed: Testbed, python: Path, together: int = 4) -> Results:
-    """Run the clients on both, some side by side."""
-    uid = testbed.accounts["alice"]
-    env = {"HOME": str(testbed.home_of("alice")), "USER": "alice", "LOGNAME": "alice", "PYTHONDONTWRITEBYTECODE": "1",
-           "PYTHONPATH": str(ROOT)}
-    become = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
-    reach = testbed.exec("login", [*become, python, "-c", "import vrm.cli, submitit"], env)
-    if reach.returncode:  # this Python, or this checkout, is closed to others
-        become, env = [], {**env, "USER": "root", "LOGNAME": "root"}
-    clients = [name for name in CLIENTS if name != "jube" or shutil.which("jube")]
-    home = testbed.home_of("alice")
-    places = {name: home / name for name in ("slurm", "vrm")}
-    for place in places.values():
-        place.mkdir()
-        os.chown(place, uid, uid) if become else None
-    place = places["vrm"]
-    (place / "vrm.yaml").write_text(CONFIG + f"Log: {place}/logs\n" + ("" if become else "Launcher: {AllowRoot: true}\n"))
-    (place / "job.sh").write_text(SCRIPT % {"python": python, "place": place, "drive": DRIVE, "clients": " ".join(clients), "together": together})
-    (place / "queue").write_text("")
-    for path in place.iterdir():
-        os.chown(path, uid, uid) if become else None
-    job = testbed.exec("login", [*become, "sbatch", "--parsable", "-N", 2, "--exclusive", "--ntasks-per-node=1", "-c", 8,
-                                 "--time=12", "-o", "out", "job.sh"], env, cwd=place, check=True).stdout.strip()
-    real = testbed.popen("login", [*become, str(python), str(DRIVE), str(together), *clients], env, cwd=places["slurm"],
-                         stdout=subprocess.DEVNULL)
-    wait_until(lambda: real.poll() is not None, "the clients have ended on Slurm", limit=600)
-    wait_until(lambda: not testbed.exec("login", ["squeue", "-h", "-j", job]).stdout.strip(), "and on vrm", limit=600)
-    said = (place / "out").read_text()
-    return {name: {client: outcome(places[name], client, said if name == "vrm" else "") for client in clients}
-            for name in places}
+class Drives:
+    """Runs clients as an ordinary account, in a directory on `slurm` and another one on `vrm`."""
+
+    def __init__(self, testbed: Testbed, python: Path) -> None:
+        self.testbed, self.python = testbed, python
+        uid = testbed.accounts["alice"]
+        self.env = {"HOME": str(testbed.home_of("alice")), "USER": "alice", "LOGNAME": "alice",
+                    "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
+        self.become = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
+        reach = testbed.exec("login", [*self.become, python, "-c", "import vrm.cli, submitit"], self.env)
+        if reach.returncode:  # this Python, or this checkout, is closed to others
+            self.become, self.env = [], {**self.env, "USER": "root", "LOGNAME": "root"}
+        self.places = {name: testbed.home_of("alice") / name for name in ("slurm", "vrm")}
+        for place in self.places.values():
+            place.mkdir()
+        vrm = self.places["vrm"]
+        root = "" if self.become else "Launcher: {AllowRoot: true}\n"
+        (vrm / "vrm.yaml").write_text(f"{CONFIG}Log: {vrm}/logs\n{root}")
+        (vrm / "queue").write_text("")
+        if self.become:
+            for path in [*self.places.values(), *vrm.iterdir()]:
+                os.chown(path, uid, uid)
+
+    def on_slurm(self, clients: Sequence[str], together: int) -> Callable[[], bool]:
+        """Start clients on the cluster's own Slurm; whether they have ended."""
+        real = self.testbed.popen("login", [*self.become, str(self.python), str(DRIVE), str(together), *clients], self.env,
+                                  cwd=self.places["slurm"], stdout=subprocess.DEVNULL)
+        return lambda: real.poll() is not None
+
+    def on_vrm(self, clients: Sequence[str], together: int) -> Callable[[], bool]:
+        """The same within one allocation of two nodes."""
+        place = self.places["vrm"]
+        (place / "job.sh").write_text(SCRIPT % {"python": self.python, "drive": DRIVE, "clients": " ".join(clients),
+                                                "together": together})
+        job = self.testbed.exec("login", [*self.become, "sbatch", "--parsable", "-N", 2, "--exclusive",
+                                          "--ntasks-per-node=1", "-c", 8, "--time=12", "-o", "out", "job.sh"], self.env, cwd=place,
+                                check=True).stdout.strip()
+        return lambda: not self.testbed.exec("login", ["squeue", "-h", "-j", job]).stdout.strip()
+
+    def outcomes(self, clients: Sequence[str]) -> Results:
+        """What became of clients that have ended."""
+        said = (self.places["vrm"] / "out").read_text()
+        return {name: {client: outcome(place, client, said if name == "vrm" else "") for client in clients}
+                for name, place in self.places.items()}
+
+
+def run_all(testbed: Testbed, python: Path) -> Results:
+    """Run all clients on both at the same time, some side by side."""
+    drives, clients = Drives(testbed, python), known()
+    on_vrm, on_slurm = drives.on_vrm(clients, 4), drives.on_slurm(clients, 4)
+    wait_until(on_slurm, "the clients have ended on Slurm", limit=600)
+    wait_until(on_vrm, "and on vrm", limit=600)
+    return drives.outcomes(clients)
+
+
+def known() -> List[str]:
+    """The clients that are installed."""
+    return [name for name in CLIENTS if name != "jube" or shutil.which("jube")]
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -88,6 +88,17 @@ def test_slurms_commands_are_first_on_the_path_of_the_program_alone(site: Site) 
     assert words[1].startswith(f"{folder}/bin:") and f"{folder}/launchers" not in words[1]
 
 
+def test_the_program_begins_when_the_manager_has_made_its_commands(site: Site) -> None:
+    """A second run in the directory has the compiled commands at once: Python's scripts did not replace them later."""
+    site.config(Nodes=1, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
+    made = []
+    for _ in range(2):
+        done = site.run("run", "--", "true")
+        assert done.returncode == 0, done.stdout + done.stderr
+        made.append((site.log / "bin" / "squeue").read_bytes())
+    assert made[0] == made[1]
+
+
 def test_the_status_of_a_program_that_a_signal_ends(site: Site) -> None:
     site.config(Nodes=1, Sockets=1, Cores=2, Emulate=True, Launcher={"Kind": "direct"})
     assert site.run("run", "--", given(site, "kill -9 $$")).returncode == 137

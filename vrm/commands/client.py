@@ -17,9 +17,6 @@ from vrm.front.wire import DIRECTORY
 from vrm.run.rundir import RunDirectory
 from vrm.workload.writer_marker import HEARTBEAT, WriterMarker
 
-POLL = 0.05
-"""Seconds between two looks whether the manager has begun."""
-
 GRACE = 10.0
 """Seconds that the program has to end when the manager has ended before it."""
 
@@ -59,8 +56,11 @@ class Client:
 
     def __enter__(self) -> Client:
         self._marker.__enter__()
-        self._thread.start()
         return self
+
+    def begin(self) -> None:
+        """Start the program: the manager can take its jobs."""
+        self._thread.start()
 
     def lasts(self) -> bool:
         """Whether it has not ended yet; a queue that has an `end` line does not end the run before it."""
@@ -68,9 +68,6 @@ class Client:
 
     def _follow(self) -> None:
         try:
-            while not self._run.manager_runs():
-                if self._closed.wait(POLL):
-                    return
             try:
                 build.link(self._run.programs)
                 build.link(self._run.launchers, sorted(LAUNCHERS), self._run.programs)
@@ -95,5 +92,6 @@ class Client:
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._process is not None and self._process.poll() is None:
                 self._process.send_signal(number)
-            self._thread.join(GRACE)
+            if self._thread.ident is not None:
+                self._thread.join(GRACE)
         self._marker.path.unlink(missing_ok=True)  # a later manager waits for lines again

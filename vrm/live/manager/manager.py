@@ -76,6 +76,7 @@ class Manager:
                  once: bool = False, fresh: bool = False, failed: bool = False) -> None:
         self.desk = Desk(settings, site, run, tell)
         self.once = once
+        self.begun: Callable[[], None] = lambda: None  # called when programs can give jobs
         self.awaited: Callable[[], bool] = lambda: False  # whether a program still gives jobs
         self.fresh = fresh
         self.failed = failed  # run the jobs again that did not complete
@@ -174,6 +175,7 @@ class Manager:
             if self.watch.fileno() >= 0:
                 selector.register(self.watch.fileno(), selectors.EVENT_READ, lambda: None)
             self.door.open(selector)
+            self.begun()
             while not self._done():
                 timeout = max(0.0, self._next_deadline() - desk.clock())
                 before = desk.clock()
