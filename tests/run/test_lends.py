@@ -83,7 +83,7 @@ def test_a_lend_from_intent_to_return_is_replayed_at_each_record() -> None:
     start = next(record for record in records if record["event"] == "start" and record["id"] == 2)
     there = codec.placement_of(start["placement"], state.cluster)
     assert isinstance(there, Borrowed) and there.lent == ((1, found.cores),)
-    assert past.rooms[1][0]["id"] == 1
+    assert past.rooms[1, 2][0]["id"] == 1
 
 
 def test_who_ends_lends_no_more_and_its_guest_has_the_room_after_a_restart() -> None:
@@ -105,8 +105,10 @@ def test_who_ends_lends_no_more_and_its_guest_has_the_room_after_a_restart() -> 
     assert not past.state.lends.all
     again = Cluster.regular(2, 2, 2)
     own = codec.placement_of(past.started[2]["placement"], again)
-    rooms = {1: codec.placement_of(past.rooms[1][0]["placement"], again)}
-    again.book(past.jobs[2], past.state.lends.settled(own, 2, rooms), 5.0)
+    assert isinstance(own, Borrowed)
+    again.book(past.jobs[2], past.state.lends.settled(own, 2), 5.0)
+    (room, loans), = past.state.lends.left(again, {2: own}, past.rooms)
+    again.loans.bequeath(again, codec.placement_of(room[0]["placement"], again), loans)
     now = state.cluster
     assert (again.busy0, again.busy1, again.busy_cores) == (now.busy0, now.busy1, now.busy_cores)
     again.release(2)
@@ -138,6 +140,8 @@ def test_cores_come_back_whatever_was_expected_of_the_borrower_meanwhile() -> No
     ({"event": "lend", "number": 1, "id": 1, "to": None, "cores": "1", "time": 1.0, "until": None},
      "cores"),
     ({"event": "regained", "number": 3, "id": 1, "time": 1.0}, "regained of lend 3"),
+    ({"event": "grown", "id": 2, "cores": "0x3", "width": 2, "time": 1.0}, "grown of job 2, which does not run"),
+    ({"event": "grown", "id": 1, "cores": "0x3", "width": 0, "time": 1.0}, "width"),
 ])
 def test_a_journal_that_makes_no_sense_names_its_line(bad: Dict[str, Any], why: str) -> None:
     records: Records = []

@@ -62,8 +62,8 @@ class Seen(Unrecorded):
     def released(self, booking: Booking) -> None:
         placement = booking.placement
         if isinstance(placement, Borrowed):
-            widths = [width for _, width in placement.grown[1:]] + [placement.width]
-            self.grew[booking.job.id] = [(time, placement.procs * width) for (time, _), width
+            widths = [each.width for each in placement.grown[1:]] + [placement.width]
+            self.grew[booking.job.id] = [(each.until, placement.procs * width) for each, width
                                          in zip(placement.grown, widths)]
 
     def revised(self, booking: Booking, before: float) -> None:

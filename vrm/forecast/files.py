@@ -20,6 +20,7 @@ from vrm.forecast.draws import History
 from vrm.forecast.frozen import Frozen
 from vrm.model import Cluster, Job, JobState
 from vrm.model.cluster import AnyPlacement
+from vrm.model.core_share import Borrowed
 from vrm.model.fields import made
 from vrm.model.job import Details
 from vrm.model.rules import Rules
@@ -271,19 +272,23 @@ class RunFiles:
         one has them.
         """
         found = []
+        borrowers: Dict[int, Borrowed] = {}
         lends = self.past.state.lends
         for job, start in sorted(self.past.running, key=lambda each: (
                 "lent" in each[1]["placement"], -each[1]["time"])):  # who borrows last
             placement = self._placement(start, self.past.run_of[job.id])
             if placement is not None and "lent" in start["placement"]:
-                rooms = {lender: room for lender, room in (
-                    (lender, self._placement(*self.past.rooms[lender]))
-                    for lender, _ in start["placement"]["lent"]) if room is not None}
-                placement = lends.settled(placement, job.id, rooms)
+                assert isinstance(placement, Borrowed)
+                borrowers[job.id] = placement
+                placement = lends.settled(placement, job.id)
             if placement is None or placement.clashes(cluster):
                 continue
             booking = cluster.book(job, placement, start["time"])
             found.append(Start(booking, start["backfilled"]))
+        for room, loans in lends.left(cluster, borrowers, self.past.rooms):
+            left = self._placement(*room)
+            if left is not None:
+                cluster.loans.bequeath(cluster, left, loans)
         lends.to_node(cluster)
         return sorted(found, key=lambda each: each.booking.start)
 

@@ -44,6 +44,14 @@ class Loan(NamedTuple):
     until: float
 
 
+class Grown(NamedTuple):
+    """Until when (seconds) each rank had so many cores, and which they were together."""
+
+    until: float
+    width: int
+    taken: int
+
+
 class OnNode(NamedTuple):
     """The ranks of a job on one node, and their cores when none is lent, counted from the node's first."""
 
@@ -55,14 +63,14 @@ class OnNode(NamedTuple):
 class Borrowed(CorePlacement):
     """Ranks on cores that running jobs lend: `lent` are these jobs, each with all that it lends to this
     one. It takes no room of its own, since the lenders hold it: `hold`, sets of nodes by lane and of
-    cores, is what passed to it from lenders that have ended. `grown`: until when its ranks had fewer cores
-    than then, and how many."""
+    cores, is what passed to it from lenders that have ended. `grown`: what its ranks had before they got
+    more of that."""
 
     __slots__ = ("lent", "hold", "grown")
 
     def __init__(self, layout: CoreLayout, taken: int, procs: int, width: int,
                  lent: Tuple[Tuple[int, int], ...], hold: Tuple[int, int, int] = (0, 0, 0),
-                 grown: Tuple[Tuple[float, int], ...] = ()) -> None:
+                 grown: Tuple[Grown, ...] = ()) -> None:
         super().__init__(layout, taken, procs, width)
         self.lent = lent
         self.hold = hold
@@ -72,8 +80,10 @@ class Borrowed(CorePlacement):
     def holding(self, hold: Tuple[int, int, int]) -> Borrowed:
         """The same ranks with more room of their own."""
         lane0, lane1, cores = (mine | more for mine, more in zip(self.hold, hold))
-        twin = Borrowed(self.layout, self.taken, self.procs, self.width, self.lent,
-                        (lane0, lane1, cores), self.grown)
+        return self._but(self.taken, self.width, (lane0, lane1, cores), self.grown)
+
+    def _but(self, taken: int, width: int, hold: Tuple[int, int, int], grown: Tuple[Grown, ...]) -> Borrowed:
+        twin = Borrowed(self.layout, taken, self.procs, width, self.lent, hold, grown)
         twin.devices, twin.frequency, twin.pace = self.devices, self.frequency, self.pace
         return twin
 
@@ -103,6 +113,9 @@ class Borrowed(CorePlacement):
         """Cores in use by the ranks."""
         return self.procs * self.width
 
+    def grow(self, taken: int, width: int, now: float) -> Borrowed:
+        """The same ranks with these cores from `now` on."""
+        return self._but(taken, width, self.hold, (*self.grown, Grown(now, self.width, self.taken)))
 
     def wider(self, nodes: Sequence[Node], most: int, now: float) -> Optional[Borrowed]:
         """The same ranks on the same nodes with more cores each from `now` on, at most so many, on the room
@@ -123,20 +136,26 @@ class Borrowed(CorePlacement):
         width = min(widest(cores, nodes[node].sockets, ranks, most) for node, ranks, cores in here)
         if width <= self.width:
             return None
-        twin = Borrowed(self.layout, self.layout.join(
-            (node, _keep(cores, nodes[node].sockets, ranks, width, 0)) for node, ranks, cores in here),
-            self.procs, width, self.lent, self.hold, (*self.grown, (now, self.width)))
-        twin.devices = self.devices
-        return twin
+        return self.grow(self.layout.join(
+            (node, _keep(cores, nodes[node].sockets, ranks, width, 0)) for node, ranks, cores in here), width, now)
 
+    @property
+    def at_start(self) -> Borrowed:
+        """The ranks on the cores on which they started."""
+        if not self.grown:
+            return self
+        _, width, taken = self.grown[0]
+        return self._but(taken, width, self.hold, ())
 
     def lost(self, start: float, now: float, cores: int) -> float:
         """The seconds that the ranks have lost by now, each of which asked for so many cores."""
-        lost = 0.0
-        for until, width in (*self.grown, (now, self.width)):
-            lost += (until - start) * (1 - width / cores)
+        return sum((until - since) * (1 - width / cores) for since, until, width, _ in self.periods(start, now))
+
+    def periods(self, start: float, end: float) -> Iterator[Tuple[float, float, int, int]]:
+        """From when to when each rank had how many cores, and which they were together."""
+        for until, width, taken in (*self.grown, Grown(end, self.width, self.taken)):
+            yield start, until, width, taken
             start = until
-        return lost
 
 
 AnyOf = Union[Placement, CorePlacement]

@@ -17,7 +17,7 @@ from vrm.model import bits, core_share
 from vrm.model.core_share import NOBODY, Borrowed, Loan, OnNode, Share
 
 if TYPE_CHECKING:
-    from vrm.model.cluster import Booking, Cluster
+    from vrm.model.cluster import AnyPlacement, Booking, Cluster
 
 
 class Loans:
@@ -136,10 +136,14 @@ class Loans:
         self._ranks.pop(job_id, None)
         self.guests.discard(job_id)
         self.unwilling.discard(job_id)
-        mine = sorted((loan for loan in self.of_lender(job_id) if loan.borrower in cluster.bookings),
-                      key=lambda loan: (-loan.until, loan.borrower))
+        mine = [loan for loan in self.of_lender(job_id) if loan.borrower in cluster.bookings]
         self.all = [loan for loan in self.all if loan.lender != job_id]
-        left = booking.placement.node_set
+        self.bequeath(cluster, booking.placement, mine)
+
+    def bequeath(self, cluster: "Cluster", room: "AnyPlacement", mine: Iterable[Loan]) -> None:
+        """Whoever had these loans of a job holds what that held of their nodes."""
+        mine = sorted(mine, key=lambda loan: (-loan.until, loan.borrower))
+        left = room.node_set
         heirs: List[int] = []
         for loan in mine:
             heir = cluster.bookings[loan.borrower]
@@ -148,7 +152,7 @@ class Loans:
             here = placement.node_set & left
             left &= ~here
             if here:
-                own = placement.holding(core_share.room_on(booking.placement, here, cluster.layout))
+                own = placement.holding(core_share.room_on(room, here, cluster.layout))
                 own.take(cluster)
                 cluster.reshape(loan.borrower, placement=own)
             for other in heirs:
@@ -158,27 +162,29 @@ class Loans:
                     cluster.reshape(other, until=until)
             heirs.append(loan.borrower)
 
-    def grow(self, cluster: "Cluster", lender: int, now: float) -> List[int]:
-        """A job has ended: who borrowed of it, and of nobody who still runs, has all cores that it left,
-        as far as it asked for them. Gives these jobs."""
-        grown: List[int] = []
+    def growing(self, cluster: "Cluster", now: float) -> List[Tuple[int, Borrowed]]:
+        """The jobs whose lenders have all ended, and which lend to nobody, that have room for more cores than
+        they run on, as far as they asked for them; with these cores."""
+        found: List[Tuple[int, Borrowed]] = []
         for job_id in sorted(self.guests):
             booking = cluster.bookings[job_id]
             placement = booking.placement
             assert isinstance(placement, Borrowed)
-            if (lender not in (each for each, _ in placement.lent) or self.of_borrower(job_id)
-                    or self.of_lender(job_id)):
-                continue
-            wide = placement.wider(cluster.nodes, booking.job.cores, now)
-            if wide is None:
-                continue
-            slower = placement.width / wide.width
-            end, limit = (now + (each - now) * slower if each > now else each
-                          for each in (booking.expected_end, booking.limit))
-            cluster.reshape(job_id, placement=wide, expected_end=end,
-                            extra=limit - booking.start - booking.job.walltime)
-            grown.append(job_id)
-        return grown
+            if placement.width < booking.job.cores and not self.of_borrower(job_id) and not self.of_lender(job_id):
+                wide = placement.wider(cluster.nodes, booking.job.cores, now)
+                if wide is not None:
+                    found.append((job_id, wide))
+        return found
+
+    def grow(self, cluster: "Cluster", job_id: int, wide: Borrowed) -> None:
+        """A job has more cores from now on: what is left of it takes less time."""
+        booking, now = cluster.bookings[job_id], wide.grown[-1].until
+        self._ranks.pop(job_id, None)
+        slower = booking.placement.width / wide.width
+        end, limit = (now + (each - now) * slower if each > now else each
+                      for each in (booking.expected_end, booking.limit))
+        cluster.reshape(job_id, placement=wide, expected_end=end,
+                        extra=limit - booking.start - booking.job.walltime)
 
     def _change(self, cluster: "Cluster", booking: "Booking", now: float, after: List[Loan],
                 before: Optional[List[Loan]] = None, same: bool = False) -> None:

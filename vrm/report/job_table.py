@@ -77,11 +77,13 @@ class JobTable:
         import numpy as np
         ran = self.chosen
         completed = JobState.COMPLETED.value
-        submit, start, end = (self._times(name)[ran] for name in ("submit", "start", "end"))
+        submit, start, end, lent, borrowed = (self._times(name)[ran] for name
+                                              in ("submit", "start", "end", "lent", "borrowed"))
+        grown = np.where(borrowed > 0, borrowed - self._cores[ran] * (end - start), 0.0)
         return Columns(submit, start, end, self._cores[ran],
                        np.array([status == completed for status in self.columns["status"]],
                                 bool)[ran], np.zeros(int(ran.sum()), np.int64),
-                       lent=self._times("lent")[ran])
+                       lent=lent - grown)
 
     @cached_property
     def app_time(self) -> Any:

@@ -160,7 +160,7 @@ def utilisation(rows: Iterable[Finished], processors: int,
     """Share (0 to 1) of the processor time of the window that jobs used: sum(r p) / (P T).
 
     p is the number of cores that a job held, all cores of each of its ranks, less what it had lent on
-    average.
+    average; of one that started on borrowed cores those that it had on average.
 
     The window is the makespan unless given as (begin, end); of jobs that reach over its edges
     the part within counts. Failed and killed jobs count: they held their processors.
@@ -176,6 +176,9 @@ def utilisation(rows: Iterable[Finished], processors: int,
 
 def _mean_cores(row: Finished) -> float:
     lent: float = getattr(row, "lent", 0.0)
+    borrowed: float = getattr(row, "borrowed", 0.0)
+    if borrowed:
+        return borrowed / (row.end - row.start)
     return row.processors - lent / (row.end - row.start) if lent else row.processors
 
 

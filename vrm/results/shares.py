@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
-from vrm.model import Booking, Cluster, bits, core_share
+from vrm.model import AnyPlacement, Booking, Cluster, bits, core_share
 from vrm.model.core_share import Borrowed, Share
 from vrm.model.node import Node
-from vrm.model.placement import RankSlot
+from vrm.model.placement import CorePlacement, RankSlot
 from vrm.results.jobs import seconds_text
 
 COLUMNS = ("job", "from", "to", "node", "cores")
@@ -39,6 +39,12 @@ def shared(booking: Booking) -> bool:
     return bool(booking.shares) or isinstance(booking.placement, Borrowed)
 
 
+def at_start(booking: Booking) -> AnyPlacement:
+    """The cores on which a job started."""
+    placement = booking.placement
+    return placement.at_start if isinstance(placement, Borrowed) else placement
+
+
 def periods(booking: Booking, end: float) -> List[Tuple[float, float, int]]:
     """When a job that ended had lent which cores: from, to, the cores."""
     shares = [Share(booking.start, 0), *booking.shares]
@@ -47,10 +53,20 @@ def periods(booking: Booking, end: float) -> List[Tuple[float, float, int]]:
             if until > share.since]
 
 
+def _slots(booking: Booking, end: float, cluster: Cluster) -> Iterator[Tuple[float, float, Iterator[RankSlot]]]:
+    """From when to when the ranks of a job that ended were where."""
+    placement, layout = booking.placement, cluster.layout
+    if isinstance(placement, Borrowed):
+        for begin, until, width, taken in placement.periods(booking.start, end):
+            yield begin, until, CorePlacement(layout, taken, placement.procs, width).slots(cluster.nodes)
+        return
+    for begin, until, cores_lent in periods(booking, end):
+        yield begin, until, core_share.slots(placement, cores_lent, cluster.nodes, layout)
+
+
 def held(booking: Booking, end: float, cluster: Cluster) -> Iterator[Held]:
     """The lines of a job that ended."""
-    for begin, until, cores_lent in periods(booking, end):
-        slots = core_share.slots(booking.placement, cores_lent, cluster.nodes, cluster.layout)
+    for begin, until, slots in _slots(booking, end, cluster):
         for node, cores in by_node(slots, cluster.nodes).items():
             yield Held(booking.job.id, begin, until, node, cores)
 
@@ -74,12 +90,14 @@ def lent(booking: Booking, end: float) -> float:
 
 
 def columns(booking: Booking, end: float) -> Dict[str, float]:
-    """What jobs.csv says of a job that ended: core seconds that it has lent, and that it has borrowed, and
-    how many times its own cores were others than before."""
+    """What jobs.csv says of a job that ended: core seconds that it has lent, and those of a job that started on
+    borrowed cores, and how many times its cores were others than before."""
     placement = booking.placement
-    return {"lent": lent(booking, end),
-            "borrowed": (end - booking.start) * placement.cores if isinstance(placement, Borrowed) else 0.0,
-            "changes": len(booking.shares)}
+    if not isinstance(placement, Borrowed):
+        return {"lent": lent(booking, end), "borrowed": 0.0, "changes": len(booking.shares)}
+    return {"lent": 0.0, "changes": len(placement.grown),
+            "borrowed": sum((until - begin) * placement.procs * width for begin, until, width, _
+                            in placement.periods(booking.start, end))}
 
 
 def append(path: Union[str, Path], lines: Iterable[Held]) -> None:

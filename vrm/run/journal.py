@@ -235,8 +235,8 @@ class Past:
     the managers that wrote it, `run_of` the one under which a job was started. `started` and
     `ended` are the records of the last start and of the end of jobs. `again` are those that wait
     after a start. `waits` are the seconds that jobs had waited at each start. `rules` is the last
-    record of a change of how the run schedules, if there was one. `rooms` are the records of the last
-    start of jobs that have lent cores, and of the manager then. `of_file` are the jobs of the queue
+    record of a change of how the run schedules, if there was one. `rooms` are, by lender and borrower, the
+    records of the start of jobs that have lent cores, and of the manager then. `of_file` are the jobs of the queue
     file's lines, in their order.
     """
 
@@ -255,7 +255,7 @@ class Past:
         self.run_of: Dict[int, Record] = {}
         self.commands: List[str] = []
         self.rules: Optional[Record] = None
-        self.rooms: Dict[int, Tuple[Record, Record]] = {}
+        self.rooms: Dict[Tuple[int, int], lending.Room] = {}
         self.of_file: List[int] = []
 
     @property
@@ -371,7 +371,8 @@ def _apply(record: Record, past: Past) -> None:
                                    tuple(record["nodes_reserved"]), record["begin"], record["end"]),
                        record["jobs_bound"])
     elif event == "lend":
-        past.rooms[record["id"]] = past.started[record["id"]], past.run_of[record["id"]]
+        if record["to"] is not None:
+            past.rooms[record["id"], record["to"]] = past.started[record["id"]], past.run_of[record["id"]]
         state.lend(lending.of_record(record), number=record["number"])
     elif event == "lent":
         state.lent(record["number"], record["time"])
@@ -379,6 +380,8 @@ def _apply(record: Record, past: Past) -> None:
         state.regain(record["number"], record["time"], record["reason"])
     elif event == "regained":
         state.regained(record["number"], record["time"])
+    elif event == "grown":
+        state.grown(record["id"], int(record["cores"], 16), record["width"], record["time"])
     elif event == "unreserve":
         state.unreserve(record["reservation"], record["time"], record["reason"])
     elif event == "rules":

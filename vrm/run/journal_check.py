@@ -113,6 +113,7 @@ _WANTED: Dict[str, Dict[str, Check]] = {
     "lent": {"number": positive, "id": count, "time": number},
     "regain": {"number": positive, "id": count, "reason": text, "time": number},
     "regained": {"number": positive, "id": count, "time": number},
+    "grown": {"id": count, "cores": _cores, "width": positive, "time": number},
     "unreserve": {"reservation": positive, "reason": text, "time": number},
     "rules": {"time": number, "rules": _rules, "was": _rules, "reason": text},
     "finished": {},
@@ -201,7 +202,7 @@ def _out_of_order(event: str, record: Record, past: "Past") -> str:
         return f"job {job_id} ends, and it ended already"
     if event == "change" and ended:
         return f"job {job_id} has ended, and its limit is changed"
-    if event in ("back", "intent") and (ended or not started):
+    if event in ("back", "intent", "grown") and (ended or not started):
         return f"{event} of job {job_id}, which does not run"
     if event == "again" and not (started or ended):
         return f"job {job_id} waits again, and it never started"

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, List, Mapping, NamedTuple, Set, Tuple
 
-from vrm.model import core_share
 from vrm.model.cluster import AnyPlacement, Cluster
 from vrm.model.core_share import NOBODY, Borrowed, Loan, Share
+
+Room = Tuple[Dict[str, Any], Dict[str, Any]]
+"""Where a lender was: the records of its start and of the manager then."""
 
 LENDING, LENT, REGAINING = "lend", "lent", "regain"
 
@@ -37,7 +39,8 @@ class Lend(NamedTuple):
 
 class Lends:
     """Those of a run by number. `epochs` counts the orders about the cores of each lender: the last
-    one is in force. `shares` says of each job that has lent cores when that changed, and which it had
+    one is in force. `grown` are the cores that jobs got of lenders that have ended: from when on which ones
+    together, and how many each rank. `shares` says of each job that has lent cores when that changed, and which it had
     lent from then on."""
 
     def __init__(self) -> None:
@@ -46,11 +49,13 @@ class Lends:
         self.all: Dict[int, Lend] = {}
         self.next = 1
         self.epochs: Dict[int, int] = {}
+        self.grown: Dict[int, List[Tuple[float, int, int]]] = {}
 
     def copy(self) -> Lends:
         """An independent copy."""
         twin = Lends()
         twin.all, twin.next, twin.epochs = dict(self.all), self.next, dict(self.epochs)
+        twin.grown = {job_id: list(grown) for job_id, grown in self.grown.items()}
         twin.shares = {job_id: list(shares) for job_id, shares in self.shares.items()}
         twin._mates = {job_id: set(mates) for job_id, mates in self._mates.items()}
         return twin
@@ -63,6 +68,11 @@ class Lends:
         self.epochs[loan.lender] = self.epochs.get(loan.lender, 0) + 1
         self._note(loan.lender, loan.since)
         return found
+
+    def grow(self, job_id: int, cores: int, width: int, now: float) -> None:
+        """A job has these cores from now on, so many for each rank."""
+        self.grown.setdefault(job_id, []).append((now, cores, width))
+        self.epochs[job_id] = self.epochs.get(job_id, 0) + 1
 
     def change(self, number: int, phase: str, now: float) -> Lend:
         """A lend is in another phase from now on."""
@@ -85,6 +95,7 @@ class Lends:
     def begins(self, job_id: int) -> None:
         """A job runs (again): what it lent in an earlier run is over."""
         self.shares.pop(job_id, None)
+        self.grown.pop(job_id, None)
         self._mates[job_id] = {each.lender for each in self.of_borrower(job_id)}
         if not self._mates[job_id]:
             del self._mates[job_id]
@@ -109,22 +120,35 @@ class Lends:
             cores |= each.loan.cores if each.phase != REGAINING else 0
         return cores
 
-    def settled(self, placement: AnyPlacement, job_id: int, rooms: Mapping[int, AnyPlacement]
-                ) -> AnyPlacement:
-        """The placement of a job that was started, as it is now: where lenders of it have ended, what
-        they held of its nodes (`rooms` by lender) is its own."""
+    def settled(self, placement: AnyPlacement, job_id: int) -> AnyPlacement:
+        """The placement of a job that was started, as it is now: on the cores that it has got since then, and
+        borrowed of those who lend still."""
         if not isinstance(placement, Borrowed):
             return placement
         lenders = {each.lender for each in self.of_borrower(job_id) if each.phase != REGAINING}
-        kept: List[Tuple[int, int]] = []
-        twin = placement
-        for lender, cores in placement.lent:
-            if lender in lenders:
-                kept.append((lender, cores))
-            elif lender in rooms:
-                twin = twin.holding(core_share.room_on(rooms[lender], placement.node_set,
-                                                       placement.layout))
-        return Borrowed(twin.layout, twin.taken, twin.procs, twin.width, tuple(kept), twin.hold)
+        twin = Borrowed(placement.layout, placement.taken, placement.procs, placement.width,
+                        tuple(each for each in placement.lent if each[0] in lenders), placement.hold)
+        twin.devices, twin.frequency, twin.pace = placement.devices, placement.frequency, placement.pace
+        for now, cores, width in self.grown.get(job_id, ()):
+            twin = twin.grow(cores, width, now)
+        return twin
+
+    def left(self, cluster: Cluster, started: Mapping[int, Borrowed],
+             rooms: Mapping[Tuple[int, int], Room]) -> List[Tuple[Room, List[Loan]]]:
+        """What lenders that have ended left to jobs on the cluster: the room of each, with its loans then.
+        `started`: the jobs that borrowed, as they started; `rooms` by lender and borrower."""
+        found: Dict[Tuple[int, float], Tuple[Room, List[Loan]]] = {}
+        for job_id, placement in started.items():
+            booking = cluster.bookings.get(job_id)
+            now = booking.placement if booking is not None else None
+            if booking is None or not isinstance(now, Borrowed):
+                continue
+            for lender, cores in placement.lent:
+                room = rooms.get((lender, job_id))
+                if room is not None and lender not in dict(now.lent):
+                    found.setdefault((lender, room[0]["time"]), (room, []))[1].append(
+                        Loan(lender, job_id, cores, booking.start, booking.expected_end))
+        return list(found.values())
 
     def to_node(self, cluster: Cluster) -> None:
         """Let the jobs on the cluster lend what they lend to the node."""

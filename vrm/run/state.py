@@ -38,7 +38,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Seq
 
 from vrm.model import Cluster, Dependency, Job, JobState
 from vrm.model.job import PLAIN, Details, resolved
-from vrm.model.core_share import Loan
+from vrm.model.core_share import Borrowed, Loan
 from vrm.model.reservation import Reservation, ReservationError, Wanted
 from vrm.run.book import Dropped, Entry, JobBook, LifeError
 from vrm.model import placement_forms
@@ -393,6 +393,17 @@ class State:
         found = self.lends.all.pop(number)
         if self.log is not None:
             self.log("regained", number=number, id=found.lender, time=now)
+
+    def grow(self, job_id: int, wide: Borrowed) -> None:
+        """A running job has these cores from now on, of lenders that have ended."""
+        self.cluster.loans.grow(self.cluster, job_id, wide)
+        self.grown(job_id, wide.taken, wide.width, wide.grown[-1].until)
+
+    def grown(self, job_id: int, cores: int, width: int, now: float) -> None:
+        """A running job has these cores, so many for each rank, in a state whose cluster does not have it."""
+        self.lends.grow(job_id, cores, width, now)
+        if self.log is not None:
+            self.log("grown", id=job_id, cores=hex(cores), width=width, time=now)
 
     def returned(self, borrower: int, now: float) -> None:
         """A job has left the cores that it had borrowed, in a simulation: their lenders have them."""

@@ -336,7 +336,10 @@ class Simulator:
         borrowed of it is theirs."""
         loans = self.cluster.loans.of_borrower(job_id)
         self.state.returned(job_id, now)
-        for other in (*(loan.lender for loan in loans), *self.cluster.loans.grow(self.cluster, job_id, now)):
+        for loan in loans:
+            self.executor.reshaped(self.cluster.bookings[loan.lender], now)
+        for other, wide in self.cluster.loans.growing(self.cluster, now):
+            self.cluster.loans.grow(self.cluster, other, wide)
             self.executor.reshaped(self.cluster.bookings[other], now)
 
     def _failed(self, start: Start, how: JobState, reason: str, intent: str) -> None:

@@ -46,7 +46,7 @@ def on_all_cores(row: JobRow, cores_per_task: int, lent_to_jobs: bool) -> float:
     assert row.start is not None and row.end is not None
     run: float = row.end - row.start
     if row.borrowed:
-        return run * row.processors / (row.procs * cores_per_task)
+        return row.borrowed / (row.procs * cores_per_task)
     return run - row.lent / row.processors if row.lent and lent_to_jobs else run
 
 

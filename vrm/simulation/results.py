@@ -19,7 +19,7 @@ from vrm.model.placement_forms import to_values
 from vrm.model.policies import PlacementPolicy
 from vrm.model.power import draw
 from vrm.results.energy import Drawn, columns_of, energy_of
-from vrm.results import sharing
+from vrm.results import shares, sharing
 from vrm.results.jobs import fields_of, job_line, more_columns
 from vrm.results.metrics import THRESHOLD
 from vrm.results.places import PlacementText
@@ -128,7 +128,7 @@ class Results:
         drawn = self._note(booking, end) if self._programs is not None else {}
         if self._writer is not None:
             row = (job.id, job.app, job.procs, job.submit, booking.start, end, job.walltime,
-                   status, job.exclusive, start.backfilled, to_values(booking.placement))
+                   status, job.exclusive, start.backfilled, to_values(shares.at_start(booking)))
             self._rows.append(row if self._details is None else
                               (*row, self._more(job, {
                                   "devices": self._text.devices(booking.placement), **drawn,

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 import pytest
 import yaml
 from conftest import Site, wait_until
+from lending_site import KILLED, PROGRAM, allowed, cores, done, events, prepared
 from testbed import LOGIN, Testbed
 
 from vrm.live.manager.desk import Desk as ManagersDesk
@@ -30,67 +31,6 @@ from vrm.run.state import State
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
-
-# Says where it is, and stays until somebody makes the file `done` of its job.
-PROGRAM = """
-echo $$ > "$HERE/pid.$VRM_JOB_ID.${OMPI_COMM_WORLD_RANK:-0}"
-while [ ! -e "$HERE/done.$VRM_JOB_ID" ]; do sleep 0.05; done
-"""
-
-# Runs vrm and kills it as soon as its N-th record of an event is on disk.
-KILLED = """
-import os, signal, sys
-from vrm.run import journal
-append, last, left = journal.Journal.append, sys.argv[1], int(sys.argv[2])
-def and_die(self, event, **values):
-    global left
-    append(self, event, **values)
-    if event == last:
-        left -= 1
-        if not left:
-            self.sync()
-            os.kill(os.getpid(), signal.SIGKILL)
-journal.Journal.append = and_die
-sys.argv = ["vrm", *sys.argv[3:]]
-from vrm.cli import main
-sys.exit(main())
-"""
-
-
-def allowed(root: Path, job: int, rank: int = 0) -> Set[int]:
-    """The CPUs that a rank of a job on this machine may use; none while it does not run."""
-    try:
-        pid = (root / f"pid.{job}.{rank}").read_text().strip()
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return set()
-    line = next(line for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
-    return set(parse_cpu_list(line.split()[1]))
-
-
-def cores(number: int) -> List[Set[int]]:
-    """The CPUs of the first cores of this machine."""
-    found = [set(core.cpus) for core in read_topology().sockets[0][:number]]
-    if len(found) < number:
-        pytest.skip(f"needs {number} cores on a socket")
-    return found
-
-
-def prepared(site: Site, **keys: Any) -> None:
-    site.env["HERE"] = str(site.root)
-    site.program("wait.x", PROGRAM)
-    site.config(**{"Nodes": 1, "Sockets": 1, "Cores": 2, "Launcher": {"CheckBindings": "fail"}, **keys})
-    site.lines("wait.x 1 600 0 cores=2 malleable=1", "wait.x 1 60 0", end=False)
-
-
-def done(site: Site, *jobs: int) -> None:
-    for job in jobs:
-        (site.root / f"done.{job}").touch()
-
-
-def events(site: Site) -> List[str]:
-    return [record["event"] for record in journal.read(site.log / "journal")]
-
 
 @pytest.mark.slow
 def test_ranks_leave_lent_cores_and_have_them_again(site: Site) -> None:

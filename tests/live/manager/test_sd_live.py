@@ -9,8 +9,9 @@ from typing import List, Set, Tuple
 
 import pytest
 from conftest import Site, wait_until
+from lending_site import PROGRAM, allowed
 
-from vrm.live.nodes.topology import parse_cpu_list, read_topology
+from vrm.live.nodes.topology import read_topology
 from vrm.model import Booking, Cluster, Job
 from vrm.model.core_share import Borrowed
 from vrm.results import shares
@@ -18,23 +19,7 @@ from vrm.run import journal
 from vrm.simulation import simulate
 from vrm.workload.submission import Submission
 
-# Says where it is, and stays until somebody makes the file `done` of its job.
-PROGRAM = """
-echo $$ > "$HERE/pid.$VRM_JOB_ID"
-while [ ! -e "$HERE/done.$VRM_JOB_ID" ]; do sleep 0.05; done
-"""
-
 ESTIMATES = {0: 600.0, 1: 60.0, 2: 450.0}
-
-
-def allowed(root: Path, job: int) -> Set[int]:
-    """The CPUs that a job may use; none while it does not run."""
-    try:
-        status = Path(f"/proc/{(root / f'pid.{job}').read_text().strip()}/status").read_text()
-    except OSError:
-        return set()
-    line = next(line for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
-    return set(parse_cpu_list(line.split()[1]))
 
 
 class Seen:

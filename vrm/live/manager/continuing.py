@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import uuid
-from typing import Dict, Iterable, Optional, Tuple
+from typing import Dict, Iterable, Mapping, Optional, Tuple
 
 from vrm.live.batch.adoption import Adoption
 from vrm.live.manager import recovery, takeup
@@ -24,6 +24,7 @@ from vrm.model.ranges import fold
 from vrm.run import codec
 from vrm.run.journal import FORMAT, Past
 from vrm.run.journal_check import Record
+from vrm.run.lending import Room
 from vrm.scheduling import Start
 from vrm.system.errors import RunError
 
@@ -42,7 +43,7 @@ class Continuing:
         self.launches = launches
         self.adoption = adoption
         self.lending = lending
-        self._rooms: Dict[int, Tuple[Record, Record]] = {}
+        self._borrowers: Dict[int, Borrowed] = {}  # as they started
         self.run_id = uuid.uuid4().hex[:12]
         self._run_of: Dict[int, Record] = {}  # the manager under which a job was started
 
@@ -70,9 +71,10 @@ class Continuing:
         if desk.expectations is not None:
             for lesson in filter(None, map(past.lesson, past.ended)):
                 desk.expectations.learn(*lesson)
-        intents, self._rooms = dict(desk.state.intents), past.rooms
+        intents = dict(desk.state.intents)
         for job, start in past.running:
             self._take_over(job, start, *intents.get(job.id, ("", math.inf)))
+        self._bequeath(past.rooms)
         self.lending.resume()
         if past.runs and not codec.same_nodes(past.runs[-1].get("nodes", ()),
                                               codec.nodes_record(desk.cluster.nodes)):
@@ -187,12 +189,18 @@ class Continuing:
         placement = codec.moved(codec.placement_of(start["placement"], before), before, cluster)
         if not isinstance(placement, Borrowed):
             return placement
-        rooms = {lender: room for lender, room in (
-            (lender, self._now(*self._rooms[lender], lender)) for lender, _ in placement.lent)
-            if room is not None}
-        settled = self.desk.state.lends.settled(placement, job_id, rooms)
+        self._borrowers[job_id] = placement
+        settled = self.desk.state.lends.settled(placement, job_id)
         assert isinstance(settled, Borrowed)
         return settled if all(lender in cluster.bookings for lender, _ in settled.lent) else None
+
+    def _bequeath(self, rooms: Mapping[Tuple[int, int], Room]) -> None:
+        """Jobs that run have what lenders have left to them."""
+        cluster = self.desk.cluster
+        for (start, under), loans in self.desk.state.lends.left(cluster, self._borrowers, rooms):
+            room = self._now(start, under, start["id"])
+            if room is not None:
+                cluster.loans.bequeath(cluster, room, loans)
 
     def _never_began(self, running: Running) -> None:
         """The journal says that a job was to start, and nothing tells that it did."""

@@ -19,8 +19,8 @@ from vrm.live.manager.ends import Ends
 from vrm.live.manager.running import Running
 from vrm.live.nodes.outcomes import Masks
 from vrm.live.nodes.nodewatch import NodeWatch
-from vrm.model import JobState, core_share
-from vrm.model.core_share import NOBODY, Loan
+from vrm.model import Booking, JobState, core_share
+from vrm.model.core_share import NOBODY, Borrowed, Loan
 from vrm.results.places import fold_nodes
 from vrm.run.book import Entry, LifeError
 from vrm.run.lending import LENDING, LENT, REGAINING, Lend
@@ -246,14 +246,15 @@ class Lending:
         """Send orders whose intents are on disk, take back what borrowers have left, and give up on nodes
         that do not answer."""
         desk = self.desk
-        if not desk.state.lends.all and not self._orders and not self.coming:
+        if not desk.state.lends.all and not self._orders and not self.coming and not desk.cluster.loans.guests:
             return
         for each in list(desk.state.lends.all.values()):
             if each.borrower in desk.running and each.loan.until <= now:
                 self._overdue(each, now)
-            if each.phase == LENT and each.borrower != NOBODY and self._left(each.borrower):
+            if each.phase == LENT and each.borrower != NOBODY and self._left(each.borrower, each.loan.since):
                 desk.state.regain(each.number, now, f"job {each.borrower} has left")
                 self._order(each.lender)
+        self._pass_on(now)
         for each in desk.state.lends.all.values():
             if each.phase == LENDING and each.lender in desk.running and each.lender not in self._orders:
                 self._order(each.lender)  # it has started in the same moment
@@ -282,11 +283,41 @@ class Lending:
                 self.desk.changes()
                 return
 
-    def _left(self, job_id: int) -> bool:
-        """Whether nothing of a job is on its cores any more."""
-        ends = self.ends
-        return (job_id not in self.desk.running and job_id not in self.coming
-                and all(start.job.id != job_id for start in self.prepared)
+    def _pass_on(self, now: float) -> None:
+        """Borrowers whose lender has ended have what it left them, when nothing of it is there any more: first
+        the one that holds it for the others, then all of them for themselves."""
+        desk, loans = self.desk, self.desk.cluster.loans
+        if not loans.guests:
+            return
+        known = {(each.lender, each.borrower) for each in desk.state.lends.all.values()}
+        for loan in list(loans.all):
+            if loan[:2] not in known and self._left(loan.borrower, loan.since):
+                loans.regain(desk.cluster, loan, now)
+                desk.renew(loan.lender)
+                desk.changes()
+        for job_id, wide in loans.growing(desk.cluster, now):
+            running = desk.running.get(job_id)
+            if (running is None or running.intent or running.former or running.away or not all(
+                    self._left(lender, running.booking.start) for lender in self._lenders(running.booking))):
+                continue
+            more = wide.cores - running.booking.placement.cores
+            desk.state.grow(job_id, wide)
+            self._order(job_id)
+            desk.tell("note", f"#{job_id} has {more} more core{'s' * (more > 1)}: its lender has ended")
+            desk.changes()
+
+    @staticmethod
+    def _lenders(booking: Booking) -> List[int]:
+        placement = booking.placement
+        return [lender for lender, _ in placement.lent] if isinstance(placement, Borrowed) else []
+
+    def _left(self, job_id: int, since: float) -> bool:
+        """Whether nothing is on its cores any more of a job that started by then; it may have started again."""
+        desk, ends = self.desk, self.ends
+        again = [start.booking for start in (*self.coming.values(), *self.prepared) if start.job.id == job_id]
+        if job_id in desk.running:
+            again.append(desk.running[job_id].booking)
+        return (all(booking.start > since for booking in again)
                 and not self.watch.sweeping(job_id) and ends.records.sweep_at == math.inf
                 and all(outcome.job.id != job_id for outcome in ends.records.pending)
                 and all(booking.job.id != job_id for _, booking in ends.lingering))
@@ -379,7 +410,8 @@ class Lending:
                 self._order(lender)
             elif each.borrower in self.coming:
                 self._undo(each.borrower, why)
-        if lender not in self._orders and any(each.phase == REGAINING for each in lends):
+        if lender not in self._orders and (any(each.phase == REGAINING for each in lends)
+                                           or lender in desk.state.lends.grown):
             self._orders[lender] = _Order(order.epoch, until=desk.now + AGAIN, sent=True)
             if order.hosts or not order.sent:
                 desk.tell("warning", f"#{lender} does not have all its cores again yet: {why}")
@@ -399,3 +431,5 @@ class Lending:
             if each.phase == LENDING and each.borrower != NOBODY:
                 desk.state.regain(each.number, desk.now, "the manager was restarted")
             self._order(each.lender)
+        for job_id in desk.state.lends.grown:
+            self._order(job_id)

@@ -176,7 +176,7 @@ class Records:
 
     def _row(self, outcome: Outcome, binding: str, app_time: Optional[float]) -> JobRow:
         job, booking = outcome.job, outcome.booking
-        placed = booking.placement if booking else None
+        placed = shares.at_start(booking) if booking else None
         text = PlacementText(outcome.cluster.nodes) if outcome.cluster else self.text
         return JobRow(
             job.id, job.app, job.procs, job.submit, booking.start if booking else None,
@@ -286,7 +286,7 @@ class Records:
         if self.check == "ignore":
             return "unchecked"
         paths = self.run.files(job.app, job.id)
-        slots = list(booking.placement.slots(nodes))
+        slots = list(shares.at_start(booking).slots(nodes))
         launcher = self.scripts if job.payload.script else self.launcher
         result = launcher.check_bindings(paths.bindings, paths.errors, slots, nodes)
         if result.state == "unchecked":

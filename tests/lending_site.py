@@ -1,0 +1,80 @@
+"""Jobs of a test's own that say where they are, for runs in which they lend cores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, List, Set
+
+import pytest
+from conftest import Site
+
+from vrm.live.nodes.topology import parse_cpu_list, read_topology
+from vrm.run import journal
+
+PROGRAM = """
+echo $$ > "$HERE/pid.$VRM_JOB_ID.${OMPI_COMM_WORLD_RANK:-0}"
+while [ ! -e "$HERE/done.$VRM_JOB_ID" ]; do sleep 0.05; done
+"""
+"""Says where it is, and stays until somebody makes the file `done` of its job."""
+
+KILLED = """
+import os, signal, sys
+from vrm.run import journal
+append, last, left = journal.Journal.append, sys.argv[1], int(sys.argv[2])
+def and_die(self, event, **values):
+    global left
+    append(self, event, **values)
+    if event == last:
+        left -= 1
+        if not left:
+            self.sync()
+            os.kill(os.getpid(), signal.SIGKILL)
+journal.Journal.append = and_die
+sys.argv = ["vrm", *sys.argv[3:]]
+from vrm.cli import main
+sys.exit(main())
+"""
+"""Runs vrm and kills it as soon as its N-th record of an event is on disk."""
+
+
+def allowed(root: Path, job: int, rank: int = 0) -> Set[int]:
+    """The CPUs that a rank of a job on this machine may use; none while it does not run."""
+    try:
+        pid = (root / f"pid.{job}.{rank}").read_text().strip()
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return set()
+    line = next(line for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
+    return set(parse_cpu_list(line.split()[1]))
+
+
+def cores(number: int) -> List[Set[int]]:
+    """The CPUs of the first cores of this machine."""
+    found = [set(core.cpus) for core in read_topology().sockets[0][:number]]
+    if len(found) < number:
+        pytest.skip(f"needs {number} cores on a socket")
+    return found
+
+
+def prepared(site: Site, *lines: str, **keys: Any) -> None:
+    """A machine of two cores, and a queue."""
+    site.env["HERE"] = str(site.root)
+    site.program("wait.x", PROGRAM)
+    site.config(**{"Nodes": 1, "Sockets": 1, "Cores": 2, "Launcher": {"CheckBindings": "fail"}, **keys})
+    site.lines(*(lines or ("wait.x 1 600 0 cores=2 malleable=1", "wait.x 1 60 0")), end=False)
+
+
+def done(site: Site, *jobs: int) -> None:
+    """These jobs end."""
+    for job in jobs:
+        (site.root / f"done.{job}").touch()
+
+
+def records(site: Site) -> List[Dict[str, Any]]:
+    """The journal."""
+    return journal.read(site.log / "journal")
+
+
+def events(site: Site) -> List[str]:
+    """Its events."""
+    return [record["event"] for record in records(site)]
