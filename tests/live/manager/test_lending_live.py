@@ -350,11 +350,11 @@ def test_cores_that_are_not_given_back_are_asked_for_again() -> None:
 
 def test_what_cannot_be_lent_is_said() -> None:
     desk = Desk()
-    for lender, cores, to, why in ((1, 0, None, "job 1 does not run: it is queued"),
+    for lender, number, to, why in ((1, 0, None, "job 1 does not run: it is queued"),
                                    (0, 3, 0, "job 0 cannot start now: it is running"),
                                    (0, 4, 1, "lends 3 at most, not 4"), (7, 0, None, "7")):
         with pytest.raises(LifeError, match=why):
-            desk.lending.ask(lender, cores, to)
+            desk.lending.ask(lender, number, to)
     rigid = Desk()
     rigid.state.entry(0).job = rigid.state.entry(0).job.but(malleable=False)
     with pytest.raises(LifeError, match="not malleable: submit it with --malleable"):

@@ -4,8 +4,7 @@ the same jobs decides the same."""
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import List, Set, Tuple
+from typing import List, Tuple
 
 import pytest
 from conftest import Site, wait_until
