@@ -1,11 +1,12 @@
 """How many times as long `vrm simulate` takes as counting alone, and as before, in CPU time.
 
-    python tests/benchmarks/ratios.py [--data DIR] [--pairs N] [--only WORD] [--quick]
+    python tests/benchmarks/ratios.py [--data DIR] [--pairs N] [--only WORD] [--before DIR] [--quick]
 
 Each row runs two commands in turns, N times, and prints the median of the ratios: FCFS and EASY against
 `plain_loop.py` on HPC2N and on a drawn trace of 232,536 jobs on 1,152 nodes (with equal start hashes);
 machines whose nodes have memory that no job asks for against such without; and the memory that HPC2N's
-jobs ask for, on nodes of 2 cores with 4 GiB, against the same nodes without.
+jobs ask for, on nodes of 2 cores with 4 GiB, against the same nodes without. `--before` names a checkout of an earlier version: conservative
+backfilling on HPC2N against that.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ SIMULATE = [sys.executable, "-m", "vrm.cli", "simulate"]
 PLAIN = [sys.executable, "tests/benchmarks/plain_loop.py"]
 
 
-def cost(command: List[str]) -> Tuple[float, Dict[str, Any]]:
-    """CPU seconds of a command and its children, and what it printed as JSON."""
+def cost(command: List[str], root: Path = ROOT) -> Tuple[float, Dict[str, Any]]:
+    """CPU seconds of a command and its children, and what it printed as JSON; run in that checkout."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    done = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)},
                           stdout=subprocess.PIPE, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
@@ -44,6 +45,7 @@ def main() -> None:
         "VRM_REFERENCE_DATA", ROOT.parent / "shared" / "data")))
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--only", default="")
+    parser.add_argument("--before", type=Path, metavar="DIR", help="a checkout of an earlier version")
     parser.add_argument("--quick", action="store_true", help="small traces, once: does it work?")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -69,9 +71,15 @@ def main() -> None:
                 [*SIMULATE, str(args.data / "swf" / HPC2N), "--policy", "pack", "--backfill",
                  backfilling, "--json", "--machine", str(machine)] for machine in (bare, filled)))
                 for backfilling in ("none", "easy")]
+        if args.before is not None:
+            trace = str(args.data / "swf" / HPC2N if not args.quick else mixed)
+            rows.append(("conservative, to before", *(
+                [[*SIMULATE, trace, "--backfill", "conservative", "--json"]] * 2)))
         for name, *commands in rows:
             if args.only in name:
-                both = [[cost(command) for command in commands] for _ in range(pairs)]
+                roots = [args.before if name.endswith("to before") else ROOT, ROOT]
+                both = [[cost(command, root) for command, root in zip(commands, roots)]
+                        for _ in range(pairs)]
                 hashes = {found["start_hash"] for pair in both for _, found in pair}
                 assert len(hashes) == 1, f"{name}: different schedules"
                 ratio = statistics.median(second[0] / first[0] for first, second in both)

@@ -14,6 +14,7 @@ from vrm.model import Cluster, Job
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.scheduling.reservations import Reserving
 from vrm.simulation import Submission, simulate
+from vrm.simulation.compiled import compiled
 from vrm.simulation.engine import Moment, Simulator
 from vrm.simulation.results import Results
 
@@ -160,16 +161,20 @@ def test_kept_reservations_equal_their_definition(depth: int, jobs: List[Submiss
 @pytest.mark.slow
 def test_arrays_and_loops_find_the_same(jobs: List[Submission]) -> None:
     """Long plans and queues are seen through arrays; here short ones are made to be."""
-    from vrm.scheduling import profile, queue, reservations
+    from vrm.scheduling import compressing, profile, queue
     expected = {how: starts(jobs, how) for how in ("conservative", "easy", "3", "2-kept")}
     wfp3 = starts(jobs, "easy", algorithm="WFP3")
-    limits = profile._SHORT, queue._FEW, reservations._FEW
+    in_c = compiled()
+    limits = profile._SHORT, queue._FEW, compressing._FEW
     try:
-        profile._SHORT, queue._FEW, reservations._FEW = 0, 0, 0
-        assert {how: starts(jobs, how) for how in expected} == expected
+        profile._SHORT, queue._FEW, compressing._FEW = 0, 0, 0
+        for compress in (compressing.compress, in_c or compressing.compress):
+            compressing._taken[:] = [compress]
+            assert {how: starts(jobs, how) for how in expected} == expected
         assert starts(jobs, "easy", algorithm="WFP3") == wfp3
     finally:
-        profile._SHORT, queue._FEW, reservations._FEW = limits
+        profile._SHORT, queue._FEW, compressing._FEW = limits
+        compressing._taken.clear()
 
 
 class Promises(Results):

@@ -22,12 +22,16 @@ from vrm.run.book import Dropped, LifeError
 from vrm.run.expectations import Expectations
 from vrm.run.run import Run
 from vrm.run.state import State
+from vrm.scheduling.compressing import OFFERS
 from vrm.scheduling.estimators import Actual
 from vrm.scheduling.queue import JobQueue
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.scheduler import Scheduler, Start
+from vrm.simulation.compiled import compiled
 from vrm.simulation.executor import END, Event, Rate, VirtualExecutor
 from vrm.workload.submission import Submission
+
+OFFERS.append(compiled)  # for simulations of long plans
 
 Change = Tuple[float, Callable[[Cluster], Scheduler]]
 """A time, and who decides from then on."""
