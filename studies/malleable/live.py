@@ -1,176 +1,91 @@
 """Real jobs that lend cores, against waiting in turn and against running side by side on the same cores.
 
-    python studies/malleable/live.py --bin DIR [--config FILE] [--repeat N] [--quick] [--out DIR]
+    python studies/malleable/live.py --bin DIR --out DIR [--cluster N] [--repeat N] [--only NAME] [--for SECONDS]
 
-DIR has the programs of `vrm npb build --apps ep-omp,insitu-omp --classes W,A,B`. Two experiments, whose
-sizes and times of submission are fixed below, before anything is measured:
+`--bin`: the programs of `vrm npb build --apps ep-omp,insitu-omp --classes S,W,A,B --out DIR`. The experiments, whose
+sizes and times are fixed in EXPERIMENTS below and printed before anything is measured:
 
 | experiment | first job | second job, and when it comes |
 |---|---|---|
-| insitu | a simulation on all cores, which writes its field when it is half done | its analysis, as soon as the field is there |
-| urgent | a job on all cores | another one on all cores, after a third of what the first takes alone |
+| changes | a job that lends cores to nobody and takes them back, 20 times | - |
+| insitu | a simulation on all cores, which writes its field after a quarter of it | its analysis, as soon as the field is there |
+| urgent | a job on all cores | an eighth of it, on all cores |
+| equal | a job on all cores | the same once more |
 
-Each in three ways: `serial` (the second waits), `beside` (both on all cores at once, unbound), `lend`
-(`vrm lend`: the first keeps half of its cores while the second runs on the others). The ways alternate, so that
-other load of the machine meets all of them. live.csv has each run, live.md means with 95 % intervals, beside
-what exact arithmetic allows where each job is as fast as its share of the cores.
+The last three in three ways: `serial` (the second waits), `beside` (a second manager starts it on the same cores),
+`lend` (`vrm lend`: the first keeps half of its cores while the second runs on the others). The ways alternate, so
+that other load of the machine meets all of them. live.csv has each run; a run that is there is not made again, so
+the study can be made in pieces (`--for`: no run begins after so many seconds). live.md has means with 95 % intervals next
+to what exact arithmetic allows, where each job is as fast as its share of the cores. `--cluster N`: on N nodes of
+tests/testbed.py (as root), which share this machine's cores. `--quick`: small classes, one run of each.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import select
+import json
+import math
 import shutil
-import subprocess
+import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Tuple
 
-import yaml
+from bench import Bench, Failure, LiveRun, Table, load
 
-from vrm.live.nodes.topology import read_topology
-from vrm.results.jobs import read_jobs
+from vrm.live.nodes import lending
 from vrm.results.statistics import Interval, interval
 
 WAYS = ("serial", "beside", "lend")
-LIMIT = 3600.0
-"""Seconds after which something awaited counts as not happening."""
+CHANGES = 20
+"""Lends, and returns, in a run of `changes`."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Two jobs: their programs (`C` stands for the class), and the arguments in which `F` is a file of the
-    run. `wait`: the second comes when that file is there; else after a third of the first's time."""
+    """Two jobs: programs and arguments, in which `F` is a file of the run. The second comes `come` seconds after
+    the first began, or when F has `bytes` bytes."""
 
     first: str
-    first_args: str
-    second: str
-    second_args: str
-    wait: bool
+    first_args: str = ""
+    second: str = ""
+    second_args: str = ""
+    come: float = 0.0
+    bytes: int = 0
 
 
 EXPERIMENTS: Dict[str, Experiment] = {
-    "insitu": Experiment("insitu-omp.C.x", "write F", "insitu-omp.C.x", "analyse F", True),
-    "urgent": Experiment("ep-omp.C.x", "", "ep-omp.C.x", "", False)}
-CLASS, QUICK = {"insitu": "B", "urgent": "B"}, {"insitu": "W", "urgent": "A"}
+    "changes": Experiment("ep-omp.B.x"),
+    "insitu": Experiment("insitu-omp.B.x", "write F", "insitu-omp.B.x", "analyse F", bytes=8 * 2048 ** 2),
+    "urgent": Experiment("ep-omp.B.x", second="ep-omp.A.x", come=3.0),
+    "equal": Experiment("ep-omp.B.x", second="ep-omp.B.x", come=3.0)}
+QUICK: Dict[str, Experiment] = {
+    "changes": Experiment("ep-omp.A.x"),
+    "insitu": Experiment("insitu-omp.A.x", "write F", "insitu-omp.A.x", "analyse F", bytes=8 * 1024 ** 2),
+    "urgent": Experiment("ep-omp.A.x", second="ep-omp.S.x", come=0.5),
+    "equal": Experiment("ep-omp.S.x", second="ep-omp.S.x", come=0.1)}
+
+VALUES = ["come", "first", "second", "total", "lent", "clear_ms", "follow_ms", "back_ms", "load"]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The seconds from submission to end of both jobs, and from the first submission to the last end."""
+    """Seconds from the coming of each of two jobs to its end, and from the coming of the first to the last end."""
 
     first: float
     second: float
     total: float
 
-
-class Bench:
-    """Runs of vrm, each in a directory of its own below `root`."""
-
-    def __init__(self, root: Path, programs: Path, base: Dict[str, object], cores: int) -> None:
-        self.root, self.programs, self.base, self.cores = root, programs, base, cores
-        self.number = 0
-        self.managers: List["subprocess.Popen[bytes]"] = []
-
-    def close(self) -> None:
-        """End what still runs."""
-        for manager in self.managers:
-            if manager.poll() is None:
-                manager.terminate()
-                manager.terminate()
-                manager.wait()
-
-    def start(self, lines: List[str], **keys: object) -> Tuple[Path, "subprocess.Popen[bytes]"]:
-        """A manager with these lines; its directory."""
-        self.number += 1
-        here = self.root / f"run{self.number}"
-        here.mkdir()
-        (here / "queue").write_text("".join(line + "\n" for line in lines))
-        (here / "vrm.yaml").write_text(yaml.safe_dump({**self.base, **keys, "Log": "log", "Applications": {
-            "Path": str(self.programs), "Queue": "queue"}}))
-        with open(here / "said", "wb") as said:
-            self.managers.append(subprocess.Popen([sys.executable, "-m", "vrm.cli", "-c", here / "vrm.yaml"],
-                                                  cwd=here, stdout=said, stderr=said,
-                                                  stdin=subprocess.DEVNULL))
-        return here, self.managers[-1]
-
-    @staticmethod
-    def vrm(here: Path, *words: str) -> None:
-        """A command to the manager of a directory."""
-        done = subprocess.run([sys.executable, "-m", "vrm.cli", "-c", here / "vrm.yaml", *words], cwd=here,
-                              capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"vrm {' '.join(words)} in {here}: {done.stderr or done.stdout}")
-
-    def line(self, app: str, args: str) -> str:
-        """A line of the queue: one rank on all cores of a node, which may lend some."""
-        said = f" args='{args}'" if args else ""
-        return f"{app} 1 2h 0 cores={self.cores} malleable=1{said}"
-
-    def one(self, experiment: Experiment, size: str, way: str, alone: float) -> Measured:
-        """One run of both jobs. `alone`: what the first takes alone, in seconds."""
-        field = self.root / f"field{self.number + 1}"
-        first = self.line(experiment.first.replace("C", size, 1), experiment.first_args.replace("F", str(field)))
-        second = self.line(experiment.second.replace("C", size, 1),
-                           experiment.second_args.replace("F", str(field)))
-        here, manager = self.start([first])
-        awaited(lambda: (here / "log" / "pids" / "0").exists(), "the first job runs", here)
-        begun = time.monotonic()
-        if experiment.wait:
-            awaited(field.exists, "the field is written", here)
-        else:
-            awaited(lambda: time.monotonic() >= begun + alone / 3, "a third has passed", here)
-        if way == "beside":
-            there, other = self.start([second, "end"], Emulate=True, Nodes=1, Sockets=1, Cores=self.cores)
-        else:
-            there, other = here, manager
-            append(here / "queue", second)
-            if way == "lend":
-                awaited(lambda: "vrm" if job_waits(here) else "", "the second job waits", here)
-                self.vrm(here, "lend", "0", "--to", "1")
-        append(here / "queue", "end")
-        for process, where in ((manager, here), (other, there)):
-            if process.wait(LIMIT):
-                raise SystemExit(f"a run failed; see {where}/said")
-        rows = list(read_jobs(here / "log" / "jobs.csv"))
-        rows += list(read_jobs(there / "log" / "jobs.csv")) if there != here else []
-        rows.sort(key=lambda row: row.submit)
-        one, two = rows
-        assert one.end is not None and two.end is not None
-        if {one.status, two.status} != {"completed"}:
-            raise SystemExit(f"a job failed: {one.reason or two.reason}; see {here}/said")
-        field.unlink(missing_ok=True)
-        return Measured(one.end - one.submit, two.end - two.submit, max(one.end, two.end) - one.submit)
+    @property
+    def mean(self) -> float:
+        """The mean response."""
+        return (self.first + self.second) / 2
 
 
-def job_waits(here: Path) -> bool:
-    """Whether the manager has read the second line."""
-    try:
-        return '"event":"job","id":1,' in (here / "log" / "journal").read_text(errors="replace")
-    except OSError:
-        return False
-
-
-def append(path: Path, line: str) -> None:
-    """Add a line to a queue."""
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(line + "\n")
-
-
-def awaited(condition: Callable[[], object], what: str, here: Path) -> None:
-    """Wait until something holds."""
-    until = time.monotonic() + LIMIT
-    while not condition():
-        if time.monotonic() > until:
-            raise SystemExit(f"not within {LIMIT:g} s: {what}; see {here}/said")
-        select.select([], [], [], 0.02)
-
-
-def allowed(first: float, second: float, come: float, way: str) -> Optional[Measured]:
+def allowed(first: float, second: float, come: float, way: str) -> Measured:
     """What exact arithmetic gives jobs that take `first` and `second` seconds alone on all cores, of which the
     second comes at `come`: each is as fast as its share of the cores."""
     if way == "serial":
@@ -185,88 +100,227 @@ def allowed(first: float, second: float, come: float, way: str) -> Optional[Meas
                     total)
 
 
-def text(found: Interval) -> str:
+def pair(bench: Bench, experiment: Experiment, way: str) -> Dict[str, float]:
+    """One run of both jobs."""
+    before = load()
+    field = bench.root / f"field{bench.count}"
+    first = bench.line(experiment.first, experiment.first_args.replace("F", str(field)))
+    second = bench.line(experiment.second, experiment.second_args.replace("F", str(field)))
+    with bench.start([first]) as one, (bench.start([]) if way == "beside" else one) as other:
+        if other is not one:
+            other.awaited(lambda: "waiting for lines" in (other.here / "said").read_text(), "the second manager is there")
+        begun = float(one.awaited(lambda: one.records("start", 0), "the first job starts")[0]["time"])
+        if experiment.bytes:
+            one.awaited(lambda: field.exists() and field.stat().st_size >= experiment.bytes, "the field is written")
+        else:
+            one.awaited(lambda: time.time() >= begun + experiment.come, "it is time for the second job")
+        came = other.append(second)
+        if way == "lend":
+            one.awaited(lambda: one.records("job", 1), "the manager knows the second job")
+            status, said = one.vrm("lend", "0", "--to", "1")
+            if status and not one.records("end", 0):
+                raise Failure(f"vrm lend: {said}")
+        for run in {id(run): run for run in (one, other)}.values():
+            run.append("end")
+        one.finish(1 if other is not one else 2)
+        if other is not one:
+            other.finish(1)
+        ends = one.ended(0), other.ended(0 if other is not one else 1)
+        delays = changes_of(one)
+    field.unlink(missing_ok=True)
+    return {"come": came - begun, "first": ends[0] - begun, "second": ends[1] - came, "total": max(ends) - begun,
+            "lent": float(len(delays)), "clear_ms": median(each[0] for each in delays),
+            "follow_ms": math.nan, "back_ms": median(each[1] for each in delays), "load": before}
+
+
+def changes_of(run: LiveRun) -> List[Tuple[float, float]]:
+    """Of each lend of a run: milliseconds from the order to cores without a thread of the lender, and from the
+    borrower's end (or the command) to the answer that the lender has them again; nan where it ended before."""
+    times: Dict[int, Dict[str, float]] = {}
+    ends: Dict[Optional[int], float] = {}
+    for record in run.records():
+        if record["event"] == "end":
+            ends[record["id"]] = record["time"]
+        elif record["event"] in ("lend", "lent", "regain", "regained"):
+            each = times.setdefault(record["number"], {})
+            each[record["event"]] = record["time"]
+            if record["event"] == "lend":
+                each["to"] = -1 if record.get("to") is None else record["to"]
+    found = []
+    for each in times.values():
+        back = ends.get(int(each["to"]), each.get("regain", math.nan))
+        found.append((1000 * (each.get("lent", math.nan) - each["lend"]),
+                      1000 * (each.get("regained", math.nan) - back)))
+    return found
+
+
+def median(values: object) -> float:
+    """Of those that are numbers; nan for none."""
+    found = [value for value in values if not math.isnan(value)]  # type: ignore[attr-defined]
+    return statistics.median(found) if found else math.nan
+
+
+def changes(bench: Bench, experiment: Experiment) -> Dict[str, float]:
+    """A job lends and has back, again and again: medians of how long the orders take, and until the process says
+    that the number of its threads follows (on this machine only: the file is in the node's memory)."""
+    before = load()
+    follow: List[float] = []
+    with bench.start([bench.line(experiment.first)]) as run:
+        run.awaited(lambda: run.records("start", 0), "the job starts")
+        place = Path(lending.folder(run.records("run")[0]["run"], 0))
+        if not bench.cluster:
+            run.awaited(lambda: acknowledged(place) is not None, "the job follows")
+        for number in range(CHANGES):
+            status, said = run.vrm("lend", "0", "--to", "node")
+            if status:
+                if run.records("end", 0):
+                    break
+                raise Failure(f"vrm lend: {said}")
+            orders = run.records("lend", 0)
+            if not bench.cluster:
+                run.awaited(lambda: acknowledged(place) in (None, 2 * number + 1), "the threads follow", 0.0005)
+                follow.append(1000 * (time.time() - float(orders[-1]["time"])))
+            run.awaited(lambda: len(run.records("lent")) > number or run.records("end", 0), "the cores are clear")
+            if run.vrm("lend", "0", "--back")[0] and not run.records("end", 0):
+                raise Failure("the job has nothing back")
+            run.awaited(lambda: len(run.records("regained")) > number or run.records("end", 0),
+                        "the job has its cores again")
+            if run.records("end", 0):
+                break
+        run.append("end")
+        run.finish(1)
+        delays = changes_of(run)
+        took = run.ended(0) - float(run.records("start", 0)[0]["time"])
+    return {"come": math.nan, "first": took, "second": math.nan, "total": took, "lent": float(len(delays)),
+            "clear_ms": median(each[0] for each in delays), "follow_ms": median(follow),
+            "back_ms": median(each[1] for each in delays), "load": before}
+
+
+def acknowledged(place: Path) -> Optional[int]:
+    """The order that the process of a job follows; None while there is none, or after its end."""
+    try:
+        file = next(path for path in place.iterdir() if path.name.isdigit())
+        return int(lending.HEAD.unpack_from(file.read_bytes())[6])
+    except (OSError, StopIteration, ValueError):
+        return None
+
+
+# The pages.
+
+def text(found: Interval, digits: int = 2) -> str:
     """A mean with its interval."""
-    return f"{found.mean:.2f}" + (f" ± {found.half:.2f}" if found.half is not None else "")
+    return f"{found.mean:.{digits}f}" + (f" ± {found.half:.{digits}f}" if found.half is not None else "")
+
+
+def percent(found: Interval, exact: float) -> str:
+    """A change, and what exact arithmetic allows."""
+    half = f" ± {found.half:.1f}" if found.half is not None else ""
+    return f"{found.mean:+.1f}{half} ({exact:+.1f}) %"
+
+
+COLUMNS: Tuple[Tuple[str, Callable[[Measured], float]], ...] = (
+    ("first job", lambda each: each.first), ("second job", lambda each: each.second),
+    ("mean response", lambda each: each.mean), ("total", lambda each: each.total))
+
+
+def page(name: str, where: str, rows: List[Dict[str, Dict[str, float]]]) -> str:
+    """The table of an experiment: rows of whole repetitions, by way."""
+    found = {way: [Measured(row[way]["first"], row[way]["second"], row[way]["total"]) for row in rows]
+             for way in WAYS}
+    come = statistics.fmean(row[way]["come"] for row in rows for way in WAYS)
+    first = statistics.fmean(each.first for each in found["serial"])
+    second = statistics.fmean(each.total - each.first for each in found["serial"])
+    best = {way: allowed(first, second, come, way) for way in WAYS}
+    loads = [row[way]["load"] for row in rows for way in WAYS]
+    lines = [f"**{name}**, {where}: {len(rows)} runs of each way; the second job came after {come:.1f} s (load of the machine "
+             f"before a run: {min(loads):.1f} to {max(loads):.1f}). Seconds, mean and 95 % interval; in brackets "
+             "what exact arithmetic allows, from the times of `serial`.", "",
+             "| way | " + " | ".join(label for label, _ in COLUMNS) + " |", "|---|" + "---|" * len(COLUMNS)]
+    for way in WAYS:
+        lines.append(f"| {way} | " + " | ".join(
+            f"{text(interval([value(each) for each in found[way]]))} ({value(best[way]):.2f})"
+            for _, value in COLUMNS) + " |")
+    for other in ("serial", "beside"):
+        lines.append(f"| lend against {other} | " + " | ".join(
+            percent(interval([100 * (value(one) / value(two) - 1) for one, two in zip(found["lend"], found[other])]),
+                    100 * (value(best["lend"]) / value(best[other]) - 1)) for _, value in COLUMNS) + " |")
+    lent = [row["lend"] for row in rows if row["lend"]["lent"]]
+    if lent:
+        lines += ["", f"Cores changed hands in {len(lent)} of {len(rows)} runs of `lend`; medians: clear "
+                  f"{median(row['clear_ms'] for row in lent):.0f} ms after the order, the lender's again "
+                  f"{median(row['back_ms'] for row in lent):.0f} ms after the borrower's end."]
+    return "\n".join([*lines, ""])
+
+
+def latencies(where: str, rows: List[Dict[str, float]]) -> str:
+    """The table of `changes`: of the medians of the runs."""
+    lines = [f"**changes**, {where}: {len(rows)} runs, {sum(int(row['lent']) for row in rows)} lends; milliseconds, mean of the "
+             "runs' medians and 95 % interval.", "",
+             "| from the order to | ms |", "|---|---|"]
+    for label, value in (("no thread of the lender on a lent core", "clear_ms"),
+                         ("the number of its threads follows", "follow_ms"),
+                         ("the lender's mask is wide again", "back_ms")):
+        known = [row[value] for row in rows if not math.isnan(row[value])]
+        if known:
+            lines.append(f"| {label} | {text(interval(known), 1)} |")
+    return "\n".join([*lines, ""])
+
+
+def pages(table: Table, experiments: Dict[str, Experiment]) -> str:
+    """All that is there."""
+    found: List[str] = []
+    for where in dict.fromkeys(key[1] for key in table.rows):
+        for name in experiments:
+            mine = {(key[2], key[3]): row for key, row in table.rows.items() if key[:2] == (name, where)}
+            if name == "changes":
+                found += [latencies(where, list(mine.values()))] if mine else []
+                continue
+            whole = [{way: mine[number, way] for way in WAYS} for number in dict.fromkeys(key[0] for key in mine)
+                     if all((number, way) in mine for way in WAYS)]
+            found += [page(name, where, whole)] if whole else []
+    return "\n".join(found)
 
 
 def main() -> int:
-    """Measure, and write what was found."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Measure what is missing, and write what was found."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--bin", type=Path, required=True, help="the directory of the programs")
-    parser.add_argument("--config", type=Path, help="nodes and launcher, as a configuration has them "
-                        "(default: the cores of one socket of this machine)")
-    parser.add_argument("--repeat", type=int, default=10, help="runs of each way (default: 10)")
-    parser.add_argument("--only", choices=sorted(EXPERIMENTS), help="one experiment")
-    parser.add_argument("--quick", action="store_true", help="small classes, two runs of each")
     parser.add_argument("--out", type=Path, default=Path("."), help="where live.csv and live.md go")
+    parser.add_argument("--cluster", type=int, default=0, metavar="N", help="on N nodes of the test cluster")
+    parser.add_argument("--repeat", type=int, default=8, help="runs of each way (default: 8)")
+    parser.add_argument("--only", choices=sorted(EXPERIMENTS), action="append", help="this experiment, and others named so")
+    parser.add_argument("--for", type=float, default=math.inf, dest="seconds", metavar="SECONDS",
+                        help="begin no run after so many seconds")
+    parser.add_argument("--quick", action="store_true", help="small classes, one run of each")
     options = parser.parse_args()
-    base = yaml.safe_load(options.config.read_text()) if options.config else {}
-    cores = int(base.get("Cores") or len(read_topology().sockets[0]))
-    if cores < 2:
-        raise SystemExit("one core cannot be shared: this needs two on a socket")
-    repeat, classes = (2, QUICK) if options.quick else (options.repeat, CLASS)
-    options.out.mkdir(parents=True, exist_ok=True)
-    root = Path(tempfile.mkdtemp(prefix="vrm-lend-"))
-    bench = Bench(root, options.bin.resolve(), {**base, "Launcher": {"AllowRoot": True, **base.get(
-        "Launcher", {})}}, cores)
+    until = time.monotonic() + options.seconds
+    experiments = QUICK if options.quick else EXPERIMENTS
     try:
-        pages = measured(bench, options, repeat, classes)
-    finally:
-        bench.close()
-    (options.out / "live.md").write_text("\n".join(pages), encoding="utf-8")
-    print("\n".join(pages))
-    shutil.rmtree(root)
+        table = Table(options.out, "live", ["experiment", "where", "number", "way"], VALUES,
+                      {name: asdict(each) for name, each in experiments.items()})
+        root = Path(tempfile.mkdtemp(prefix="vrm-lend-"))
+        with Bench(root, options.bin, options.cluster) as bench:
+            names = [name for name in experiments if not options.only or name in options.only]
+            print(json.dumps({name: asdict(experiments[name]) for name in names}))
+            for number in range(1 if options.quick else options.repeat):
+                for name in names:
+                    ways = ("lend",) if name == "changes" else WAYS[number % 3:] + WAYS[:number % 3]
+                    for way in ways:
+                        key = (name, bench.where, number, way)
+                        if tuple(map(str, key)) in table.rows or time.monotonic() > until:
+                            continue
+                        found = (changes(bench, experiments[name]) if name == "changes"
+                                 else pair(bench, experiments[name], way))
+                        table.add(key, found)
+                        print(*key, *(f"{name} {value:.3g}" for name, value in found.items()), flush=True)
+        shutil.rmtree(root)
+    except Failure as error:
+        print(f"live.py: {error}", file=sys.stderr)
+        return 1
+    said = pages(table, experiments)
+    (options.out / "live.md").write_text(said, encoding="utf-8")
+    print(said)
     return 0
-
-
-def measured(bench: Bench, options: argparse.Namespace, repeat: int, classes: Dict[str, str]) -> List[str]:
-    """All runs, and the tables."""
-    pages: List[str] = []
-    with open(options.out / "live.csv", "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["experiment", "class", "repetition", "way", "first", "second", "total"])
-        for name in [options.only] if options.only else sorted(EXPERIMENTS):
-            experiment, size = EXPERIMENTS[name], classes[name]
-            found: Dict[str, List[Measured]] = {way: [] for way in WAYS}
-            # How long the first takes is known before the runs that count.
-            alone = 0.0 if experiment.wait else bench.one(experiment, size, "serial", 0.0).first
-            for number in range(repeat):
-                for way in WAYS[number % 3:] + WAYS[:number % 3] if number else WAYS:
-                    each = bench.one(experiment, size, way, alone)
-                    found[way].append(each)
-                    writer.writerow([name, size, number, way, *(f"{value:.3f}" for value in (
-                        each.first, each.second, each.total))])
-                    file.flush()
-            pages.append(page(name, size, found, alone / 3 if alone else None))
-    return pages
-
-
-def page(name: str, size: str, found: Dict[str, List[Measured]], came: Optional[float]) -> str:
-    """The table of an experiment; the second job came after so many seconds, None: at half of the first."""
-    serial = found["serial"]
-    first = interval([each.first for each in serial]).mean
-    come = first / 2 if came is None else came
-    second = interval([each.total - each.first for each in serial]).mean
-    lines = [f"{name}, class {size}, {len(serial)} runs of each way; seconds, mean and 95 % interval; in brackets "
-             "what exact arithmetic allows",
-             "", "| way | first job | second job | mean response | total |", "|---|---|---|---|---|"]
-    for way in WAYS:
-        best = allowed(first, second, come, way)
-        assert best is not None
-        cells = []
-        for value in (lambda each: each.first, lambda each: each.second,
-                      lambda each: (each.first + each.second) / 2, lambda each: each.total):
-            cells.append(f"{text(interval([value(each) for each in found[way]]))} ({value(best):.2f})")
-        lines.append(f"| {way} | " + " | ".join(cells) + " |")
-    changes = []
-    for label, value in (("first job", lambda each: each.first), ("second job", lambda each: each.second),
-                         ("mean response", lambda each: (each.first + each.second) / 2),
-                         ("total", lambda each: each.total)):
-        ratio = interval([100 * (value(one) / value(other) - 1)
-                          for one, other in zip(found["lend"], serial)])
-        changes.append(f"{label} {text(ratio)} %")
-    return "\n".join([*lines, "", "lend against serial, pairs of runs: " + ", ".join(changes) + ".", ""])
 
 
 if __name__ == "__main__":
