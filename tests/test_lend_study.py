@@ -1,13 +1,31 @@
-"""What the study of live lends compares its measurements with."""
+"""The studies of live lends: what they compare with, and that they run, go on and write their tables."""
 
 from __future__ import annotations
 
-import runpy
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any, Dict
 
 import pytest
 
-STUDY = runpy.run_path(str(Path(__file__).resolve().parent.parent / "studies/malleable/live.py"))
+from conftest import mpirun_environment
+from vrm.live.nodes.topology import read_topology
+
+ROOT = Path(__file__).resolve().parents[1]
+STUDIES = ROOT / "studies" / "malleable"
+
+
+def study(name: str) -> Any:
+    """A module of the studies, which are no package."""
+    sys.path.insert(0, str(STUDIES))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(STUDIES))
 
 
 @pytest.mark.parametrize("way", ["serial", "beside", "lend"])
@@ -22,10 +40,64 @@ def test_what_exact_arithmetic_allows_is_that_of_small_steps(way: str, first: fl
             left -= step * (0.5 if both and way != "serial" else 1.0)
             ends[0] = time + step
         if more > 0 and time >= come and not (way == "serial" and both):
-            kept = way == "lend" or both and way == "beside"  # a borrower never has more than it began with
-            more -= step * (0.5 if kept else 1.0)
+            more -= step * (0.5 if both else 1.0)
             ends[1] = time + step
         time += step
-    found = STUDY["allowed"](first, second, come, way)
+    found = study("live").allowed(first, second, come, way)
     assert (found.first, found.second, found.total) == pytest.approx(
         (ends[0], ends[1] - come, max(ends)), abs=0.01)
+
+
+def test_the_queue_that_exact_arithmetic_allows() -> None:
+    queues = study("live_queues")
+    alone = [queues.Row(0.0, 0.0, 10.0, 20.0, 0.0, 0.0), queues.Row(1.0, 10.0, 11.0, 2.0, 0.0, 0.0)]
+    static, shared = (queues.simulated(alone, way, 1, 2) for way in ("static", "sd"))
+    assert [(row.start, row.end) for row in static] == [(0.0, 10.0), (10.0, 11.0)]
+    # The second has one of two cores for 2 s, which costs the first one second.
+    assert [(row.start, row.end) for row in shared] == [(0.0, 11.0), (1.0, 3.0)]
+    assert [(row.lent, row.borrowed) for row in shared] == [(2.0, 0.0), (0.0, 2.0)]
+    assert (queues.response(shared, alone), queues.slowdown(shared, alone), queues.total(shared, alone)) == (
+        6.5, pytest.approx((1.1 + 2.0) / 2), 11.0)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ep-omp in two classes."""
+    if not shutil.which("mpicc") or len(read_topology().sockets[0]) < 2:
+        pytest.skip("needs mpicc, and 2 cores on a socket")
+    spec = importlib.util.spec_from_file_location("build_for_lends", ROOT / "npb" / "build.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    folder: Path = tmp_path_factory.mktemp("bin")
+    assert not any(result.message for result in module.build(["ep-omp"], ["S", "A"], out=folder))
+    return folder
+
+
+def run(name: str, programs: Path, out: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, str(STUDIES / name), "--bin", str(programs), "--out", str(out), *words],
+                          env=mpirun_environment(), capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_pairs_are_measured_once_and_only_by_their_plan(programs: Path, tmp_path: Path) -> None:
+    some = run("live.py", programs, tmp_path, "--quick", "--only", "urgent")
+    assert some.returncode == 0, some.stderr
+    assert re.findall(r"(?m)^urgent here 0 (\w+) come", some.stdout) == ["serial", "beside", "lend"]
+    table = (tmp_path / "live.csv").read_text()
+    assert "| lend against serial |" in (tmp_path / "live.md").read_text()
+    again = run("live.py", programs, tmp_path, "--quick", "--only", "urgent")
+    assert again.returncode == 0 and not re.search(r"(?m)^urgent here 0", again.stdout)
+    assert (tmp_path / "live.csv").read_text() == table
+    other = run("live.py", programs, tmp_path, "--only", "urgent")
+    assert other.returncode == 1 and "results of another plan" in other.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_a_queue_runs_both_ways(programs: Path, tmp_path: Path) -> None:
+    done = run("live_queues.py", programs, tmp_path, "--quick")
+    assert done.returncode == 0, done.stderr
+    rows: Dict[str, str] = dict(re.findall(r"(?m)^\| (static|sd) \|.*\| (\d+ \(\d+\)) \|$", done.stdout))
+    assert rows["static"] == "0 (0)" and re.fullmatch(r"[12] \([12]\)", rows["sd"]), done.stdout

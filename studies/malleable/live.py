@@ -92,9 +92,6 @@ def allowed(first: float, second: float, come: float, way: str) -> Measured:
         return Measured(first, first - come + second, first + second)
     left = first - come
     short = min(left, second)  # both at half speed until one has ended, the other alone from then on
-    if way == "lend" and second > left:
-        # The borrower keeps the half that it has started with.
-        return Measured(come + 2 * left, 2 * second, come + 2 * second)
     total = come + left + second
     return Measured(total if left > second else come + 2 * short, total - come if second >= left else 2 * short,
                     total)
