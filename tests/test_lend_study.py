@@ -82,11 +82,13 @@ def run(name: str, programs: Path, out: Path, *words: str) -> "subprocess.Comple
 @pytest.mark.mpi
 @pytest.mark.slow
 def test_pairs_are_measured_once_and_only_by_their_plan(programs: Path, tmp_path: Path) -> None:
-    some = run("live.py", programs, tmp_path, "--quick", "--only", "urgent")
+    some = run("live.py", programs, tmp_path, "--quick", "--only", "urgent", "--only", "changes")
     assert some.returncode == 0, some.stderr
+    assert re.search(r"(?m)^changes here 0 lend .* lent [1-9]", some.stdout), some.stdout
     assert re.findall(r"(?m)^urgent here 0 (\w+) come", some.stdout) == ["serial", "beside", "lend"]
     table = (tmp_path / "live.csv").read_text()
     assert "| lend against serial |" in (tmp_path / "live.md").read_text()
+    assert re.search(r"(?m)^\| the number of its threads follows \| \d", some.stdout), some.stdout
     again = run("live.py", programs, tmp_path, "--quick", "--only", "urgent")
     assert again.returncode == 0 and not re.search(r"(?m)^urgent here 0", again.stdout)
     assert (tmp_path / "live.csv").read_text() == table

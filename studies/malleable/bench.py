@@ -48,7 +48,7 @@ class Bench:
     def __enter__(self) -> "Bench":
         if self.cluster:
             sys.path.insert(0, str(ROOT / "tests"))
-            from testbed import Testbed
+            from testbed import Testbed  # of the tests
             testbed = self._stack.enter_context(Testbed(self.cluster, sockets=1, cores=self.cores, synthetic=False,
                                                         directory=self.root / "cluster"))
             batch = self._stack.enter_context(testbed.allocation(self.cluster, "--exclusive"))
@@ -107,12 +107,17 @@ class LiveRun:
                 self.process.kill()
                 self.process.wait()
 
+    def command(self, *words: str) -> "subprocess.Popen[str]":
+        """A command to the manager, just started."""
+        return self._popen([sys.executable, "-m", "vrm.cli", "-c", str(self.here / "vrm.yaml"), *words],
+                           cwd=str(self.here), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True)
+
     def vrm(self, *words: str) -> Tuple[int, str]:
         """A command to the manager: its exit status, and what it says."""
-        process = self._popen([sys.executable, "-m", "vrm.cli", "-c", str(self.here / "vrm.yaml"), *words],
-                              cwd=str(self.here), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True)
-        return _ended(process)
+        process = self.command(*words)
+        said, _ = process.communicate(timeout=LIMIT)
+        return process.returncode, said
 
     def append(self, line: str) -> float:
         """Add a line to the queue; when that was (seconds since 1970)."""
@@ -156,11 +161,6 @@ class LiveRun:
     def ended(self, job: int) -> float:
         """When a job ended (seconds since 1970)."""
         return float(self.records("end", job)[-1]["time"])
-
-
-def _ended(process: "subprocess.Popen[str]") -> Tuple[int, str]:
-    said, _ = process.communicate(timeout=LIMIT)
-    return process.returncode, said
 
 
 class Table:

@@ -2,22 +2,23 @@
 
     python studies/malleable/live.py --bin DIR --out DIR [--cluster N] [--repeat N] [--only NAME] [--for SECONDS]
 
-`--bin`: the programs of `vrm npb build --apps ep-omp,insitu-omp --classes S,W,A,B --out DIR`. The experiments, whose
+`--bin`: the programs of `vrm npb build --apps ep-omp,insitu-omp --classes S,A,B --out DIR`. The experiments, whose
 sizes and times are fixed in EXPERIMENTS below and printed before anything is measured:
 
 | experiment | first job | second job, and when it comes |
 |---|---|---|
 | changes | a job that lends cores to nobody and takes them back, 20 times | - |
-| insitu | a simulation on all cores, which writes its field after a quarter of it | its analysis, as soon as the field is there |
-| urgent | a job on all cores | an eighth of it, on all cores |
-| equal | a job on all cores | the same once more |
+| insitu | a simulation on all cores, which writes its field after a quarter | its analysis, when the field is there |
+| urgent | a job on all cores | an eighth of its work, on all cores, 3 s later |
+| early | a job on all cores | an eighth of its work, on all cores, 1 s later |
+| equal | a job on all cores | the same once more, 3 s later |
 
-The last three in three ways: `serial` (the second waits), `beside` (a second manager starts it on the same cores),
+All but the first in three ways: `serial` (the second waits), `beside` (a second manager starts it on the same cores),
 `lend` (`vrm lend`: the first keeps half of its cores while the second runs on the others). The ways alternate, so
 that other load of the machine meets all of them. live.csv has each run; a run that is there is not made again, so
-the study can be made in pieces (`--for`: no run begins after so many seconds). live.md has means with 95 % intervals next
-to what exact arithmetic allows, where each job is as fast as its share of the cores. `--cluster N`: on N nodes of
-tests/testbed.py (as root), which share this machine's cores. `--quick`: small classes, one run of each.
+the study can be made in pieces (`--for`: no run begins after so many seconds). live.md has means with 95 %
+intervals next to what exact arithmetic allows, where each job is as fast as its share of the cores. `--cluster N`:
+on N nodes of tests/testbed.py (as root), which share this machine's cores. `--quick`: small classes, one run of each.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Tuple
 
@@ -61,11 +63,13 @@ EXPERIMENTS: Dict[str, Experiment] = {
     "changes": Experiment("ep-omp.B.x"),
     "insitu": Experiment("insitu-omp.B.x", "write F", "insitu-omp.B.x", "analyse F", bytes=8 * 2048 ** 2),
     "urgent": Experiment("ep-omp.B.x", second="ep-omp.A.x", come=3.0),
+    "early": Experiment("ep-omp.B.x", second="ep-omp.A.x", come=1.0),
     "equal": Experiment("ep-omp.B.x", second="ep-omp.B.x", come=3.0)}
 QUICK: Dict[str, Experiment] = {
     "changes": Experiment("ep-omp.A.x"),
     "insitu": Experiment("insitu-omp.A.x", "write F", "insitu-omp.A.x", "analyse F", bytes=8 * 1024 ** 2),
     "urgent": Experiment("ep-omp.A.x", second="ep-omp.S.x", come=0.5),
+    "early": Experiment("ep-omp.A.x", second="ep-omp.S.x", come=0.1),
     "equal": Experiment("ep-omp.S.x", second="ep-omp.S.x", come=0.1)}
 
 VALUES = ["come", "first", "second", "total", "lent", "clear_ms", "follow_ms", "back_ms", "load"]
@@ -105,7 +109,8 @@ def pair(bench: Bench, experiment: Experiment, way: str) -> Dict[str, float]:
     second = bench.line(experiment.second, experiment.second_args.replace("F", str(field)))
     with bench.start([first]) as one, (bench.start([]) if way == "beside" else one) as other:
         if other is not one:
-            other.awaited(lambda: "waiting for lines" in (other.here / "said").read_text(), "the second manager is there")
+            other.awaited(lambda: "waiting for lines" in (other.here / "said").read_text(),
+                          "the second manager is there")
         begun = float(one.awaited(lambda: one.records("start", 0), "the first job starts")[0]["time"])
         if experiment.bytes:
             one.awaited(lambda: field.exists() and field.stat().st_size >= experiment.bytes, "the field is written")
@@ -159,38 +164,38 @@ def median(values: object) -> float:
 
 def changes(bench: Bench, experiment: Experiment) -> Dict[str, float]:
     """A job lends and has back, again and again: medians of how long the orders take, and until the process says
-    that the number of its threads follows (on this machine only: the file is in the node's memory)."""
+    that the number of its threads follows."""
     before = load()
-    follow: List[float] = []
+    followed: List[float] = []
     with bench.start([bench.line(experiment.first)]) as run:
-        run.awaited(lambda: run.records("start", 0), "the job starts")
+        begun = float(run.awaited(lambda: run.records("start", 0), "the job starts")[0]["time"])
         place = Path(lending.folder(run.records("run")[0]["run"], 0))
-        if not bench.cluster:
-            run.awaited(lambda: acknowledged(place) is not None, "the job follows")
-        for number in range(CHANGES):
-            status, said = run.vrm("lend", "0", "--to", "node")
-            if status:
-                if run.records("end", 0):
-                    break
-                raise Failure(f"vrm lend: {said}")
-            orders = run.records("lend", 0)
-            if not bench.cluster:
-                run.awaited(lambda: acknowledged(place) in (None, 2 * number + 1), "the threads follow", 0.0005)
-                follow.append(1000 * (time.time() - float(orders[-1]["time"])))
-            run.awaited(lambda: len(run.records("lent")) > number or run.records("end", 0), "the cores are clear")
-            if run.vrm("lend", "0", "--back")[0] and not run.records("end", 0):
-                raise Failure("the job has nothing back")
-            run.awaited(lambda: len(run.records("regained")) > number or run.records("end", 0),
-                        "the job has its cores again")
-            if run.records("end", 0):
+        run.awaited(lambda: acknowledged(place) is not None, "the job follows")
+        for epoch in range(1, 2 * CHANGES + 1):
+            with run.command("lend", "0", *(("--to", "node") if epoch % 2 else ("--back",))) as command:
+                run.awaited(partial(follows, place, epoch), "its threads follow", 0.0005)
+                followed.append(time.time())
+                said, _ = command.communicate()
+            if acknowledged(place) is None or command.returncode and run.records("end", 0):
                 break
+            if command.returncode:
+                raise Failure(f"vrm lend: {said}")
         run.append("end")
         run.finish(1)
         delays = changes_of(run)
-        took = run.ended(0) - float(run.records("start", 0)[0]["time"])
+        orders = [float(each["time"]) for each in run.records("lend")]
+        took = run.ended(0) - begun
+    follow = [1000 * (each - order) for each, order in zip(followed[::2], orders)]
+    if len(delays) < CHANGES:
+        follow = follow[:-1]  # it may have ended instead
     return {"come": math.nan, "first": took, "second": math.nan, "total": took, "lent": float(len(delays)),
             "clear_ms": median(each[0] for each in delays), "follow_ms": median(follow),
             "back_ms": median(each[1] for each in delays), "load": before}
+
+
+def follows(place: Path, epoch: int) -> bool:
+    """Whether the process of a job follows this order, or has ended."""
+    return acknowledged(place) in (None, epoch)
 
 
 def acknowledged(place: Path) -> Optional[int]:
@@ -229,18 +234,17 @@ def page(name: str, where: str, rows: List[Dict[str, Dict[str, float]]]) -> str:
     second = statistics.fmean(each.total - each.first for each in found["serial"])
     best = {way: allowed(first, second, come, way) for way in WAYS}
     loads = [row[way]["load"] for row in rows for way in WAYS]
-    lines = [f"**{name}**, {where}: {len(rows)} runs of each way; the second job came after {come:.1f} s (load of the machine "
-             f"before a run: {min(loads):.1f} to {max(loads):.1f}). Seconds, mean and 95 % interval; in brackets "
-             "what exact arithmetic allows, from the times of `serial`.", "",
+    lines = [f"**{name}**, {where}: {len(rows)} runs of each way; the second job came after {come:.1f} s (load of the "
+             f"machine before a run: {min(loads):.1f} to {max(loads):.1f}). Seconds, mean and 95 % interval; in "
+             "brackets what exact arithmetic allows, from the times of `serial`.", "",
              "| way | " + " | ".join(label for label, _ in COLUMNS) + " |", "|---|" + "---|" * len(COLUMNS)]
-    for way in WAYS:
-        lines.append(f"| {way} | " + " | ".join(
-            f"{text(interval([value(each) for each in found[way]]))} ({value(best[way]):.2f})"
-            for _, value in COLUMNS) + " |")
-    for other in ("serial", "beside"):
-        lines.append(f"| lend against {other} | " + " | ".join(
-            percent(interval([100 * (value(one) / value(two) - 1) for one, two in zip(found["lend"], found[other])]),
-                    100 * (value(best["lend"]) / value(best[other]) - 1)) for _, value in COLUMNS) + " |")
+    lines += [f"| {way} | " + " | ".join(
+        f"{text(interval([value(each) for each in found[way]]))} ({value(best[way]):.2f})"
+        for _, value in COLUMNS) + " |" for way in WAYS]
+    lines += [f"| lend against {other} | " + " | ".join(
+        percent(interval([100 * (value(one) / value(two) - 1) for one, two in zip(found["lend"], found[other])]),
+                100 * (value(best["lend"]) / value(best[other]) - 1)) for _, value in COLUMNS) + " |"
+        for other in ("serial", "beside")]
     lent = [row["lend"] for row in rows if row["lend"]["lent"]]
     if lent:
         lines += ["", f"Cores changed hands in {len(lent)} of {len(rows)} runs of `lend`; medians: clear "
@@ -251,8 +255,8 @@ def page(name: str, where: str, rows: List[Dict[str, Dict[str, float]]]) -> str:
 
 def latencies(where: str, rows: List[Dict[str, float]]) -> str:
     """The table of `changes`: of the medians of the runs."""
-    lines = [f"**changes**, {where}: {len(rows)} runs, {sum(int(row['lent']) for row in rows)} lends; milliseconds, mean of the "
-             "runs' medians and 95 % interval.", "",
+    lines = [f"**changes**, {where}: {len(rows)} runs, {sum(int(row['lent']) for row in rows)} lends; milliseconds, "
+             "mean of the runs' medians and 95 % interval.", "",
              "| from the order to | ms |", "|---|---|"]
     for label, value in (("no thread of the lender on a lent core", "clear_ms"),
                          ("the number of its threads follows", "follow_ms"),
@@ -285,7 +289,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("."), help="where live.csv and live.md go")
     parser.add_argument("--cluster", type=int, default=0, metavar="N", help="on N nodes of the test cluster")
     parser.add_argument("--repeat", type=int, default=8, help="runs of each way (default: 8)")
-    parser.add_argument("--only", choices=sorted(EXPERIMENTS), action="append", help="this experiment, and others named so")
+    parser.add_argument("--only", choices=sorted(EXPERIMENTS), action="append",
+                        help="this experiment, and others named so")
     parser.add_argument("--for", type=float, default=math.inf, dest="seconds", metavar="SECONDS",
                         help="begin no run after so many seconds")
     parser.add_argument("--quick", action="store_true", help="small classes, one run of each")
@@ -297,7 +302,8 @@ def main() -> int:
                       {name: asdict(each) for name, each in experiments.items()})
         root = Path(tempfile.mkdtemp(prefix="vrm-lend-"))
         with Bench(root, options.bin, options.cluster) as bench:
-            names = [name for name in experiments if not options.only or name in options.only]
+            names = [name for name in experiments if (not options.only or name in options.only)
+                     and not (name == "changes" and options.cluster)]  # its file is in the node's memory
             print(json.dumps({name: asdict(experiments[name]) for name in names}))
             for number in range(1 if options.quick else options.repeat):
                 for name in names:

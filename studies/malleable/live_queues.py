@@ -2,13 +2,14 @@
 
     python studies/malleable/live_queues.py --bin DIR --out DIR [--cluster N] [--repeat N] [--for SECONDS] [--quick]
 
-`--bin`: the programs of `vrm npb build --apps ep-omp --classes S,W,A,B --out DIR`. Each pair has a queue of its own, drawn from
-its number by what is fixed below and printed before anything is measured: sizes, the time between two jobs
-(exponential), and estimates, which are about twice the run time. All jobs are malleable and want all cores. Both
-ways run each queue, in alternation. live_queues.csv has each job; what is there is not run again, so the study can be made
-in pieces (`--for`: no run begins after so many seconds). live_queues.md has the changes of the pairs with 95 % intervals,
-next to what the simulator gives for the same jobs, which have the times of the static run and are as fast as
-their share of the cores. `--cluster N`: on N nodes of tests/testbed.py (as root), which share this machine's cores.
+`--bin`: the programs of `vrm npb build --apps ep-omp --classes S,W,A,B --out DIR`. Each pair has a queue of its own,
+drawn from its number by what is fixed below and printed before anything is measured: sizes, the time between two
+jobs (exponential), and estimates, which are about twice the run time. All jobs are malleable and want all cores.
+Both ways run each queue, in alternation. live_queues.csv has each job; what is there is not run again, so the study
+can be made in pieces (`--for`: no run begins after so many seconds). live_queues.md has the changes of the pairs
+with 95 % intervals, next to what the simulator gives for the same jobs, which have the times of the static run and
+are as fast as their share of the cores. `--cluster N`: on N nodes of tests/testbed.py (as root), which share this
+machine's cores. `--quick`: one pair of three short jobs.
 """
 
 from __future__ import annotations
@@ -108,7 +109,10 @@ def total(rows: List[Row], alone: List[Row]) -> float:
     return max(row.end for row in rows)
 
 
-COLUMNS: Dict[str, Callable[[List[Row], List[Row]], float]] = {
+Value = Callable[[List[Row], List[Row]], float]
+"""Of the jobs of a run, and of the same ones in the static run."""
+
+COLUMNS: Dict[str, Value] = {
     "mean response, s": response, "mean slowdown": slowdown, "total, s": total}
 
 
@@ -116,31 +120,33 @@ def page(where: str, nodes: int, cores: int, pairs: Dict[str, Dict[str, List[Row
     """The tables of whole pairs."""
     exact = {number: {way: simulated(pair["static"], way, nodes, cores) for way in WAYS}
              for number, pair in pairs.items()}
-    lines = [f"{where}: {len(pairs)} queues of {len(next(iter(pairs.values()))['sd'])} jobs (load of the machine before a run: "
-             f"{min(loads):.1f} to {max(loads):.1f}). Mean and 95 % interval; in brackets what exact arithmetic "
-             "allows.", "", "| | " + " | ".join(COLUMNS) + " | borrowed |", "|---|" + "---|" * (len(COLUMNS) + 1)]
+    lines = [f"{where}: {len(pairs)} queues of {len(next(iter(pairs.values()))['sd'])} jobs (load of the machine "
+             f"before a run: {min(loads):.1f} to {max(loads):.1f}). Mean and 95 % interval; in brackets what exact "
+             "arithmetic allows.", "",
+             "| | " + " | ".join(COLUMNS) + " | borrowed |", "|---|" + "---|" * (len(COLUMNS) + 1)]
 
     def borrowers(found: Dict[str, Dict[str, List[Row]]], way: str) -> int:
         return sum(row.borrowed > 0 for each in found.values() for row in each[way])
 
-    for way in WAYS:
-        lines.append(f"| {way} | " + " | ".join(
-            text(interval([value(pair[way], pair["static"]) for pair in pairs.values()]))
-            + f" ({statistics.fmean(value(exact[number][way], pair['static']) for number, pair in pairs.items()):.2f})"
-            for value in COLUMNS.values()) + f" | {borrowers(pairs, way)} ({borrowers(exact, way)}) |")
-    cells = []
-    for value in COLUMNS.values():
-        change, ideal = ([100 * (value(each[number]["sd"], pair["static"]) / value(each[number]["static"], pair["static"])
-                                 - 1) for number, pair in pairs.items()] for each in (pairs, exact))
-        cells.append(percent(interval(change), statistics.fmean(ideal)))
+    def values(found: Dict[str, Dict[str, List[Row]]], way: str, value: Value) -> List[float]:
+        return [value(each[way], pairs[number]["static"]) for number, each in found.items()]
+
+    def gains(found: Dict[str, Dict[str, List[Row]]], value: Value) -> List[float]:
+        return [100 * (sd / static - 1) for sd, static in zip(values(found, "sd", value),
+                                                              values(found, "static", value))]
+
+    lines += [f"| {way} | " + " | ".join(
+        f"{text(interval(values(pairs, way, value)))} ({statistics.fmean(values(exact, way, value)):.2f})"
+        for value in COLUMNS.values()) + f" | {borrowers(pairs, way)} ({borrowers(exact, way)}) |" for way in WAYS]
+    cells = [percent(interval(gains(pairs, value)), statistics.fmean(gains(exact, value)))
+             for value in COLUMNS.values()]
     lines += [f"| change | {' | '.join(cells)} | |", "",
               "| queue | static response, s | sd, s | change | exact | borrowed | exact |", "|---|" + "---|" * 6]
-    for number, pair in pairs.items():
-        ours = [response(pair[way], pair["static"]) for way in WAYS]
-        theirs = [response(exact[number][way], pair["static"]) for way in WAYS]
-        lines.append(f"| {number} | {ours[0]:.2f} | {ours[1]:.2f} | {100 * (ours[1] / ours[0] - 1):+.1f} % | "
-                     f"{100 * (theirs[1] / theirs[0] - 1):+.1f} % | {borrowers({number: pair}, 'sd')} | "
-                     f"{borrowers({number: exact[number]}, 'sd')} |")
+    ours, theirs = gains(pairs, response), gains(exact, response)
+    lines += [f"| {number} | {response(pair['static'], []):.2f} | {response(pair['sd'], []):.2f} | {gain:+.1f} % | "
+              f"{ideal:+.1f} % | {borrowers({number: pair}, 'sd')} | "
+              f"{borrowers({number: exact[number]}, 'sd')} |"
+              for (number, pair), gain, ideal in zip(pairs.items(), ours, theirs)]
     return "\n".join([*lines, ""])
 
 
