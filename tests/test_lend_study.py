@@ -89,7 +89,9 @@ def test_pairs_are_measured_once_and_only_by_their_plan(programs: Path, tmp_path
     table = (tmp_path / "live.csv").read_text()
     assert "| lend against serial |" in (tmp_path / "live.md").read_text()
     assert re.search(r"(?m)^\| the number of its threads follows \| \d", some.stdout), some.stdout
-    again = run("live.py", programs, tmp_path, "--quick", "--only", "urgent")
+    image = tmp_path / "live.png"
+    again = run("live.py", programs, tmp_path, "--quick", "--only", "urgent", "--picture", str(image))
+    assert image.read_bytes().startswith(b"\x89PNG")
     assert again.returncode == 0 and not re.search(r"(?m)^urgent here 0", again.stdout)
     assert (tmp_path / "live.csv").read_text() == table
     other = run("live.py", programs, tmp_path, "--only", "urgent")

@@ -39,6 +39,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 from bench import Bench, Failure, LiveRun, Table, load
 
 from vrm.live.nodes import lending
+from vrm.report.compare import COLOURS
 from vrm.results.statistics import Interval, interval
 
 WAYS = ("serial", "beside", "lend")
@@ -225,14 +226,24 @@ COLUMNS: Tuple[Tuple[str, Callable[[Measured], float]], ...] = (
     ("mean response", lambda each: each.mean), ("total", lambda each: each.total))
 
 
+def measured(row: Dict[str, float]) -> Measured:
+    """The times of a run."""
+    return Measured(row["first"], row["second"], row["total"])
+
+
+def exact(rows: List[Dict[str, Dict[str, float]]]) -> Dict[str, Measured]:
+    """What exact arithmetic allows in each way, from what the jobs took in the runs of `serial`."""
+    come = statistics.fmean(row[way]["come"] for row in rows for way in WAYS)
+    first = statistics.fmean(row["serial"]["first"] for row in rows)
+    second = statistics.fmean(row["serial"]["total"] - row["serial"]["first"] for row in rows)
+    return {way: allowed(first, second, come, way) for way in WAYS}
+
+
 def page(name: str, where: str, rows: List[Dict[str, Dict[str, float]]]) -> str:
     """The table of an experiment: rows of whole repetitions, by way."""
-    found = {way: [Measured(row[way]["first"], row[way]["second"], row[way]["total"]) for row in rows]
-             for way in WAYS}
+    found = {way: [measured(row[way]) for row in rows] for way in WAYS}
     come = statistics.fmean(row[way]["come"] for row in rows for way in WAYS)
-    first = statistics.fmean(each.first for each in found["serial"])
-    second = statistics.fmean(each.total - each.first for each in found["serial"])
-    best = {way: allowed(first, second, come, way) for way in WAYS}
+    best = exact(rows)
     loads = [row[way]["load"] for row in rows for way in WAYS]
     lines = [f"**{name}**, {where}: {len(rows)} runs of each way; the second job came after {come:.1f} s (load of the "
              f"machine before a run: {min(loads):.1f} to {max(loads):.1f}). Seconds, mean and 95 % interval; in "
@@ -267,19 +278,51 @@ def latencies(where: str, rows: List[Dict[str, float]]) -> str:
     return "\n".join([*lines, ""])
 
 
+def repetitions(table: Table, name: str, where: str) -> List[Dict[str, Dict[str, float]]]:
+    """The runs of an experiment by way, of repetitions that are whole."""
+    mine = {(key[2], key[3]): row for key, row in table.rows.items() if key[:2] == (name, where)}
+    ways = ("lend",) if name == "changes" else WAYS
+    return [{way: mine[number, way] for way in ways} for number in dict.fromkeys(key[0] for key in mine)
+            if all((number, way) in mine for way in ways)]
+
+
 def pages(table: Table, experiments: Dict[str, Experiment]) -> str:
     """All that is there."""
     found: List[str] = []
     for where in dict.fromkeys(key[1] for key in table.rows):
         for name in experiments:
-            mine = {(key[2], key[3]): row for key, row in table.rows.items() if key[:2] == (name, where)}
-            if name == "changes":
-                found += [latencies(where, list(mine.values()))] if mine else []
-                continue
-            whole = [{way: mine[number, way] for way in WAYS} for number in dict.fromkeys(key[0] for key in mine)
-                     if all((number, way) in mine for way in WAYS)]
-            found += [page(name, where, whole)] if whole else []
+            rows = repetitions(table, name, where)
+            if rows:
+                found.append(latencies(where, [row["lend"] for row in rows]) if name == "changes"
+                             else page(name, where, rows))
     return "\n".join(found)
+
+
+def picture(path: Path, table: Table, experiments: Dict[str, Experiment]) -> None:
+    """The responses of both jobs in each way, as measured on this machine, and what exact arithmetic allows."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    shown = {name: rows for name in experiments for rows in [repetitions(table, name, "here")]
+             if rows and name != "changes"}
+    figure, axes = pyplot.subplots(1, len(shown), figsize=(3.1 * len(shown), 3.6), squeeze=False)
+    for axis, (name, rows) in zip(axes[0], shown.items()):
+        best = exact(rows)
+        for place, (_, value) in enumerate(COLUMNS[:3]):
+            for turn, way in enumerate(WAYS):
+                found = interval([value(measured(row[way])) for row in rows])
+                at = place + 0.27 * (turn - 1)
+                axis.bar(at, found.mean, 0.25, yerr=found.half, capsize=2, color=COLOURS[turn],
+                         label=way if not place else None)
+                axis.plot([at - 0.12, at + 0.12], [value(best[way])] * 2, color="black", linewidth=2,
+                          label="exact arithmetic" if not place and way == WAYS[-1] else None)
+        axis.set_xticks(range(3), ["first", "second", "mean"])
+        axis.set(title=name, ylim=(0, None))
+    axes[0][0].set_ylabel("response, s")
+    axes[0][-1].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
 
 
 def main() -> int:
@@ -294,6 +337,7 @@ def main() -> int:
     parser.add_argument("--for", type=float, default=math.inf, dest="seconds", metavar="SECONDS",
                         help="begin no run after so many seconds")
     parser.add_argument("--quick", action="store_true", help="small classes, one run of each")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="also a picture (PNG), of this machine's runs")
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
     experiments = QUICK if options.quick else EXPERIMENTS
@@ -323,6 +367,8 @@ def main() -> int:
     said = pages(table, experiments)
     (options.out / "live.md").write_text(said, encoding="utf-8")
     print(said)
+    if options.picture:
+        picture(options.picture, table, experiments)
     return 0
 
 
