@@ -28,7 +28,7 @@ def study(name: str) -> Any:
         sys.path.remove(str(STUDIES))
 
 
-@pytest.mark.parametrize("way", ["serial", "beside", "lend"])
+@pytest.mark.parametrize("way", ["serial", "together", "lend"])
 @pytest.mark.parametrize("first, second, come", [(90.0, 20.0, 30.0), (60.0, 60.0, 20.0), (30.0, 80.0, 10.0)])
 def test_what_exact_arithmetic_allows_is_that_of_small_steps(way: str, first: float, second: float,
                                                              come: float) -> None:
@@ -85,7 +85,7 @@ def test_pairs_are_measured_once_and_only_by_their_plan(programs: Path, tmp_path
     some = run("live.py", programs, tmp_path, "--quick", "--only", "urgent", "--only", "changes")
     assert some.returncode == 0, some.stderr
     assert re.search(r"(?m)^changes here 0 lend .* lent [1-9]", some.stdout), some.stdout
-    assert re.findall(r"(?m)^urgent here 0 (\w+) come", some.stdout) == ["serial", "beside", "lend"]
+    assert re.findall(r"(?m)^urgent here 0 (\w+) come", some.stdout) == ["serial", "together", "lend"]
     table = (tmp_path / "live.csv").read_text()
     assert "| lend against serial |" in (tmp_path / "live.md").read_text()
     assert re.search(r"(?m)^\| the number of its threads follows \| \d", some.stdout), some.stdout

@@ -13,7 +13,7 @@ sizes and times are fixed in EXPERIMENTS below and printed before anything is me
 | early | a job on all cores | an eighth of its work, on all cores, 1 s later |
 | equal | a job on all cores | the same once more, 3 s later |
 
-All but the first in three ways: `serial` (the second waits), `beside` (a second manager starts it on the same cores),
+All but the first in three ways: `serial` (the second waits), `together` (a second manager starts it on the same cores),
 `lend` (`vrm lend`: the first keeps half of its cores while the second runs on the others). The ways alternate, so
 that other load of the machine meets all of them. live.csv has each run; a run that is there is not made again, so
 the study can be made in pieces (`--for`: no run begins after so many seconds). live.md has means with 95 %
@@ -42,7 +42,7 @@ from vrm.live.nodes import lending
 from vrm.report.compare import COLOURS
 from vrm.results.statistics import Interval, interval
 
-WAYS = ("serial", "beside", "lend")
+WAYS = ("serial", "together", "lend")
 CHANGES = 20
 """Lends, and returns, in a run of `changes`."""
 
@@ -108,7 +108,7 @@ def pair(bench: Bench, experiment: Experiment, way: str) -> Dict[str, float]:
     field = bench.root / f"field{bench.count}"
     first = bench.line(experiment.first, experiment.first_args.replace("F", str(field)))
     second = bench.line(experiment.second, experiment.second_args.replace("F", str(field)))
-    with bench.start([first]) as one, (bench.start([]) if way == "beside" else one) as other:
+    with bench.start([first]) as one, (bench.start([]) if way == "together" else one) as other:
         if other is not one:
             other.awaited(lambda: "waiting for lines" in (other.here / "said").read_text(),
                           "the second manager is there")
@@ -255,7 +255,7 @@ def page(name: str, where: str, rows: List[Dict[str, Dict[str, float]]]) -> str:
     lines += [f"| lend against {other} | " + " | ".join(
         percent(interval([100 * (value(one) / value(two) - 1) for one, two in zip(found["lend"], found[other])]),
                 100 * (value(best["lend"]) / value(best[other]) - 1)) for _, value in COLUMNS) + " |"
-        for other in ("serial", "beside")]
+        for other in ("serial", "together")]
     lent = [row["lend"] for row in rows if row["lend"]["lent"]]
     if lent:
         lines += ["", f"Cores changed hands in {len(lent)} of {len(rows)} runs of `lend`; medians: clear "
@@ -319,7 +319,7 @@ def picture(path: Path, table: Table, experiments: Dict[str, Experiment]) -> Non
         axis.set_xticks(range(3), ["first", "second", "mean"])
         axis.set(title=name, ylim=(0, None))
     axes[0][0].set_ylabel("response, s")
-    axes[0][-1].legend(fontsize=7)
+    axes[0][0].legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
