@@ -18,6 +18,7 @@ from lending_site import KILLED, PROGRAM, allowed, cores, done, events, prepared
 from testbed import LOGIN, Testbed
 
 from vrm.live.manager.desk import Desk as ManagersDesk
+from vrm.live.manager.manager import Manager
 from vrm.live.manager.lending import AGAIN, PATIENCE, Lending
 from vrm.live.manager.running import Running
 from vrm.live.nodes.outcomes import Masks
@@ -346,6 +347,28 @@ def test_cores_that_are_not_given_back_are_asked_for_again() -> None:
     for host in ("n0", "n1"):
         desk.answer(host, 2)
     assert desk.found[-1] == "regained" and not desk.state.lends.all
+
+
+def test_a_lender_has_its_cores_again_in_the_turn_in_which_its_borrower_was_swept() -> None:
+    desk = asked()
+    for host in ("n0", "n1"):
+        desk.answer(host, 1)
+    desk.prepared.clear()
+    desk.state.vacate(1)
+    desk.state.end(1, JobState.COMPLETED, 20.0)
+    never = float("inf")
+    records = desk.lending.ends.records
+    records.sweep_at, records.sweep_all = 20.05, lambda now: setattr(records, "sweep_at", never)
+    desk.lending.act(20.0)
+    assert "regain" not in desk.found, "processes of job 1 may be there still"
+    manager: Any = SimpleNamespace(
+        lending=desk.lending, records=records, launches=SimpleNamespace(untold=[]),
+        desk=SimpleNamespace(clock=lambda: 20.1, journal=SimpleNamespace(pending=False), dirty=False),
+        ends=SimpleNamespace(sweep_lingering=lambda now: None), adoption=SimpleNamespace(deadline=lambda now: never),
+        nodes=SimpleNamespace(check_bindings=lambda now: None, follow_memory=lambda now: None),
+        _snapshot_earliest=never, _snapshot_latest=never)
+    Manager._do_chores(manager)
+    assert desk.found[-2:] == ["regain", "sync"] and desk.watch.orders[-1] == (0, 2, {0: 4, 1: 4})
 
 
 def test_what_cannot_be_lent_is_said() -> None:
