@@ -16,7 +16,8 @@ sizes and times are fixed in EXPERIMENTS below and printed before anything is me
 All but the first in three ways: `serial` (the second waits), `together` (a second manager starts it on the same cores),
 `lend` (`vrm lend`: the first keeps half of its cores while the second runs on the others). The ways alternate, so
 that other load of the machine meets all of them. live.csv has each run; a run that is there is not made again, so
-the study can be made in pieces (`--for`: no run begins after so many seconds). live.md has means with 95 %
+the study can be made in pieces (`--for`: no run begins after so many seconds; `--quiet`: a run that others
+disturbed does not count, by the load of the last minute, own threads included). live.md has means with 95 %
 intervals next to what exact arithmetic allows, where each job is as fast as its share of the cores. `--cluster N`:
 on N nodes of tests/testbed.py (as root), which share this machine's cores. `--quick`: small classes, one run of each.
 """
@@ -104,7 +105,6 @@ def allowed(first: float, second: float, come: float, way: str) -> Measured:
 
 def pair(bench: Bench, experiment: Experiment, way: str) -> Dict[str, float]:
     """One run of both jobs."""
-    before = load()
     field = bench.root / f"field{bench.count}"
     first = bench.line(experiment.first, experiment.first_args.replace("F", str(field)))
     second = bench.line(experiment.second, experiment.second_args.replace("F", str(field)))
@@ -133,7 +133,7 @@ def pair(bench: Bench, experiment: Experiment, way: str) -> Dict[str, float]:
     field.unlink(missing_ok=True)
     return {"come": came - begun, "first": ends[0] - begun, "second": ends[1] - came, "total": max(ends) - begun,
             "lent": float(len(delays)), "clear_ms": median(each[0] for each in delays),
-            "follow_ms": math.nan, "back_ms": median(each[1] for each in delays), "load": before}
+            "follow_ms": math.nan, "back_ms": median(each[1] for each in delays), "load": load()}
 
 
 def changes_of(run: LiveRun) -> List[Tuple[float, float]]:
@@ -166,7 +166,6 @@ def median(values: object) -> float:
 def changes(bench: Bench, experiment: Experiment) -> Dict[str, float]:
     """A job lends and has back, again and again: medians of how long the orders take, and until the process says
     that the number of its threads follows."""
-    before = load()
     followed: List[float] = []
     with bench.start([bench.line(experiment.first)]) as run:
         begun = float(run.awaited(lambda: run.records("start", 0), "the job starts")[0]["time"])
@@ -191,7 +190,7 @@ def changes(bench: Bench, experiment: Experiment) -> Dict[str, float]:
         follow = follow[:-1]  # it may have ended instead
     return {"come": math.nan, "first": took, "second": math.nan, "total": took, "lent": float(len(delays)),
             "clear_ms": median(each[0] for each in delays), "follow_ms": median(follow),
-            "back_ms": median(each[1] for each in delays), "load": before}
+            "back_ms": median(each[1] for each in delays), "load": load()}
 
 
 def follows(place: Path, epoch: int) -> bool:
@@ -246,7 +245,7 @@ def page(name: str, where: str, rows: List[Dict[str, Dict[str, float]]]) -> str:
     best = exact(rows)
     loads = [row[way]["load"] for row in rows for way in WAYS]
     lines = [f"**{name}**, {where}: {len(rows)} runs of each way; the second job came after {come:.1f} s (load of the "
-             f"machine before a run: {min(loads):.1f} to {max(loads):.1f}). Seconds, mean and 95 % interval; in "
+             f"machine after a run: {min(loads):.1f} to {max(loads):.1f}). Seconds, mean and 95 % interval; in "
              "brackets what exact arithmetic allows, from the times of `serial`.", "",
              "| way | " + " | ".join(label for label, _ in COLUMNS) + " |", "|---|" + "---|" * len(COLUMNS)]
     lines += [f"| {way} | " + " | ".join(
@@ -336,6 +335,8 @@ def main() -> int:
                         help="this experiment, and others named so")
     parser.add_argument("--for", type=float, default=math.inf, dest="seconds", metavar="SECONDS",
                         help="begin no run after so many seconds")
+    parser.add_argument("--quiet", type=float, default=math.inf, metavar="LOAD",
+                        help="runs behind which the load of the machine is higher do not count")
     parser.add_argument("--quick", action="store_true", help="small classes, one run of each")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="also a picture (PNG), of this machine's runs")
     options = parser.parse_args()
@@ -358,8 +359,11 @@ def main() -> int:
                             continue
                         found = (changes(bench, experiments[name]) if name == "changes"
                                  else pair(bench, experiments[name], way))
-                        table.add(key, found)
-                        print(*key, *(f"{name} {value:.3g}" for name, value in found.items()), flush=True)
+                        quiet = found["load"] <= options.quiet
+                        if quiet:
+                            table.add(key, found)
+                        print(*key, *(f"{name} {value:.3g}" for name, value in found.items()),
+                              "" if quiet else "does not count", flush=True)
         shutil.rmtree(root)
     except Failure as error:
         print(f"live.py: {error}", file=sys.stderr)

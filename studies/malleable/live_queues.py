@@ -6,7 +6,7 @@
 drawn from its number by what is fixed below and printed before anything is measured: sizes, the time between two
 jobs (exponential), and estimates, which are about twice the run time. All jobs are malleable and want all cores.
 Both ways run each queue, in alternation. live_queues.csv has each job; what is there is not run again, so the study
-can be made in pieces (`--for`: no run begins after so many seconds). live_queues.md has the changes of the pairs
+can be made in pieces (`--for`: no run begins after so many seconds; `--quiet`: as for live.py). live_queues.md has the changes of the pairs
 with 95 % intervals, next to what the simulator gives for the same jobs, which have the times of the static run and
 are as fast as their share of the cores. `--cluster N`: on N nodes of tests/testbed.py (as root), which share this
 machine's cores. `--quick`: one pair of three short jobs.
@@ -121,7 +121,7 @@ def page(where: str, nodes: int, cores: int, pairs: Dict[str, Dict[str, List[Row
     exact = {number: {way: simulated(pair["static"], way, nodes, cores) for way in WAYS}
              for number, pair in pairs.items()}
     lines = [f"{where}: {len(pairs)} queues of {len(next(iter(pairs.values()))['sd'])} jobs (load of the machine "
-             f"before a run: {min(loads):.1f} to {max(loads):.1f}). Mean and 95 % interval; in brackets what exact "
+             f"after a run: {min(loads):.1f} to {max(loads):.1f}). Mean and 95 % interval; in brackets what exact "
              "arithmetic allows.", "",
              "| | " + " | ".join(COLUMNS) + " | borrowed |", "|---|" + "---|" * (len(COLUMNS) + 1)]
 
@@ -175,6 +175,8 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=6, help="pairs (default: 6)")
     parser.add_argument("--for", type=float, default=math.inf, dest="seconds", metavar="SECONDS",
                         help="begin no run after so many seconds")
+    parser.add_argument("--quiet", type=float, default=math.inf, metavar="LOAD",
+                        help="runs behind which the load of the machine is higher do not count")
     parser.add_argument("--quick", action="store_true", help="one pair of three short jobs")
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
@@ -193,10 +195,12 @@ def main() -> int:
                 for way in ways:
                     if (bench.where, number, way, "0") in table.rows or time.monotonic() > until:
                         continue
-                    before = load()
-                    for job, row in reversed(list(enumerate(live(bench, jobs, way)))):  # the first one: all are there
-                        table.add((bench.where, number, way, job), {**row._asdict(), "load": before})
-                    print(number, way, f"load {before:.1f}", flush=True)
+                    rows, after = live(bench, jobs, way), load()
+                    if after <= options.quiet:
+                        for job, row in reversed(list(enumerate(rows))):  # the first one's is there: all are
+                            table.add((bench.where, number, way, job), {**row._asdict(), "load": after})
+                    print(number, way, f"load {after:.1f}", "" if after <= options.quiet else "does not count",
+                          flush=True)
         shutil.rmtree(root)
     except Failure as error:
         print(f"live_queues.py: {error}", file=sys.stderr)
