@@ -178,7 +178,7 @@ class PlaceText:
         self._prefix = prefix if all(name == f"{prefix}{index}" for index, name in
                                      enumerate(self._names)) else None
         self._plain = PlacementText(nodes)
-        self._filled: Dict[Tuple[str, int, int], Tuple[List[int], List[str]]] = {}
+        self._filled: Dict[Tuple[str, int, int], Tuple[List[int], List[int], str]] = {}
         self._ranges: Dict[Tuple[int, int], Tuple[int, int, str]] = {}
         self._known: Dict[Any, Tuple[str, str]] = {}
 
@@ -236,25 +236,27 @@ class PlaceText:
         for group, runs in zip(placement.order, runs_of):
             if group & lane0 and group & ~lane0:  # its nodes differ in the lane they give
                 return self._plain.cores(placement)
-            ranks, texts = self._full(placement.share, 0 if group & lane0 else 1, placement.width)
+            ranks, at, text = self._full(placement.share, 0 if group & lane0 else 1, placement.width)
             for first, stop in runs:
                 here = ranks[stop] - ranks[first]
                 if here > left:  # the last node may stay partly filled
                     return self._partly(placement, parts, first, left)
-                parts += texts[first:stop]
+                parts.append(text[at[first]:at[stop] - 1])
                 left -= here
         return ";".join(parts)
 
-    def _full(self, share: str, lane: int, width: int) -> Tuple[List[int], List[str]]:
-        """Of all nodes: the sum of the ranks before each, and the text of each when filled."""
+    def _full(self, share: str, lane: int, width: int) -> Tuple[List[int], List[int], str]:
+        """Of all nodes, when filled: the sum of the ranks before each, where the text of each begins, and the
+        text of all, of which that of neighbours is a part."""
         known = self._filled.get((share, lane, width))
         if known is None:
-            ranks, texts = [0], []
+            ranks, at, texts = [0], [0], []
             for node in self._nodes:
                 here = node.capacity(share, lane, width)
                 ranks.append(ranks[-1] + here)
                 texts.append(self._on_node(node, share, lane, width, here))
-            known = self._filled[share, lane, width] = ranks, texts
+                at.append(at[-1] + len(texts[-1]) + 1)
+            known = self._filled[share, lane, width] = ranks, at, ";".join(texts)
         return known
 
     @staticmethod

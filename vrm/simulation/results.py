@@ -35,6 +35,9 @@ BATCH = 500
 MANY = 8
 """Batches after which it pays to have rows written by a process of its own."""
 
+HASHED = 4096
+"""Rows whose texts are made at a time for the fingerprint of a schedule: all at once are most of the memory."""
+
 _STATUSES = ("completed", "failed", "timeout", "cancelled", "refused")
 _NUMBERS = {status: number for number, status in enumerate(_STATUSES)}
 OVERTOOK = 8
@@ -293,9 +296,12 @@ class Results:
         numbers, times = self._columns()
         ids, starts = numbers[0], times[1]
         order = ids.argsort()
-        lines = map("%d %d\n".__mod__, zip(ids[order].tolist(),
-                                           starts[order].astype(np.int64).tolist()))
-        return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
+        digest = hashlib.sha256()
+        for begin in range(0, len(order), HASHED):
+            rows = order[begin:begin + HASHED]
+            lines = map("%d %d\n".__mod__, zip(ids[rows].tolist(), starts[rows].astype(np.int64).tolist()))
+            digest.update("".join(lines).encode())
+        return digest.hexdigest()[:16]
 
     def moments(self) -> Dict[str, Any]:
         """See `vrm.simulation.outcome.Outcome.moments`."""
