@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -30,14 +31,15 @@ def run(*argv: object, check: bool = True, **env: str) -> str:
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """The condition's first true value."""
+    """The condition's first true value; what it asks for is another program's answer, so not too often."""
     end = time.monotonic() + LIMIT
-    while time.monotonic() < end:
+    while True:
         found = condition()
         if found:
             return found
-        time.sleep(0.1)
-    raise SystemExit(f"not within {LIMIT:g} s: {what}")
+        if time.monotonic() > end:
+            raise SystemExit(f"not within {LIMIT:g} s: {what}")
+        select.select([], [], [], 0.05)  # give way to what is waited for
 
 
 def partition() -> str:
@@ -354,12 +356,16 @@ def all_of(names: List[str], together: int) -> None:
         while left and len(running) < together:
             name = left.pop(0)
             Path(name).mkdir()
-            running[name] = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, __file__, "--", name], cwd=name, stdin=subprocess.DEVNULL,
                 stdout=open(f"{name}.log", "w"), stderr=subprocess.STDOUT)
-        for name in [name for name, process in running.items() if process.poll() is not None]:
-            del running[name]
-        time.sleep(0.1)
+            running[os.pidfd_open(process.pid)] = process
+        ended, _, _ = select.select(list(running), [], [], 4 * LIMIT)  # each wait of a client has a limit of its own
+        if not ended:
+            raise SystemExit("clients do not end: " + " ".join(str(process.args[-1]) for process in running.values()))
+        for file in ended:
+            running.pop(file).wait()
+            os.close(file)
 
 
 if __name__ == "__main__":
