@@ -439,10 +439,14 @@ class Testbed:
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + LIMIT
-        while not condition():
-            if time.monotonic() > end:
+        while True:
+            asked = time.monotonic()
+            if condition():
+                return
+            now = time.monotonic()
+            if now > end:
                 raise TestbedError(f"waited in vain for {what}:\n{self._logs()}")
-            time.sleep(0.02)
+            time.sleep(max(0.02, 2 * (now - asked)))  # asking a daemon is not to keep the machine busy
 
     # Starting and ending.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import collections
 import os
 import random
+import select
 import time
 from pathlib import Path
 from typing import Dict, List, Tuple
@@ -73,6 +74,7 @@ def kill_somewhen(site: Site, chance: random.Random) -> bool:
             pytest.fail(f"it neither ended nor went on; it said:\n{site.said(manager)}")
         if now >= moment if more is None else size() >= before + more:
             break
+        select.select([], [], [], 0.001)  # give way to it
     manager.kill()
     code = manager.wait()
     assert code != 2, site.said(manager)
