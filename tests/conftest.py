@@ -46,12 +46,14 @@ def wait_until(condition: Callable[[], Any], what: str, limit: float = LIMIT) ->
     """The condition's first true value; fails the test when it stays false."""
     end = time.monotonic() + limit
     while True:
+        asked = time.monotonic()
         value = condition()
         if value:
             return value
-        if time.monotonic() > end:
+        now = time.monotonic()
+        if now > end:
             pytest.fail(f"not within {limit:g} s: {what}")
-        select.select([], [], [], 0.01)  # give way to what is waited for
+        select.select([], [], [], max(0.01, now - asked))  # give way to what is waited for
 
 
 def descendants(pid: int, word: str) -> List[psutil.Process]:
@@ -259,12 +261,12 @@ class Site:
 
 
 SHARED = {"testbed": "testbed", "real": "real", "programs": "npb", "larger_programs": "npb W",
-          "spoilt_programs": "npb spoilt"}
+          "spoilt_programs": "npb spoilt", "hybrids": "hybrids", "installed": "installed"}
 """Fixtures that are costly to make, and the group of tests that share one: with `--dist loadgroup`
 each group stays with one worker."""
 
 
-def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
     """Mark what needs an mpirun or the test cluster, which the fixtures and parameters show."""
     for item in items:
         wanted = set(getattr(item, "fixturenames", ()))
@@ -277,6 +279,8 @@ def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(group))
         if wanted & {"site", "mpirun", "mpiexec"}:
             item.add_marker("mpi")
+    if hasattr(config, "workerinput"):  # of several workers: the one that got a long test last would keep all waiting
+        items.sort(key=lambda item: not any(map(item.get_closest_marker, ("slow", "xdist_group"))))
 
 
 @pytest.fixture
