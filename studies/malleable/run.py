@@ -1,13 +1,16 @@
 """What SD-policy gains over EASY, simulated: limits, models of speed, shares of malleable jobs.
 
     python studies/malleable/run.py --out DIR [--trace FILE@NODES[:FIRST:JOBS] ...] [--partition N]
-                                    [--jobs 5000] [--load 1.4] [--only WORD] [--quick] [--show]
+                                    [--jobs 5000] [--load 1.4] [--nodes 5040] [--seeds 1]
+                                    [--only WORD] [--quick] [--show]
 
 The first workload is drawn: the model of Lublin and Feitelson with its published parameters for a machine of
-80,640 processors, which are 5,040 nodes of 2 sockets with 8 cores; estimates are 1 to 5 times the run times
-(uniform), `load` divides the times between arrivals. Further ones are traces in the Standard Workload Format,
-for a machine of so many nodes: FILE@100, FILE@5040:1:198509 (from which job on, how many). A job has as large
-a part of the machine as in its trace; with --partition, only the jobs of that partition count.
+80,640 processors, which are 5,040 nodes of 2 sockets with 8 cores (--nodes: another number of them); estimates
+are 1 to 5 times the run times (uniform), `load` divides the times between arrivals. With --seeds N it is drawn
+N times, and a table has the mean changes with their 95 % intervals. Further workloads are traces in the
+Standard Workload Format, for a machine of so many nodes: FILE@100, FILE@5040:1:198509 (from which job on, how
+many). A job has as large a part of the machine as in its trace; with --partition, only the jobs of that
+partition count.
 
 All jobs are hybrid, with a rank on each socket of whole nodes. EASY and SD-policy run the same jobs. Slowdowns
 are by the run time on all cores; a run below one second counts as one. Each run leaves a file, and those that
@@ -21,6 +24,7 @@ import argparse
 import json
 import math
 import re
+import statistics
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
@@ -55,12 +59,12 @@ class Case(NamedTuple):
     said: str
 
 
-def drawn(number: int, load: float, nodes: int) -> Case:
+def drawn(number: int, load: float, nodes: int, seed: int = 1) -> Case:
     """The workload of the model."""
-    found = Jobs(Lublin(nodes * CORES, load=load).jobs(number, 1))
+    found = Jobs(Lublin(nodes * CORES, load=load).jobs(number, seed))
     found.processors = nodes * CORES
-    return Case(f"lublin-{nodes}-{number}-{load:g}", found, nodes,
-                f"Lublin, {number} jobs, load {load:g}, seed 1")
+    return Case(f"lublin-{nodes}-{number}-{load:g}" + f"-seed{seed}" * (seed > 1), found, nodes,
+                f"Lublin, {number} jobs, load {load:g}, seed {seed}")
 
 
 def of_trace(text: str, partition: int) -> Case:
@@ -88,12 +92,20 @@ def _of_partition(path: str, partition: int) -> Dict[int, None]:
         return {int(row[0]): None for row in rows if len(row) > 15 and row[15] == str(partition)}
 
 
-def runs_of(quick: bool) -> Iterator[Tuple[str, Dict[str, Any]]]:
-    """The runs of a case: their names, and how they schedule."""
+def runs_of(quick: bool, few: bool) -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """The runs of a case: their names, and how they schedule; `few` of them for further draws."""
+    if few:
+        for name, text in (("easy", "easy"), ("sd 10", "sd max_slowdown=10"),
+                           ("sd 10 gain", "sd max_slowdown=10 when=gain")):
+            yield name, {"backfill": text, "malleable": 1.0}
+        return
     yield "easy", {"backfill": "easy", "malleable": 1.0}
     for limit in LIMITS:
         yield f"sd {limit}", {"backfill": f"sd max_slowdown={limit}", "malleable": 1.0}
     yield "sd 10 worst", {"backfill": "sd max_slowdown=10", "malleable": 1.0, "shared_speed": "worst"}
+    yield "sd 10 gain", {"backfill": "sd max_slowdown=10 when=gain", "malleable": 1.0}
+    yield "sd 10 width 3/4", {"backfill": "sd max_slowdown=10 share=0.75", "malleable": 1.0}
+    yield "sd 10 mates 4", {"backfill": "sd max_slowdown=10 mates=4", "malleable": 1.0}
     yield "sd 10 again", {"backfill": "sd max_slowdown=10", "malleable": 1.0}
     for share in SHARES[:1] if quick else SHARES:
         yield f"sd 10 share {share:g}", {"backfill": "sd max_slowdown=10", "malleable": share}
@@ -111,8 +123,8 @@ def run(case: Case, how: Dict[str, Any]) -> Dict[str, Any]:
             "bounded": means.bounded, "makespan": max(row.end for row in rows) - min(row.start for row in rows),
             "borrowers": outcome.summary.get("borrowers", 0), "lenders": outcome.summary.get("lenders", 0),
             "seconds": seconds, "hash": outcome.summary["start_hash"],
-            "rows": [[row.submit, -(-row.processors // CORES), runs[row.id], row.end - row.submit]
-                     for row in rows]}
+            "rows": [[row.submit, -(-row.processors // CORES), runs[row.id], row.end - row.submit,
+                      int(bool(row.mates))] for row in rows]}
 
 
 # ---------------------------------------------------------------------------------------- tables
@@ -175,6 +187,39 @@ def heat(grid: List[List[Tuple[int, float]]]) -> List[str]:
     return lines
 
 
+def by_size(before: Dict[str, Any], after: Dict[str, Any]) -> List[str]:
+    """Whose response changes: by size, the share of all response, of jobs that borrow, and the change."""
+    lines = ["| nodes | jobs | share of all response | mean response, s | | borrowed |", "|" + "---|" * 6]
+    total, low = sum(row[3] for row in before["rows"]), 1
+    for limit in SIZES:
+        pairs = [(one[3], other[3], other[4]) for one, other in zip(before["rows"], after["rows"])
+                 if low <= one[1] <= limit]
+        if pairs:
+            first, second = (sum(pair[at] for pair in pairs) for at in (0, 1))
+            name = f"over {low - 1:g}" if limit == math.inf else f"to {limit:g}"
+            lines.append(f"| {name} | {len(pairs)} | {100 * first / total:.0f} % | {first / len(pairs):,.0f} | "
+                         f"{change(first, second)} | {100 * sum(pair[2] for pair in pairs) / len(pairs):.0f} % |")
+        low = int(limit) + 1 if limit < math.inf else 0
+    return lines
+
+
+def over_seeds(draws: List[Dict[str, Dict[str, Any]]]) -> List[str]:
+    """The mean changes against EASY over several draws, with 95 % intervals (Student's t)."""
+    lines = ["| run | draws | slowdown | response | bounded slowdown | makespan |", "|" + "---|" * 6]
+    for name in [name for name in draws[0] if name != "easy" and all(name in each for each in draws)]:
+        cells = [name, str(len(draws))]
+        for key in ("slowdown", "response", "bounded", "makespan"):
+            found = [100 * (each[name][key] / each["easy"][key] - 1) for each in draws]
+            wide = _T[min(len(found), len(_T)) - 1] * statistics.stdev(found) / math.sqrt(len(found))
+            cells.append(f"{statistics.mean(found):+.1f} ± {wide:.1f} %")
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+_T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20)
+"""Of Student's distribution, for 1, 2, ... draws."""
+
+
 def picture(path: Path, case: str, found: Dict[str, Dict[str, Any]]) -> None:
     """Gains by size and run time, the days, and the share of malleable jobs."""
     import matplotlib
@@ -206,19 +251,28 @@ def picture(path: Path, case: str, found: Dict[str, Dict[str, Any]]) -> None:
 def show(out: Path) -> None:
     """Write tables and pictures of what is there."""
     text: List[str] = []
+    draws: Dict[str, List[Dict[str, Dict[str, Any]]]] = {}
     for folder in sorted(path for path in out.iterdir() if path.is_dir()):
         found = {path.stem: json.loads(path.read_text()) for path in sorted(
             folder.glob("*.json"), key=lambda each: each.stat().st_mtime_ns)}
         if "easy" not in found:
             continue
+        draws.setdefault(re.sub(r"-seed\d+$", "", folder.name), []).append(found)
+        if "-seed" in folder.name:
+            continue
         text += [f"## {found['easy']['said']}, {found['easy']['nodes']} nodes", "", *table(found), ""]
         if "sd 10" in found:
             text += ["Mean slowdown under EASY over that under sd 10, by size and run time (number of jobs):", "",
-                     *heat(gains(found["easy"], found["sd 10"])), ""]
+                     *heat(gains(found["easy"], found["sd 10"])), "",
+                     "Response under sd 10 against EASY by size, and which part of the jobs borrowed:", "",
+                     *by_size(found["easy"], found["sd 10"]), ""]
             picture(out / f"{folder.name}.png", found["easy"]["said"], found)
         if "sd 10 again" in found:
             same = found["sd 10 again"]["rows"] == found["sd 10"]["rows"]
             text += [f"The repeated run has {'the same' if same else 'OTHER'} starts and ends.", ""]
+    for name, found_by_seed in draws.items():
+        if len(found_by_seed) > 1:
+            text += [f"## {name}, several draws", "", *over_seeds(found_by_seed), ""]
     (out / "tables.md").write_text("\n".join(text))
     print("\n".join(text))
 
@@ -231,6 +285,8 @@ def main() -> None:
     parser.add_argument("--partition", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument("--load", type=float, default=1.4)
+    parser.add_argument("--nodes", type=int, default=NODES)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--show", action="store_true")
@@ -239,11 +295,12 @@ def main() -> None:
     if not args.show:
         cases = [of_trace(text, args.partition) for text in args.trace]
         if args.jobs:
-            cases.insert(0, drawn(400, args.load, 64) if args.quick else drawn(args.jobs, args.load, NODES))
+            number, nodes = (400, 64) if args.quick else (args.jobs, args.nodes)
+            cases[:0] = [drawn(number, args.load, nodes, seed) for seed in range(1, args.seeds + 1)]
         for case in cases:
             folder = args.out / case.name
             folder.mkdir(exist_ok=True)
-            for name, how in runs_of(args.quick):
+            for name, how in runs_of(args.quick, "-seed" in case.name):
                 path = folder / f"{name}.json"
                 if args.only in f"{case.name}/{name}" and not path.exists():
                     found = {"said": case.said, "nodes": case.nodes, **run(case, how)}

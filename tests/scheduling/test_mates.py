@@ -9,7 +9,7 @@ from typing import List, Optional, Tuple
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from vrm.scheduling.mates import Mate, choose, outlasts, pays, penalty, stretched
+from vrm.scheduling.mates import Mate, Reach, carries, choose, outlasts, pays, penalty, stretched
 
 
 def by_brute_force(mates: List[Mate], nodes: int, most: int) -> Optional[Tuple[int, ...]]:
@@ -37,6 +37,32 @@ def some_mates(draw: st.DrawFn) -> List[Mate]:
 def test_the_set_with_the_least_sum_of_penalties_is_chosen(mates: List[Mate], nodes: int,
                                                            most: int) -> None:
     assert choose(mates, nodes, most) == by_brute_force(mates, nodes, most)
+
+
+LENDERS = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 60), st.integers(1, 300), st.integers(1, 200)),
+                   max_size=8)
+"""Nodes, submission, expected end and what was requested of jobs that run at 50 s."""
+
+
+@given(LENDERS, LENDERS, st.integers(1, 14), st.integers(1, 150), st.integers(1, 4),
+       st.sampled_from([2.0, 10.0, math.inf]), st.sampled_from([0.25, 0.5, 0.75]), st.booleans())
+@settings(max_examples=600)
+def test_nobody_who_finds_mates_is_out_of_reach(first: list, later: list, nodes: int, expected: int, most: int,
+                                                limit: float, share: float, gone: bool) -> None:
+    """Also where some came later, and the first have gone; and where all are there, only those in reach
+    find some."""
+    reach, left = Reach(most), []
+    for size, submit, end, requested in [*first, *later]:
+        reach.add(size, carries(end - 50, submit, end, requested, limit, share))
+    for number, (size, submit, end, requested) in enumerate([*([] if gone else first), *later]):
+        value = penalty(submit, end, requested, expected)
+        if outlasts(end - 50, expected, share) and value < limit:
+            left.append(Mate(value, number, size))
+    found = choose(left, nodes, most)
+    if found is not None:
+        assert expected <= reach.of(nodes) <= reach.longest
+    elif not gone:
+        assert expected >= reach.of(nodes) * (1 - 1e-6)
 
 
 def test_of_equal_sums_fewer_mates_and_then_the_lower_ids() -> None:

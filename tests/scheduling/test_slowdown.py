@@ -14,11 +14,14 @@ from vrm.model.core_share import Borrowed
 from vrm.model.job import Job
 from vrm.model.node import Node
 from vrm.model.policies import PlacementPolicy
-from vrm.scheduling.backfilling import Easy, make_backfilling, reservation
+from vrm.model.speedups import Speedups
+from vrm.scheduling.backfilling import make_backfilling, reservation
 from vrm.scheduling.dispatcher import Starts
+from vrm.scheduling.lending import Terms
 from vrm.scheduling.queue import Waiting
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.slowdown import SlowdownDriven
+from vrm.scheduling.slowdown_all import SlowdownAll
 from vrm.simulation import simulate
 from vrm.workload.submission import Submission
 
@@ -79,14 +82,16 @@ def workloads(draw: st.DrawFn) -> Tuple[int, List[Task]]:
 LIMITS: List[Optional[float]] = [5.0, 10.0, 50.0, math.inf, None]
 
 
-@given(workloads(), st.sampled_from(LIMITS), st.integers(1, 3))
+@given(workloads(), st.sampled_from(LIMITS), st.integers(1, 3), st.sampled_from(["ideal", "worst"]),
+       st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_starts_mates_and_ends_are_those_of_the_plain_version(
-        workload: Tuple[int, List[Task]], limit: Optional[float], most: int) -> None:
+        workload: Tuple[int, List[Task]], limit: Optional[float], most: int, speed: str,
+        gain: bool) -> None:
     nodes, tasks = workload
-    plain = PlainSharing(nodes, limit, most=most)
+    plain = PlainSharing(nodes, limit, most=most, ideal=speed == "ideal", gain=gain)
     plain.run(tasks)
-    seen, ends = simulated(tasks, nodes, SlowdownDriven(limit, most=most))
+    seen, ends = simulated(tasks, nodes, SlowdownDriven(limit, most=most, gain=gain), shared_speed=speed)
     assert seen.started == plain.started
     assert ends == pytest.approx(plain.ended)
 
@@ -155,9 +160,57 @@ def test_nor_in_a_longer_workload(features: bool) -> None:
     assert watched.lends_seen > 5
 
 
-def test_without_malleable_jobs_it_is_easy() -> None:
+class Promised(SlowdownAll):
+    """Keeps the first reservation that each job had."""
+
+    def __init__(self, limit: Optional[float], **more: Any) -> None:
+        super().__init__(Terms(limit, **more))
+        self.first: Dict[int, float] = {}
+
+    def decide(self, now: float, waiting: Waiting, view: Cluster, policy: PlacementPolicy,
+               heads: int) -> Starts:
+        yield from super().decide(now, waiting, view, policy, heads)
+        for job_id, time in self.reservations(now, waiting, view, policy).items():
+            assert time <= self.first.setdefault(job_id, time) + 1e-6, (now, job_id)
+
+
+def check_promises(tasks: List[Task], nodes: int, limit: Optional[float], speed: str, **more: Any) -> int:
+    """Nobody starts later than first promised; how many borrowed."""
+    promised = Promised(limit, **more)
+    seen, ends = simulated(tasks, nodes, promised, shared_speed=speed)
+    assert len(ends) == len(tasks)
+    for job_id, (start, _) in seen.started.items():
+        assert start <= promised.first.get(job_id, start) + 1e-6
+    return sum(bool(mates) for _, mates in seen.started.values())
+
+
+@given(workloads(), st.sampled_from(LIMITS), st.sampled_from(["ideal", "worst"]),
+       st.sampled_from(["always", "gain", "earlier"]))
+@settings(max_examples=300, deadline=None)
+def test_with_all_reservations_nobody_starts_later_for_a_lend(
+        workload: Tuple[int, List[Task]], limit: Optional[float], speed: str, when: str) -> None:
+    nodes, tasks = workload
+    check_promises(tasks, nodes, limit, speed, **({when: True} if when != "earlier" else {}))
+
+
+def test_nor_where_many_wait() -> None:
+    assert check_promises(drawn(250, 8, seed=3), 8, 10.0, "worst") > 10
+
+
+def test_with_all_reservations_a_job_starts_at_once_on_two_mates_and_moves_nobody() -> None:
+    """Two jobs hold a node each until 1,000 s and 500 s. A rigid one, which wants both, has its reservation at
+    1,000 s: a job of 100 s on one node borrows of the job that nobody waits for so long that it matters."""
+    tasks = [Task(0, 0, 1, 1000, 1000, True), Task(1, 0, 1, 500, 500, True), Task(2, 0, 2, 50, 50, False),
+             Task(3, 10, 1, 700, 700, False), Task(4, 20, 1, 100, 100, True)]
+    seen, ends = simulated(tasks, 2, "sd reservations=all")
+    assert seen.started == {0: (0, ()), 1: (0, ()), 2: (1000, ()), 3: (1050, ()), 4: (20, (1,))}
+    assert ends[1] == 600
+
+
+@pytest.mark.parametrize("text, plain", [("sd", "easy"), ("sd reservations=all", "conservative")])
+def test_without_malleable_jobs_it_is_plain_backfilling(text: str, plain: str) -> None:
     tasks = drawn(300, 8, seed=7, malleable=0.0)
-    assert simulated(tasks, 8, "sd") [0].started == simulated(tasks, 8, Easy())[0].started
+    assert simulated(tasks, 8, text)[0].started == simulated(tasks, 8, plain)[0].started
 
 
 def test_a_rigid_job_neither_lends_nor_borrows() -> None:
@@ -183,11 +236,13 @@ def test_when_a_short_job_starts_behind_a_long_one(text: str, starts: float) -> 
 
 
 @pytest.mark.parametrize("text, requested, starts", [
-    ("sd", 489, 10), ("sd", 490, 500), ("sd when=always", 990, 10), ("sd when=always", 991, 500)])
+    ("sd", 489, 10), ("sd", 490, 500), ("sd when=always", 990, 10), ("sd when=always", 991, 500),
+    ("sd when=gain", 244, 10), ("sd when=gain", 245, 500)])
 def test_it_shares_only_where_it_ends_earlier_than_by_waiting(text: str, requested: float,
                                                               starts: float) -> None:
     """At 10 s one job has 990 s left and would lend; another one, which has 490 s left, would not: by
-    waiting for it the job starts at 500 s."""
+    waiting for it the job starts at 500 s. With 245 s on all its cores it ends 245 s earlier, which its mate
+    loses."""
     two = [Task(0, 0, 1, 1000, 1000, True), Task(1, 0, 1, 500, 500, False),
            Task(2, 10, 1, requested, requested, True)]
     assert simulated(two, 2, text)[0].started[2][0] == starts
@@ -196,11 +251,37 @@ def test_it_shares_only_where_it_ends_earlier_than_by_waiting(text: str, request
 @pytest.mark.parametrize("text, words", [
     ("sd max_slowdown=1", "max_slowdown is `1`; give a number above 1, inf or dynamic"),
     ("sd max_slowdown=soon", "max_slowdown is `soon`"), ("sd share=1", "share is `1`"),
-    ("sd mates=0", "mates is `0`"), ("sd when=never", "give when=earlier or when=always"),
+    ("sd mates=0", "mates is `0`"), ("sd when=never", "give when=earlier, when=always or when=gain"),
+    ("sd reservations=two", "give reservations=head or reservations=all"),
     ("sd slowdown=3", "did you mean max_slowdown")])
 def test_what_is_said_about_parameters(text: str, words: str) -> None:
     with pytest.raises(PolicyError, match=words):
         make_backfilling(text)
+
+
+@pytest.mark.parametrize("speed, end", [("ideal", 153.0), ("worst", 158.0)])
+def test_when_one_of_two_mates_ends_the_borrower_is_as_fast_as_the_model_of_speed_says(
+        speed: str, end: float) -> None:
+    """At half its speed until 90 s it has done 40 s of 98; then it has all cores on one of two nodes: 3/4 or
+    still 1/2 of its speed until its other mate ends at 110 s, and all cores on both from then on."""
+    two = [Task(0, 0, 1, 1000, 50, True), Task(1, 0, 1, 1000, 60, True), Task(2, 10, 2, 98, 98, True)]
+    _, ends = simulated(two, 2, "sd", shared_speed=speed)
+    assert ends == {0: 90.0, 1: 110.0, 2: end}
+
+
+def test_measured_speed_ups_apply_to_who_shares_and_as_long_as_it_does() -> None:
+    """The short job has half of its cores and is 1.6 times as fast next to the long one: its 100 s take 125,
+    in which the long one does 125 * 0.5 * 0.8 = 50 s of its work. What was not measured is counted."""
+    speedups = Speedups({"long": {"short": 0.8}, "short": {"long": 1.6}})
+    jobs = [Submission(Job(number, app, 4, run, submit, cores=2, malleable=True), run)
+            for number, app, run, submit in ((0, "long", 1000.0, 0.0), (1, "short", 100.0, 10.0))]
+    outcome = simulate(jobs, nodes=2, sockets=2, cores=2, backfill="sd", speedups=speedups)
+    assert {row.id: row.end for row in outcome.jobs} == {0: 1075.0, 1: 135.0}
+    assert outcome.summary["unmatched_speeds"] == {"beside": {}, "alone": {}}
+    unknown = simulate(jobs, nodes=2, sockets=2, cores=2, backfill="sd",
+                       speedups=Speedups({"short": {"long": 1.6}}))
+    assert {row.id: row.end for row in unknown.jobs} == {0: 1062.5, 1: 135.0}
+    assert unknown.summary["unmatched_speeds"]["beside"] == {"long.4": 1}
 
 
 @pytest.mark.parametrize("speed", ["ideal", "worst"])

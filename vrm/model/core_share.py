@@ -64,18 +64,30 @@ class Borrowed(CorePlacement):
     """Ranks on cores that running jobs lend: `lent` are these jobs, each with all that it lends to this
     one. It takes no room of its own, since the lenders hold it: `hold`, sets of nodes by lane and of
     cores, is what passed to it from lenders that have ended. `grown`: what its ranks had before they got
-    more of that."""
+    more of that. `nodes`: those of its cores, where they are known."""
 
-    __slots__ = ("lent", "hold", "grown")
+    __slots__ = ("lent", "hold", "grown", "_nodes")
 
     def __init__(self, layout: CoreLayout, taken: int, procs: int, width: int,
                  lent: Tuple[Tuple[int, int], ...], hold: Tuple[int, int, int] = (0, 0, 0),
-                 grown: Tuple[Grown, ...] = ()) -> None:
+                 grown: Tuple[Grown, ...] = (), nodes: int = 0) -> None:
         super().__init__(layout, taken, procs, width)
         self.lent = lent
         self.hold = hold
         self.grown = grown
         self.size = bits.count(hold[0] | hold[1]) + bits.count(hold[2])
+        self._nodes = nodes
+
+    @property
+    def node_set(self) -> int:
+        """The nodes as a set."""
+        if not self._nodes:
+            self._nodes = super().node_set
+        return self._nodes
+
+    def _cores_by_node(self) -> Dict[int, int]:
+        here = self.layout.split(self.taken)
+        return {node: bits.count(here(node)) for node in bits.members(self.node_set)}
 
     def holding(self, hold: Tuple[int, int, int]) -> Borrowed:
         """The same ranks with more room of their own."""
@@ -83,7 +95,7 @@ class Borrowed(CorePlacement):
         return self._but(self.taken, self.width, (lane0, lane1, cores), self.grown)
 
     def _but(self, taken: int, width: int, hold: Tuple[int, int, int], grown: Tuple[Grown, ...]) -> Borrowed:
-        twin = Borrowed(self.layout, taken, self.procs, width, self.lent, hold, grown)
+        twin = Borrowed(self.layout, taken, self.procs, width, self.lent, hold, grown, self._nodes)
         twin.devices, twin.frequency, twin.pace = self.devices, self.frequency, self.pace
         return twin
 
@@ -117,11 +129,9 @@ class Borrowed(CorePlacement):
         """The same ranks with these cores from `now` on."""
         return self._but(taken, width, self.hold, (*self.grown, Grown(now, self.width, self.taken)))
 
-    def wider(self, nodes: Sequence[Node], most: int, now: float) -> Optional[Borrowed]:
-        """The same ranks on the same nodes with more cores each from `now` on, at most so many, on the room
-        of its own; None where that has no more for every rank."""
+    def _own(self, nodes: Sequence[Node]) -> Iterator[OnNode]:
+        """The room of its own on its nodes."""
         own = self.layout.split(self.hold[2])
-        here: List[OnNode] = []
         for node, ranks in self.ranks_by_node(nodes):
             mine, at = own(node), 0
             for count in nodes[node].sockets:
@@ -132,7 +142,20 @@ class Borrowed(CorePlacement):
                 if self.hold[0] & self.hold[1] & 1 << node:
                     mine |= ((1 << count) - 1) << at
                 at += count
-            here.append(OnNode(node, ranks, mine))
+            yield OnNode(node, ranks, mine)
+
+    def mean_width(self, nodes: Sequence[Node], most: int) -> float:
+        """The cores that a rank could have on an average, at most so many, if ranks on nodes that lenders
+        have left took the cores there."""
+        if not any(self.hold):
+            return self.width
+        return sum(ranks * max(self.width, widest(cores, nodes[node].sockets, ranks, most))
+                   for node, ranks, cores in self._own(nodes)) / self.procs
+
+    def wider(self, nodes: Sequence[Node], most: int, now: float) -> Optional[Borrowed]:
+        """The same ranks on the same nodes with more cores each from `now` on, at most so many, on the room
+        of its own; None where that has no more for every rank."""
+        here = list(self._own(nodes))
         width = min(widest(cores, nodes[node].sockets, ranks, most) for node, ranks, cores in here)
         if width <= self.width:
             return None
@@ -176,8 +199,25 @@ def room_on(placement: AnyOf, chosen: int, layout: CoreLayout) -> Tuple[int, int
     return lane0 & chosen, lane1 & chosen, here
 
 
+@lru_cache(maxsize=4096)
+def _in_lane(sockets: Sequence[int], share: str, lane: int, width: int, ranks: int) -> int:
+    """The cores of so many ranks in a lane of a node, counted from its first."""
+    cores = at = 0
+    for count in sockets:
+        first, length = lane_of_socket(count, share, lane)
+        here = min(ranks, length // width)
+        cores |= ((1 << here * width) - 1) << at + first
+        ranks -= here
+        at += count
+    return cores
+
+
 def on_nodes(placement: AnyOf, nodes: Sequence[Node], layout: CoreLayout) -> List[OnNode]:
     """The ranks and cores of a placement node by node, in rank order."""
+    if isinstance(placement, Placement):
+        share, width = placement.share, placement.width
+        return [OnNode(node, ranks, _in_lane(nodes[node].sockets, share, placement.lane(node), width, ranks))
+                for node, ranks in placement.ranks_by_node(nodes) if ranks]
     found: Dict[int, List[int]] = {}
     for slot in placement.slots(nodes):
         here = found.setdefault(slot.node, [0, 0])

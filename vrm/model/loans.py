@@ -30,6 +30,7 @@ class Loans:
         self.guests: Set[int] = set(guests)
         self.unwilling: Set[int] = set()
         self._ranks: Dict[int, List[OnNode]] = {}
+        self._rates: Dict[Tuple[int, bool], Tuple[int, float]] = {}  # the last ones, with what was lent
 
     def __bool__(self) -> bool:
         return bool(self.all or self.guests or self.unwilling)
@@ -72,12 +73,26 @@ class Loans:
         """How fast a running job is with the cores that it has now (see `core_share.rate`)."""
         placement = booking.placement
         if isinstance(placement, Borrowed):
-            return placement.width / booking.job.cores
-        lent = self.lent(booking.job.id) if self.all else 0
+            cores = booking.job.cores
+            return (placement.mean_width(cluster.nodes, cores) if ideal else placement.width) / cores
+        return self.rate_without(cluster, booking, self.lent(booking.job.id) if self.all else 0, ideal)
+
+    def rate_without(self, cluster: "Cluster", booking: "Booking", lent: int, ideal: bool = False) -> float:
+        """How fast a running job is without these cores of its."""
         if not lent:
             return 1.0
-        return core_share.rate(self.ranks(cluster, booking), lent, cluster.nodes, cluster.layout,
-                               placement.width, ideal)
+        key = booking.job.id, ideal
+        known = self._rates.get(key)
+        if known is None or known[0] != lent:
+            known = self._rates[key] = lent, core_share.rate(
+                self.ranks(cluster, booking), lent, cluster.nodes, cluster.layout,
+                booking.placement.width, ideal)
+        return known[1]
+
+    def _forget(self, job_id: int) -> None:
+        self._ranks.pop(job_id, None)
+        self._rates.pop((job_id, False), None)
+        self._rates.pop((job_id, True), None)
 
     def lost(self, cluster: "Cluster", booking: "Booking", now: float) -> float:
         """The seconds that a running job has lost by now, since it had fewer cores than it asked
@@ -88,8 +103,7 @@ class Loans:
         lost = 0.0
         for at, (since, lent) in enumerate(booking.shares):
             until = booking.shares[at + 1].since if at + 1 < len(booking.shares) else now
-            lost += (until - since) * (1 - core_share.rate(
-                self.ranks(cluster, booking), lent, cluster.nodes, cluster.layout, placement.width))
+            lost += (until - since) * (1 - self.rate_without(cluster, booking, lent))
         return lost
 
     # What the cluster does.
@@ -105,7 +119,7 @@ class Loans:
         lent = self.lent(loan.lender)
         if not loan.cores or loan.cores & ~held or loan.cores & lent:
             raise ValueError(f"job {loan.lender} does not have the cores that it is to lend")
-        if not core_share.rate(here, lent | loan.cores, cluster.nodes, cluster.layout, placement.width):
+        if not self.rate_without(cluster, booking, lent | loan.cores):
             raise ValueError(f"job {loan.lender} would keep a rank without a core")
         self._change(cluster, booking, loan.since, [*self.of_lender(loan.lender), loan])
         self.all.append(loan)
@@ -117,7 +131,7 @@ class Loans:
         before = [*self.of_lender(loan.lender), loan]
         self._change(cluster, booking, now, self.of_lender(loan.lender), before)
         if not self.of_lender(loan.lender):
-            self._ranks.pop(loan.lender, None)
+            self._forget(loan.lender)
 
     def outlives(self, cluster: "Cluster", borrower: int, now: float, until: float) -> None:
         """A borrower is expected to end at another time."""
@@ -133,7 +147,7 @@ class Loans:
         several on one node it is the one that is expected to run longest, and it lends to the
         others."""
         job_id = booking.job.id
-        self._ranks.pop(job_id, None)
+        self._forget(job_id)
         self.guests.discard(job_id)
         self.unwilling.discard(job_id)
         mine = [loan for loan in self.of_lender(job_id) if loan.borrower in cluster.bookings]
@@ -179,7 +193,7 @@ class Loans:
     def grow(self, cluster: "Cluster", job_id: int, wide: Borrowed) -> None:
         """A job has more cores from now on: what is left of it takes less time."""
         booking, now = cluster.bookings[job_id], wide.grown[-1].until
-        self._ranks.pop(job_id, None)
+        self._forget(job_id)
         slower = booking.placement.width / wide.width
         end, limit = (now + (each - now) * slower if each > now else each
                       for each in (booking.expected_end, booking.limit))
@@ -216,7 +230,6 @@ class Loans:
               foreseen: bool = False) -> List[Tuple[float, float]]:
         """How fast a lender is from the last change on: slower until its loans are expected to end, or
         until `now` where they have outlived that; `foreseen`: as if they had not."""
-        here, width = self.ranks(cluster, booking), booking.placement.width
         since = booking.shares[-1].since if booking.shares else booking.start
         left = sorted(loans, key=lambda loan: loan.until)
         plan: List[Tuple[float, float]] = []
@@ -224,7 +237,7 @@ class Loans:
             lent = 0
             for loan in left:
                 lent |= loan.cores
-            speed = core_share.rate(here, lent, cluster.nodes, cluster.layout, width)
+            speed = self.rate_without(cluster, booking, lent)
             if plan and plan[-1][0] == since:
                 plan.pop()
             plan.append((since, speed))

@@ -322,10 +322,15 @@ def _variant(text: str) -> str:
 
 @BACKFILLINGS.register("sd")
 def sd(max_slowdown: Optional[float] = 10.0, share: Fraction = Fraction("0.5"), mates: int = 2,
-       when: str = "earlier") -> Dispatcher:
-    """EASY in which jobs that would wait too long start on cores that running jobs lend."""
+       when: str = "earlier", reservations: str = "head") -> Dispatcher:
+    """EASY, or conservative backfilling, in which jobs that would wait too long start on cores that running
+    jobs lend."""
+    if reservations == "all":
+        from vrm.scheduling.lending import Terms
+        from vrm.scheduling.slowdown_all import SlowdownAll
+        return SlowdownAll(Terms(max_slowdown, float(share), mates, when == "always", when == "gain"))
     from vrm.scheduling.slowdown import SlowdownDriven
-    return SlowdownDriven(max_slowdown, float(share), mates, when == "always")
+    return SlowdownDriven(max_slowdown, float(share), mates, when == "always", when == "gain")
 
 
 def _max_slowdown(text: str) -> Optional[float]:
@@ -343,7 +348,13 @@ def _below_1(text: str) -> Fraction:
 
 
 def _when(text: str) -> str:
-    if text not in ("earlier", "always"):
+    if text not in ("earlier", "always", "gain"):
+        raise ValueError(text)
+    return text
+
+
+def _reservations(text: str) -> str:
+    if text not in ("head", "all"):
         raise ValueError(text)
     return text
 
@@ -360,7 +371,9 @@ _READERS: Readers = {
     "max_slowdown": (_max_slowdown, "a number above 1, inf or dynamic, as max_slowdown=10"),
     "share": (_below_1, "a share of a job's cores above 0 and below 1, as share=0.5"),
     "mates": (whole, "a number of jobs that lend to one, as mates=2"),
-    "when": (_when, "when=earlier or when=always: whether a job must end earlier than by waiting"),
+    "when": (_when, "when=earlier, when=always or when=gain: whether a job must end earlier than by waiting, and "
+             "if so by more than its mates lose"),
+    "reservations": (_reservations, "reservations=head or reservations=all: whose start no lend puts off"),
     "start": (_start, "start=easy or start=nothing: with which plan the search begins"),
     "variant": (_variant, "variant=reorder, priority-inc, priority-inc-v, base, min-runtime or min-energy"),
     "weight": (above_0, "how much more time counts than energy, as weight=1.5"),

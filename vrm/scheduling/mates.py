@@ -22,6 +22,10 @@ MOST = 2
 """Mates of one job, at most. More have brought nothing (the thesis), and take longer to find."""
 
 
+_MORE = 1 + 1e-9
+"""For rounding."""
+
+
 class Mate(NamedTuple):
     """A running job that could lend: the penalty of that, its id, and its nodes."""
 
@@ -51,6 +55,41 @@ def penalty(submit: float, expected_end: float, requested: float, expected: floa
     """The slowdown that a mate is expected to have when it lends to a job of this expected time: its wait,
     what its run takes by now and what it loses, over the run that was requested."""
     return (expected_end - submit + expected) / requested
+
+
+def carries(left: float, submit: float, expected_end: float, requested: float, limit: float,
+            share: float) -> float:
+    """No job that is expected to take longer has such a mate: `outlasts` and a `penalty` below the limit."""
+    return _MORE * min(left * share / (1 - share), limit * requested - (expected_end - submit))
+
+
+class Reach:
+    """How long jobs of so many nodes may take to have mates: at most `most` of those that were added,
+    with just so many nodes. It is an upper bound where mates have gone since, or have less time left."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._by_number: List[Dict[int, float]] = [{} for _ in range(most)]
+        self._longest: Dict[int, float] = {}
+        self.longest = -math.inf
+        """For any number of nodes."""
+
+    def add(self, nodes: int, longest: float) -> None:
+        """A mate with so many nodes, for jobs that take at most so long."""
+        for others, sets in zip(self._by_number[-2::-1], self._by_number[:0:-1]):
+            for some, other in others.items():
+                self._raise(sets, nodes + some, min(longest, other))
+        self._raise(self._by_number[0], nodes, longest)
+        self.longest = max(self.longest, longest)
+
+    def _raise(self, sets: Dict[int, float], nodes: int, longest: float) -> None:
+        if longest > sets.get(nodes, -math.inf):
+            sets[nodes] = longest
+            if longest > self._longest.get(nodes, -math.inf):
+                self._longest[nodes] = longest
+
+    def of(self, nodes: int) -> float:
+        """For so many nodes; minus infinity where no set of mates has them."""
+        return self._longest.get(nodes, -math.inf)
 
 
 def choose(mates: Iterable[Mate], nodes: int, most: int = MOST) -> Optional[Tuple[int, ...]]:

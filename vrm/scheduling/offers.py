@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model import bits, core_share
@@ -30,11 +31,7 @@ def ranks_on_a_node(cluster: Cluster, booking: Booking) -> int:
 
 def width(cluster: Cluster, booking: Booking) -> int:
     """The cores that each rank of a running job has now, where it has the fewest."""
-    lent = cluster.loans.lent(booking.job.id)
-    least = booking.placement.width * core_share.rate(
-        cluster.loans.ranks(cluster, booking), lent, cluster.nodes, cluster.layout,
-        booking.placement.width)
-    return round(least)
+    return round(booking.placement.width * cluster.loans.rate(cluster, booking))
 
 
 def offer(cluster: Cluster, job_id: int, cores: int = 0, within: bool = False) -> Offer:
@@ -97,36 +94,54 @@ def borrowed(job: Job, cluster: Cluster, lent: Sequence[Tuple[int, int]], shrink
         cores |= some
     able: List[Tuple[int, int, int]] = []  # a node, its cores that are lent, the most tasks there
     lent_on = cluster.layout.split(cores)
-    for node in _nodes_of(cores, cluster):
-        facts = cluster.nodes[node]
-        if not cluster.up >> node & 1 or not request.features <= facts.features:
+    nodes = 0
+    for lender, _ in lent:
+        nodes |= cluster.bookings[lender].placement.node_set
+    for node in bits.members(nodes & cluster.up):
+        here = lent_on(node)
+        if not here or not request.features <= cluster.nodes[node].features:
             continue
-        left, most = cluster.left_on(node), request.tasks_per_node or request.tasks
-        for name, amount in request.per_node:
-            most = most if left(name) >= amount else 0
-        once = dict(request.per_node)
-        for name, amount in request.per_task:
-            most = min(most, (left(name) - once.get(name, 0)) // amount)
+        most = request.tasks_per_node or request.tasks
+        if request.amounts:
+            left = cluster.left_on(node)
+            for name, amount in request.per_node:
+                most = most if left(name) >= amount else 0
+            once = dict(request.per_node)
+            for name, amount in request.per_task:
+                most = min(most, (left(name) - once.get(name, 0)) // amount)
         if most > 0:
-            able.append((node, lent_on(node), most))
+            able.append((node, here, most))
     widest = max((bits.count(here) for _, here, _ in able), default=0)
     most_each = bits.count(cores) // request.tasks
     for each in range(min(request.cores_per_task, widest, most_each), 0, -1):
         if each < request.cores_per_task and not shrinks:
             return None
-        taken = _filled(job, cluster, able, each)
-        if taken:
-            return Borrowed(cluster.layout, taken, job.procs, each, tuple(lent))
+        filled = _filled(job, cluster, able, each)
+        if filled:
+            return Borrowed(cluster.layout, cluster.layout.join(filled), job.procs, each, tuple(lent),
+                            nodes=sum(1 << node for node, _ in filled))
     return None
 
 
-def _nodes_of(cores: int, cluster: Cluster) -> List[int]:
-    return sorted({node for node, *_ in cluster.layout.spans(cores)})
+@lru_cache(maxsize=4096)
+def _ranks_on(cores: int, sockets: Sequence[int], ranks: int, each: int) -> Tuple[int, int]:
+    """Up to so many ranks with `each` cores of a set of a node's cores: the cores that they take, and
+    how many they are."""
+    at = mine = found = 0
+    for count in sockets:
+        free = cores & ((1 << count) - 1) << at
+        some = min(ranks - found, bits.count(free) // each)
+        mine |= bits.lowest(free, some * each)
+        found += some
+        at += count
+    return mine, found
 
 
-def _filled(job: Job, cluster: Cluster, able: Sequence[Tuple[int, int, int]], each: int) -> int:
-    """The cores that the ranks of a job take, with so many cores each; 0 where there are too few."""
-    request, layout = job.request, cluster.layout
+def _filled(job: Job, cluster: Cluster, able: Sequence[Tuple[int, int, int]], each: int
+            ) -> List[Tuple[int, int]]:
+    """The nodes and cores there that the ranks of a job take, with so many cores each; none where there
+    are too few."""
+    request = job.request
     least, limit = request.nodes
     taken: List[Tuple[int, int]] = []
     ranks, nodes = request.tasks, 0
@@ -134,15 +149,10 @@ def _filled(job: Job, cluster: Cluster, able: Sequence[Tuple[int, int, int]], ea
         if not ranks or limit and nodes == limit:
             break
         # Each further node that it must have takes one rank at least.
-        here, found = min(most, ranks - max(0, least - nodes - 1)), 0
-        at = mine = 0
-        for count in cluster.nodes[node].sockets:
-            free = cores & ((1 << count) - 1) << at
-            some = min(here - found, bits.count(free) // each)
-            mine |= bits.lowest(free, some * each)
-            found += some
-            at += count
-        taken.append((node, mine))
+        mine, found = _ranks_on(cores, cluster.nodes[node].sockets,
+                                min(most, ranks - max(0, least - nodes - 1)), each)
+        if found:
+            taken.append((node, mine))
         ranks -= found
         nodes += bool(found)
-    return layout.join(taken) if not ranks and nodes >= least else 0
+    return taken if not ranks and nodes >= least else []

@@ -172,6 +172,11 @@ class CountProfile:
             return max(self.free[first:last])
         return int(_numpy().frombuffer(self.free, "q")[first:last].max())
 
+    def least(self, begin: float, end: float) -> int:
+        """The fewest units that are free at any moment from begin to before end."""
+        first = max(0, bisect.bisect_right(self.times, begin) - 1)
+        return min(self.free[first:max(first + 1, bisect.bisect_left(self.times, end))])
+
     def fits_now(self, job: Job) -> bool:
         """Whether the job's units are free from the first moment on for all its estimate."""
         last = bisect.bisect_left(self.times, self.times[0] + job.expected)

@@ -47,7 +47,8 @@ class CoRunning:
         self.ideal = ideal
         self.speedups = speedups
         self._runs: Dict[int, _Run] = {}
-        self._on_node: List[List[int]] = [[] for _ in cluster.nodes]
+        self._on_node: List[List[int]] = [[] for _ in cluster.nodes] if speedups is not None else []
+        self._shares: Dict[int, Set[int]] = {}  # where neighbours do not count: with whom jobs share cores
         # Jobs for which a speed was wanted that was not measured, with their loads.
         self._unmatched: Dict[str, Dict[int, str]] = {"beside": {}, "alone": {}}
 
@@ -55,6 +56,8 @@ class CoRunning:
         """A job of `run` seconds of work started: the jobs whose end changes, with their ends."""
         job_id = booking.job.id
         self._runs[job_id] = _Run(booking, run, now)
+        if self.speedups is None:
+            return self._update([job_id, *self._in_order(booking, self._share(job_id))], now)
         touched = [job_id]
         for node in bits.members(booking.placement.node_set):
             for other in self._on_node[node]:
@@ -63,11 +66,37 @@ class CoRunning:
             self._on_node[node].append(job_id)
         return self._update(touched, now)
 
+    def _share(self, job_id: int) -> Set[int]:
+        """With whom a job shares cores that starts: lenders, borrowers, and who borrows of the same."""
+        found: Set[int] = set()
+        for loan in self.cluster.loans.all:
+            if job_id in loan[:2]:
+                for other in loan[:2]:
+                    found |= {other, *self._shares.get(other, ())}
+        found = {other for other in found if other in self._runs and other != job_id}
+        if found:
+            self._shares[job_id] = found
+        for other in found:
+            self._shares.setdefault(other, set()).add(job_id)
+        return found
+
+    def _in_order(self, booking: Booking, others: Iterable[int]) -> List[int]:
+        """Jobs by the first node on which a job is, too."""
+        def key(other: int) -> Tuple[int, int]:
+            common = booking.placement.node_set & self._runs[other].booking.placement.node_set
+            return common & -common, other
+        return sorted(others, key=key)
+
     def ended(self, booking: Booking, now: float) -> Iterable[Tuple[int, float]]:
         """A job left: the jobs whose end changes, with their new ends."""
         job_id = booking.job.id
         self._count(self._runs.pop(job_id), now)
         touched: List[int] = []
+        if self.speedups is None:
+            others = self._shares.pop(job_id, set())
+            for other in others:
+                self._shares[other].discard(job_id)
+            return self._update(self._in_order(booking, others), now)
         for node in bits.members(booking.placement.node_set):
             here = self._on_node[node]
             here.remove(job_id)
