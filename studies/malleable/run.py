@@ -27,8 +27,10 @@ import re
 import statistics
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
+from vrm.model.cluster import Booking
+from vrm.model.core_share import Borrowed
 from vrm.results.sharing import slowdowns
 from vrm.simulation import simulate
 from vrm.simulation.inputs import open_workload
@@ -111,10 +113,30 @@ def runs_of(quick: bool, few: bool) -> Iterator[Tuple[str, Dict[str, Any]]]:
         yield f"sd 10 share {share:g}", {"backfill": "sd max_slowdown=10", "malleable": share}
 
 
+class Borrowers(Set[int]):
+    """Watches a run: who starts on borrowed cores."""
+
+    def booked(self, booking: Booking) -> None:
+        """A job starts."""
+        if isinstance(booking.placement, Borrowed):
+            self.add(booking.job.id)
+
+    def released(self, booking: Booking) -> None:
+        """A job has ended."""
+
+    def revised(self, booking: Booking, before: float) -> None:
+        """A job is expected to end at another time."""
+
+    def nodes_changed(self) -> None:
+        """Nodes came or went."""
+
+
 def run(case: Case, how: Dict[str, Any]) -> Dict[str, Any]:
-    """The numbers of one run, and those of its jobs: submission (s), nodes, run and response (s)."""
-    begun = time.process_time()
-    outcome = simulate(case.jobs, nodes=case.nodes, sockets=2, cores=CORES // 2, **how)
+    """The numbers of one run, and those of its jobs: submission (s), nodes, run and response (s), and
+    whether they borrowed."""
+    borrowers, begun = Borrowers(), time.process_time()
+    outcome = simulate(case.jobs, nodes=case.nodes, sockets=2, cores=CORES // 2,
+                       watchers=[borrowers] if how["backfill"].startswith("sd") else (), **how)
     seconds = time.process_time() - begun
     runs = {each.job.id: each.run for each in case.jobs}
     rows = sorted(outcome.jobs)
@@ -124,7 +146,7 @@ def run(case: Case, how: Dict[str, Any]) -> Dict[str, Any]:
             "borrowers": outcome.summary.get("borrowers", 0), "lenders": outcome.summary.get("lenders", 0),
             "seconds": seconds, "hash": outcome.summary["start_hash"],
             "rows": [[row.submit, -(-row.processors // CORES), runs[row.id], row.end - row.submit,
-                      int(bool(row.mates))] for row in rows]}
+                      int(row.id in borrowers)] for row in rows]}
 
 
 # ---------------------------------------------------------------------------------------- tables

@@ -46,7 +46,7 @@ LENDERS = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 60), st.integers(
 
 @given(LENDERS, LENDERS, st.integers(1, 14), st.integers(1, 150), st.integers(1, 4),
        st.sampled_from([2.0, 10.0, math.inf]), st.sampled_from([0.25, 0.5, 0.75]), st.booleans())
-@settings(max_examples=600)
+@settings(max_examples=300)
 def test_nobody_who_finds_mates_is_out_of_reach(first: list, later: list, nodes: int, expected: int, most: int,
                                                 limit: float, share: float, gone: bool) -> None:
     """Also where some came later, and the first have gone; and where all are there, only those in reach

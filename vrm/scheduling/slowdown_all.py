@@ -46,7 +46,7 @@ class SlowdownAll(Reserving):
             assert self._cluster is not None
             profile.change(before, booking.gives, -self._cluster.returns(booking.placement))
             return
-        if self._cluster is not None and self._cluster.loans and not self._promised:
+        if not self._promised:
             self._promised = {job.id: slot.time for job, slot in self._table}
         super().revised(booking, before)
 
