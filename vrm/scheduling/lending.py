@@ -5,7 +5,8 @@ have in common (`vrm.scheduling.slowdown`, `vrm.scheduling.slowdown_all`).
 from __future__ import annotations
 
 import math
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
+from operator import itemgetter
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from vrm.model import bits
 from vrm.model.cluster import Booking, Cluster
@@ -108,7 +109,7 @@ class Lending:
 
     def __init__(self, terms: Terms, now: float, view: Cluster, policy: PlacementPolicy) -> None:
         self.terms, self.now, self.view, self.policy = terms, now, view, policy
-        self._able: Optional[List[Able]] = None
+        self._able: Optional[List[Tuple[float, Able]]] = None
         self._limit = math.nan
 
     def static_start(self, job: Job) -> float:
@@ -139,7 +140,9 @@ class Lending:
         choosy = bool(job.request.features) or not self.view.all_up
         mates: List[Mate] = []
         by_id: Dict[int, Able] = {}
-        for each in self._lenders():
+        for longest, each in self._lenders():
+            if longest < expected:
+                break
             if each.nodes <= nodes:
                 end = each.booking.expected_end
                 if outlasts(end - now, expected, share):
@@ -167,11 +170,8 @@ class Lending:
             terms.reach, terms.vain = Reach(terms.most), 0
             terms.newer.update(self.view.bookings)
         if terms.newer:
-            limit = math.inf if terms.max_slowdown is None else terms.max_slowdown  # the dynamic one moves
             for each in lenders(self.view, terms.share, terms.newer):
-                end, lender = each.booking.expected_end, each.booking.job
-                terms.reach.add(each.nodes, carries(end - self.now, lender.submit, end, lender.expected, limit,
-                                                    terms.share))
+                terms.reach.add(each.nodes, self._carries(each))
             terms.newer.clear()
         return terms.reach
 
@@ -215,11 +215,19 @@ class Lending:
             self._limit = self.terms.limit(self.view)
         return self._limit
 
-    def _lenders(self) -> List[Able]:
-        """The running jobs that could lend now."""
+    def _lenders(self) -> List[Tuple[float, Able]]:
+        """The running jobs that could lend now, and how long the jobs may take that they could carry, the
+        longest first."""
         if self._able is None:
-            self._able = list(lenders(self.view, self.terms.share))
+            self._able = sorted(((self._carries(each), each) for each in lenders(self.view, self.terms.share)),
+                                key=itemgetter(0), reverse=True)
         return self._able
+
+    def _carries(self, each: Able) -> float:
+        """How long jobs may take that this one could carry, at most."""
+        terms, end, lender = self.terms, each.booking.expected_end, each.booking.job
+        limit = math.inf if terms.max_slowdown is None else terms.max_slowdown  # the dynamic one moves
+        return carries(end - self.now, lender.submit, end, lender.expected, limit, terms.share)
 
     def _hinders(self, job: Job, mate: Able) -> bool:
         """Whether a node of a mate is down or lacks what the job asks for."""

@@ -69,7 +69,7 @@ class Reach:
 
     def __init__(self, most: int = MOST) -> None:
         self._by_number: List[Dict[int, float]] = [{} for _ in range(most)]
-        self._longest: Dict[int, float] = {}
+        self.by_nodes: Dict[int, float] = {}
         self.longest = -math.inf
         """For any number of nodes."""
 
@@ -84,12 +84,12 @@ class Reach:
     def _raise(self, sets: Dict[int, float], nodes: int, longest: float) -> None:
         if longest > sets.get(nodes, -math.inf):
             sets[nodes] = longest
-            if longest > self._longest.get(nodes, -math.inf):
-                self._longest[nodes] = longest
+            if longest > self.by_nodes.get(nodes, -math.inf):
+                self.by_nodes[nodes] = longest
 
     def of(self, nodes: int) -> float:
         """For so many nodes; minus infinity where no set of mates has them."""
-        return self._longest.get(nodes, -math.inf)
+        return self.by_nodes.get(nodes, -math.inf)
 
 
 def choose(mates: Iterable[Mate], nodes: int, most: int = MOST) -> Optional[Tuple[int, ...]]:

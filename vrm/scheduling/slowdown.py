@@ -127,8 +127,9 @@ class _Step(Lending):
         if room is None:
             return waiting
         reach, nodes = self.reach(), policy.nodes
+        longest, none = reach.by_nodes.get, -math.inf
         short = [job for job in waiting.fitting(0, _ANY, reach.longest)
-                 if job.malleable and job.expected <= reach.of(nodes(job))]
+                 if job.malleable and job.expected <= longest(nodes(job), none)]
         if room <= 0:
             return short
         head = self.head
