@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import bisect
 import math
-from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Sequence,
-                    Tuple, Union)
+from typing import (Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
+                    Protocol, Sequence, Tuple, Union)
 
 from vrm.model import bits, devices
 from vrm.model.amounts import amounts, base, people
@@ -96,7 +96,7 @@ class Pool:
         names = sorted({name for each in self.classes for name in each.node.resources})
         self.left: Dict[str, List[int]] = {
             name: [base(name, node.resources.get(name, 0)) for node in nodes] for name in names}
-        self._left_is_shared = False
+        self._shared: FrozenSet[str] = frozenset()  # of `left`, what copies have, too
         self.licences = dict(amounts(licences or {}))
         self.rooms = Ledger(self._all)
         self.tenants: Dict[Tuple[str, int], List[int]] = {}
@@ -122,8 +122,8 @@ class Pool:
         twin.layout = self.layout
         twin.busy_cores, twin._down_cores = self.busy_cores, self._down_cores
         twin._empties, twin._free = self._empties, self._free
-        twin.left, twin.tenants = self.left, self.tenants
-        twin._left_is_shared = self._left_is_shared = bool(self.left)
+        twin.left, twin.tenants = dict(self.left) if self.left else self.left, self.tenants
+        twin._shared = self._shared = frozenset(self.left)
         twin.licences = dict(self.licences) if self.licences else self.licences
         twin.rooms = Ledger(self._all, self.rooms if self.rooms.used else None)
         twin.calendar, twin.at = self.calendar, self.at
@@ -246,24 +246,28 @@ class Pool:
         if self.budget is not None:
             self.budget.give(job.id)
 
-    def keep_common(self, other: "Pool") -> None:
-        """Keep as free only what is free in the other, too."""
-        self.rooms.touch(self._all)
-        self.up &= other.up
-        self.busy0 |= other.busy0
-        self.busy1 |= other.busy1
-        self.busy_cores |= other.busy_cores
-        self._down_cores |= other._down_cores
+    def keep_common(self, *others: "Pool") -> None:
+        """Keep as free only what is free in all the others, too."""
+        busy0, busy1, busy_cores, down = self.busy0, self.busy1, self.busy_cores, self._down_cores
+        for other in others:
+            self.up &= other.up
+            busy0 |= other.busy0
+            busy1 |= other.busy1
+            busy_cores |= other.busy_cores
+            down |= other._down_cores
+            if self.budget is not None and other.budget is not None:
+                self.budget.keep_common(other.budget, other.at)
+        self.busy0, self.busy1, self.busy_cores, self._down_cores = busy0, busy1, busy_cores, down
         self._empties = self._free = -1
-        if self.budget is not None and other.budget is not None:
-            self.budget.keep_common(other.budget, other.at)
-        if self.left is not other.left:
-            self.left = {name: list(map(min, left, other.left[name]))
-                         for name, left in self.left.items()}
-            self._left_is_shared = False
+        for name, left in self.left.items():  # many have the same list
+            lists = {id(each): each for each in (left, *(other.left[name] for other in others))}
+            if len(lists) > 1:
+                self.left[name] = list(map(min, *lists.values()))
+                self._shared -= {name}
         if self.licences:
-            self.licences = {name: min(left, other.licences[name])
+            self.licences = {name: min(left, *(other.licences[name] for other in others))
                              for name, left in self.licences.items()}
+        self.rooms.touch(self._all, freed=False)
 
     def returns(self, placement: AnyPlacement) -> int:
         """How much of the placement's size comes back when its job ends: what is on nodes that
@@ -278,11 +282,11 @@ class Pool:
             self.licences[name] += sign * amount
         if not request.amounts:
             return
-        if self._left_is_shared:
-            self.left = {name: list(left) for name, left in self.left.items()}
-            self._left_is_shared = False
         for node, tasks in placement.ranks_by_node(self.nodes):
             for name, amount in request.on_node(tasks):
+                if name in self._shared:
+                    self.left[name] = list(self.left[name])
+                    self._shared -= {name}
                 self.left[name][node] += sign * amount
 
 

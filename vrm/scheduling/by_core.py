@@ -105,10 +105,9 @@ class CorePolicy(Ordered):
             return self.size(job) <= self.room(view)
         if job.exclusive or not view.has_licences(job):
             return False
-        request = job.request
-        if not self._keeps or self._first_fit and request.nodes != (1, 0):
-            return self.place(job, view) is not None  # the answer is kept
-        known, (least, most) = self._known(job, view), request.nodes
+        if not self._keeps:
+            return self.place(job, view) is not None
+        known, (least, most) = self._known(job, view), job.request.nodes
         if known.total < job.procs or least > 1 and bits.count(known.some) < least:
             return False
         if not most:

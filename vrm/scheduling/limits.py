@@ -15,7 +15,7 @@ from vrm.model.cluster import AnyPlacement, Pool
 from vrm.model.job import Infeasible, Job, Request
 from vrm.model.policies import PlacementPolicy
 from vrm.model.queues import Queue, Queues
-from vrm.scheduling.wrapping import Wrapped
+from vrm.scheduling.wrapping import Wrapped, passes
 
 Limit = Tuple[str, str, int, int]
 """Queue, user ("": all of them), the most running jobs and cores (0: any number)."""
@@ -107,6 +107,10 @@ class QueuedPlacement(Wrapped):
     def fits(self, job: Job, view: Pool) -> bool:
         """As the policy says."""
         return self.inner.fits(self._asking(job), view)
+
+    def passes(self, job: Job, view: Pool) -> bool:
+        """As the policy says."""
+        return passes(self.inner, self._asking(job), view)
 
     def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
         """As the policy says."""

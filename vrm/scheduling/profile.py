@@ -11,11 +11,12 @@ import bisect
 import copy
 import math
 from array import array
-from typing import Any, Iterable, List, NamedTuple, Optional
+from typing import Any, Iterable, Iterator, List, NamedTuple, Optional
 
 from vrm.model.cluster import AnyPlacement, Booking, Cluster, Pool
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
+from vrm.scheduling.wrapping import passes
 
 
 # Up to this many steps a loop is faster than arrays.
@@ -266,27 +267,64 @@ class PoolProfile:
         for pool in self._steps(now, booking.gives):
             pool.give(booking.job, booking.placement)
 
+    def candidates(self, job: Job, limit: float = math.inf) -> Iterator[int]:
+        """The steps before `limit` at which the job may start, as far as each moment alone says, up to the
+        end of the job or `limit`: ascending. A step at which it cannot run is looked at once."""
+        times = self.times
+        first = at = 0
+        while first < len(times) and times[first] < limit:
+            end = min(times[first] + job.expected, limit)
+            while at < len(times) and times[at] < end:
+                if not passes(self.policy, job, self.pools[at]):
+                    first = at + 1
+                    at += 1
+                    break
+                at += 1
+            else:
+                yield first
+                first += 1
+                at = max(at, first)
+
     def _free_throughout(self, job: Job, first: int) -> Optional[Pool]:
         """What is free all the time from a step on that the job takes, if it fits there."""
-        pool, end = self.pools[first], self.times[first] + job.expected
-        if not self.policy.fits(job, pool):
+        pool, policy = self.pools[first], self.policy
+        if not policy.fits(job, pool):
             return None
+        last = bisect.bisect_left(self.times, self.times[first] + job.expected)
+        if last <= first + 1:
+            return pool
         pool = pool.what_if()
-        for at in range(first + 1, len(self.times)):
-            if self.times[at] >= end:
-                break
+        # What a job draws may depend on where it is: then with less room it may have another place.
+        guessed = pool.budget is not None and not job.watts
+        for at in range(first + 1, last) if guessed else ():
             pool.keep_common(self.pools[at])
-            if not self.policy.fits(job, pool):
+            if not policy.fits(job, pool):
                 return None
-        return pool
+        if not guessed:
+            pool.keep_common(*self.pools[first + 1:last])
+        return pool if policy.fits(job, pool) else None
 
     def earliest(self, job: Job) -> Slot:
         """The first hole in which the job fits for all its estimate; at infinity if none."""
-        for first, time in enumerate(self.times):
+        for first in self.candidates(job):
             pool = self._free_throughout(job, first)
             if pool is not None:
-                return Slot(time, self.policy.place(job, pool))
+                return Slot(self.times[first], self.policy.place(job, pool))
         return Slot(math.inf)
+
+    def compress(self, job: Job, slot: Slot) -> Slot:
+        """Move a reservation to an earlier hole, if there is one."""
+        first = next(self.candidates(job, slot.time), None)
+        if first is None:  # as many are: nothing is taken out of the plan for it
+            return slot
+        self.give(job, slot)
+        for first in self.candidates(job, slot.time):
+            pool = self._free_throughout(job, first)
+            if pool is not None:
+                slot = Slot(self.times[first], self.policy.place(job, pool))
+                break
+        self.hold(job, slot)
+        return slot
 
     def window(self, seconds: float) -> Pool:
         """What is free from the first moment on for so long."""

@@ -234,11 +234,9 @@ class Reserving(Dispatcher):
     def _compress_all(self, waiting: Waiting, profile: PoolProfile) -> None:
         for job in [job for job in waiting if job.id in self._table]:
             slot = self._table.slot(job)
-            profile.give(job, slot)
-            earlier = profile.earliest(job)
-            slot = earlier if earlier.time < slot.time else slot
-            profile.hold(job, slot)
-            self._table.move(job, slot)
+            moved = profile.compress(job, slot)
+            if moved is not slot:
+                self._table.move(job, moved)
 
     def _start_due(self, due: List[Job], now: float, waiting: Waiting,
                    cluster: Cluster) -> Starts:

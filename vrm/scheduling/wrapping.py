@@ -11,6 +11,13 @@ from vrm.model.job import Job
 from vrm.model.policies import Follower, PlacementPolicy
 
 
+def passes(policy: PlacementPolicy, job: Job, view: Pool) -> bool:
+    """Whether a job could run at the moment of which this is a view, whatever is before and after it: where
+    it could not, it cannot start at any time from which it would still run then. Asked of the pools of a
+    plan themselves, which know most of the answer, before what they have in common is looked for."""
+    return policy.passes(job, view) if isinstance(policy, Wrapped) else policy.fits(job, view)
+
+
 class Wrapped:
     """Says what `inner` says. Subclasses override what their condition changes; where that is not of
     the nodes and the cluster alone, `similar` and `exact`, too."""
@@ -41,6 +48,10 @@ class Wrapped:
     def fits(self, job: Job, view: Pool) -> bool:
         """As the policy says."""
         return self.inner.fits(job, view)
+
+    def passes(self, job: Job, view: Pool) -> bool:
+        """See above. Subclasses whose condition is of more than a moment leave it out here."""
+        return passes(self.inner, job, view)
 
     def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
         """As the policy says."""
