@@ -109,13 +109,6 @@ class UnderCap(Wrapped):
             return job.watts * 1000 <= self._left(job, view) and self.inner.fits(job, view)
         return self.place(job, view) is not None
 
-    def passes(self, job: Job, view: Pool) -> bool:
-        """Whether power is left at this moment, where it is known what the job draws, and all else."""
-        budget = view.budget
-        if budget is not None and job.watts * 1000 > budget.room(view.at, view.at):
-            return False
-        return super().passes(job, view)
-
     def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
         """Where the job would start on the view, at its time."""
         left = self._left(job, view)

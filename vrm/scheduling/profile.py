@@ -207,12 +207,14 @@ class PoolProfile:
         self.times = [now]
         self.pools: List[Pool] = [cluster.what_if()]
         self.pools[0].at = now
+        self._power: List[Optional[float]] = [None]  # what a cap leaves at each step; None: to be counted
         for booking in cluster.running():
             end = expected_end(booking, now)
             if end != self.times[-1]:
                 self.times.append(end)
                 self.pools.append(self.pools[-1].what_if())
                 self.pools[-1].at = end
+                self._power.append(None)
             self.pools[-1].give(booking.job, booking.placement)
         for time in cluster.boundaries(now):  # there, too, a job may begin to fit
             self._step_at(time)
@@ -222,6 +224,7 @@ class PoolProfile:
         twin = copy.copy(self)
         twin.times = list(self.times)
         twin._windows = []
+        twin._power = list(self._power)
         twin.pools = [pool.what_if() for pool in self.pools]
         for pool in twin.pools:
             pool.tenants = cluster.tenants
@@ -232,7 +235,8 @@ class PoolProfile:
         self._windows.clear()
         first = bisect.bisect_right(self.times, now) - 1
         if first > 0:
-            del self.times[:first], self.pools[:first]
+            del self.times[:first], self.pools[:first], self._power[:first]
+        self._power[0] = None
         self.times[0] = self.pools[0].at = max(self.times[0], now)
 
     def _step_at(self, time: float) -> int:
@@ -241,6 +245,7 @@ class PoolProfile:
             self.times.insert(at, time)
             self.pools.insert(at, self.pools[at - 1].what_if())
             self.pools[at].at = time
+            self._power.insert(at, None)
         return at
 
     def _steps(self, begin: float, end: float) -> Iterable[Pool]:
@@ -248,7 +253,9 @@ class PoolProfile:
             return ()
         self._windows.clear()
         first = self._step_at(begin)
-        return self.pools[first:self._step_at(end)]
+        last = self._step_at(end)
+        self._power[first:last] = [None] * (last - first)
+        return self.pools[first:last]
 
     def hold(self, job: Job, slot: Slot) -> None:
         """Take a reservation's lanes or cores."""
@@ -270,20 +277,27 @@ class PoolProfile:
     def candidates(self, job: Job, limit: float = math.inf) -> Iterator[int]:
         """The steps before `limit` at which the job may start, as far as each moment alone says, up to the
         end of the job or `limit`: ascending. A step at which it cannot run is looked at once."""
-        times = self.times
+        times, policy, needs = self.times, self.policy, job.watts * 1000
         first = at = 0
         while first < len(times) and times[first] < limit:
             end = min(times[first] + job.expected, limit)
             while at < len(times) and times[at] < end:
-                if not passes(self.policy, job, self.pools[at]):
-                    first = at + 1
-                    at += 1
+                if needs and needs > self._power_left(at) or not passes(policy, job, self.pools[at]):
+                    first = at = at + 1
                     break
                 at += 1
             else:
                 yield first
                 first += 1
                 at = max(at, first)
+
+    def _power_left(self, at: int) -> float:
+        """Milliwatts that a cap leaves at the beginning of a step."""
+        left = self._power[at]
+        if left is None:
+            pool = self.pools[at]
+            left = self._power[at] = math.inf if pool.budget is None else pool.budget.room(pool.at, pool.at)
+        return left
 
     def _free_throughout(self, job: Job, first: int) -> Optional[Pool]:
         """What is free all the time from a step on that the job takes, if it fits there."""
@@ -314,16 +328,20 @@ class PoolProfile:
 
     def compress(self, job: Job, slot: Slot) -> Slot:
         """Move a reservation to an earlier hole, if there is one."""
-        first = next(self.candidates(job, slot.time), None)
-        if first is None:  # as many are: nothing is taken out of the plan for it
-            return slot
-        self.give(job, slot)
-        for first in self.candidates(job, slot.time):
+        given = False
+        for first in self.candidates(job, slot.time):  # what itself takes from then on is nothing to them
+            if not given and self.times[first] + job.expected > slot.time:
+                self.give(job, slot)
+                given = True
             pool = self._free_throughout(job, first)
             if pool is not None:
-                slot = Slot(self.times[first], self.policy.place(job, pool))
-                break
-        self.hold(job, slot)
+                moved = Slot(self.times[first], self.policy.place(job, pool))
+                if not given:
+                    self.give(job, slot)
+                self.hold(job, moved)
+                return moved
+        if given:
+            self.hold(job, slot)
         return slot
 
     def window(self, seconds: float) -> Pool:
