@@ -269,6 +269,13 @@ class Pool:
                              for name, left in self.licences.items()}
         self.rooms.touch(self._all, freed=False)
 
+    def alike(self, other: "Pool") -> bool:
+        """Whether the same is free as in the other, in every respect."""
+        return (self.busy_cores == other.busy_cores and self.busy0 == other.busy0 and self.busy1 == other.busy1
+                and self.up == other.up and self._down_cores == other._down_cores and self.left == other.left
+                and self.licences == other.licences
+                and (self.budget is None or other.budget is None or self.budget.held == other.budget.held))
+
     def returns(self, placement: AnyPlacement) -> int:
         """How much of the placement's size comes back when its job ends: what is on nodes that
         are up."""

@@ -113,8 +113,7 @@ class CorePolicy(Ordered):
         if not most:
             return True
         # Whatever the order, the nodes with the most room are taken where the first ones are too many.
-        each = known.each
-        return sum(sorted([each[node] for node in bits.members(known.some)])[-most:]) >= job.procs
+        return sum(sorted(known.each)[-most:]) >= job.procs
 
     def place(self, job: Job, view: Pool) -> Optional[CorePlacement]:
         """Where the job would start now, or None when it does not fit; takes nothing."""

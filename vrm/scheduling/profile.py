@@ -216,8 +216,12 @@ class PoolProfile:
                 self.pools[-1].at = end
                 self._power.append(None)
             self.pools[-1].give(booking.job, booking.placement)
-        for time in cluster.boundaries(now):  # there, too, a job may begin to fit
+        self._boundaries = frozenset(cluster.boundaries(now))  # there, too, a job may begin to fit
+        for time in self._boundaries:
             self._step_at(time)
+        # Where nodes differ, what a job draws may depend on where it is: it may fit with less room alone.
+        self._even = cluster.budget is None or len({(one.node.cores, one.node.power)
+                                                    for one in cluster.classes}) == 1
 
     def copy(self, cluster: Cluster) -> PoolProfile:
         """An independent copy, for a copy of the cluster."""
@@ -238,6 +242,20 @@ class PoolProfile:
             del self.times[:first], self.pools[:first], self._power[:first]
         self._power[0] = None
         self.times[0] = self.pools[0].at = max(self.times[0], now)
+
+    def tidy(self) -> None:
+        """Forget steps at which nothing changes: no job that fits there does not fit before."""
+        if not self._even:
+            return
+        kept = [0]
+        for at in range(1, len(self.times)):
+            if self.times[at] in self._boundaries or not self.pools[at].alike(self.pools[kept[-1]]):
+                kept.append(at)
+        if len(kept) < len(self.times):
+            self._windows.clear()
+            self.times = [self.times[at] for at in kept]
+            self.pools = [self.pools[at] for at in kept]
+            self._power = [self._power[at] for at in kept]
 
     def _step_at(self, time: float) -> int:
         at = bisect.bisect_left(self.times, time)

@@ -237,6 +237,7 @@ class Reserving(Dispatcher):
             moved = profile.compress(job, slot)
             if moved is not slot:
                 self._table.move(job, moved)
+        profile.tidy()
 
     def _start_due(self, due: List[Job], now: float, waiting: Waiting,
                    cluster: Cluster) -> Starts:
