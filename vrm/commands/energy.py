@@ -1,4 +1,4 @@
-"""`vrm energy check`, `measure`, `add`, `predict` and `show`."""
+"""`vrm energy check`, `measure`, `calibrate`, `learn`, `add`, `predict` and `show`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterable, List, Optional
 
 from vrm.commands.parsing import command, group
-from vrm.commands.shared import CannotRun, factor, seconds, settings_of
+from vrm.commands.shared import CannotRun, factor, seconds, settings_of, words
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -27,6 +27,28 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     _entry(parser)
     parser.add_argument("--limit", metavar="SECONDS", type=seconds, default=3600.0,
                         help="end a run that takes longer (default: 3600)")
+    parser = command(
+        actions, "calibrate", calibrate, "run programs on a node of each class, and fill the database", [shared],
+        "vrm energy calibrate --apps 'lu.C.x,ep.D.x'",
+        "Runs each program once on one node of each class of NodeClasses, with all its cores, where the database "
+        "has no entry. The run times give the time coefficients. The same command goes on where it was interrupted.")
+    parser.add_argument("--apps", metavar="LIST", type=words, default=(),
+                        help="programs in Applications.Path; * and ? match (default: all)")
+    parser.add_argument("--limit", metavar="SECONDS", type=seconds, default=3600.0,
+                        help="end a run that takes longer (default: 3600)")
+    parser.add_argument("--class", metavar="NAME", dest="name",
+                        help="of this class alone; without NodeClasses all nodes are of it")
+    parser.add_argument("--watts", metavar="W", type=factor, help="the power of a node, where nothing measures it")
+    _database(parser)
+    parser = command(
+        actions, "learn", learn, "fill the database from jobs whose energy was measured", [shared],
+        "vrm energy learn logs", "Takes jobs that completed alone on one node, at its own frequency.")
+    parser.add_argument("runs", metavar="DIR", nargs="+", help="a run's directory with a jobs.csv, or such a file")
+    _database(parser)
+    parser.add_argument("--class", metavar="NAME", dest="name",
+                        help="the class of all nodes (default: by NodeClasses)")
+    parser.add_argument("--watts", metavar="W", type=factor, help="the power of a node, where nothing measured it")
+    parser.add_argument("--fresh", action="store_true", help="take the place of entries that are there")
     parser = command(actions, "add", add, "put figures that you have into the database", [shared],
                      "vrm energy add lu.C --class p1 --seconds 52.5 --watts 386 --cpi 0.67 --tpi 19.6\n"
                      "vrm energy add lu.C --class p1 --slurm 1234.0")
@@ -113,6 +135,105 @@ def measure(arguments: argparse.Namespace) -> int:
         raise CannotRun("nothing to run: write the program behind `--`, as -- mpirun -n 48 bin/lu.C.x")
     return _write(database, arguments.app, name, energy.measure(
         arguments.program, arguments.watts or 0.0, arguments.frequency, arguments.limit))
+
+
+def learn(arguments: argparse.Namespace) -> int:
+    """Learn; 0 done, 2 could not."""
+    from vrm.results.jobs import read_jobs
+    settings = settings_of(arguments) if arguments.db is None or arguments.name is None else None
+    database = Path(arguments.db or (settings and settings.energy.database) or "energy.yaml")
+    paths = [Path(run) / "jobs.csv" if Path(run).is_dir() else Path(run) for run in arguments.runs]
+    rows = [row for path in paths for row in read_jobs(path)]
+    known = {} if settings is None else {name: each.energy.name for each in settings.node_classes
+                                         if each.energy is not None for name in each.names}
+    _learnt(database, rows, lambda host: arguments.name or known.get(host) or known.get(host.partition(".")[0]),
+            arguments.watts or 0.0, arguments.fresh)
+    return 0
+
+
+def _learnt(database: Path, rows: Iterable[Any], class_of: Any, watts: float, fresh: bool = False) -> None:
+    """Put what jobs say into the database, and say what."""
+    from vrm.config.energy import read_programs, write_program
+    from vrm.measure import learning
+    found = learning.learn(rows, class_of, watts)
+    programs = read_programs(database) if database.exists() else None
+    for (app, name), (one, jobs, cores) in found.found.items():
+        if not fresh and programs is not None and name in programs.of(app):
+            print(f"{app} on {name}: is known already (--fresh takes its place)")
+            continue
+        write_program(database, app, name, one)
+        print(f"{app} on {name}: {one.seconds:.2f} s, {one.watts:.1f} W ({jobs} job(s) with {cores} cores)")
+    for why, number in found.left_out.items():
+        print(f"{number} job(s) {why}")
+    if not found.found:
+        print("nothing was learnt; `vrm energy check` says what can be read here")
+
+
+def calibrate(arguments: argparse.Namespace) -> int:
+    """Calibrate; 0 all is known, 1 some runs are missing, 2 could not, 130 interrupted."""
+    import shutil
+    import subprocess
+
+    import yaml
+
+    from vrm.config.energy import read_programs
+    from vrm.config.schema import dump
+    from vrm.live.nodes import power
+    from vrm.live.site.setup import prepare
+    from vrm.measure import learning
+    from vrm.measure.bench import INTERRUPTED, find_apps
+    from vrm.model.energy import NO_PROGRAMS
+    from vrm.results.jobs import read_jobs
+    settings = settings_of(arguments)
+    database = Path(arguments.db or settings.energy.database or "energy.yaml")
+    apps = find_apps(settings.applications.path, arguments.apps)
+    cluster = prepare(settings.model_copy(update={"power_cap": ""}), watch=False).cluster
+
+    def missing() -> List[str]:
+        return learning.calibration(apps, cluster, read_programs(database) if database.exists() else NO_PROGRAMS,
+                                    arguments.limit, arguments.name or "")
+
+    lines = missing()
+    if not lines:
+        print(f"{database}: nothing is missing; `vrm energy predict --db {database}`")
+        return 0
+    host = socket.gethostname()
+    if not arguments.watts and {node.name for node in cluster.nodes} <= {host, host.partition(".")[0]}:
+        try:
+            power.counters()
+        except power.PowerError as error:
+            raise CannotRun(f"the energy of this node cannot be read ({error}); give what "
+                            "your site's meter shows (--watts W)") from None
+    folder = database.absolute().parent / f".{database.name}.runs"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "queue").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    keys = dump(settings)
+    keys.update(Log=str(folder / "logs"), State=str(folder / "logs/state"), Directory=str(folder / "logs"),
+                Scheduling={"Algorithm": "FCFS"}, Allocation={"Policy": "compact"}, Energy={}, Queues={},
+                Walltime="kill", Retries=0)
+    keys["Applications"] = {**keys["Applications"], "Queue": str(folder / "queue")}
+    keys.pop("PowerCap", None)
+    for each in keys["NodeClasses"]:
+        if each.get("Energy"):
+            each["Features"] = [*(each.get("Features") or ()), learning.feature(each["Energy"]["Name"])]
+    (folder / "config.yaml").write_text(yaml.safe_dump(keys), encoding="utf-8")
+    status = INTERRUPTED
+    try:
+        status = subprocess.run([sys.executable, "-m", "vrm.cli", "-c", str(folder / "config.yaml"), "--once"],
+                                stdin=subprocess.DEVNULL).returncode
+    except KeyboardInterrupt:
+        print("vrm: interrupted; the same command goes on with what is missing", file=sys.stderr)
+    finally:
+        jobs = folder / "logs" / "jobs.csv"
+        if jobs.exists():
+            names = {node.name: node.power.name if node.power is not None else arguments.name
+                     for node in cluster.nodes}
+            _learnt(database, read_jobs(jobs), names.get, arguments.watts or 0.0)
+    if status != INTERRUPTED:
+        shutil.rmtree(folder, ignore_errors=True)
+        return 1 if missing() else 0
+    return INTERRUPTED
 
 
 def add(arguments: argparse.Namespace) -> int:

@@ -46,6 +46,8 @@ def _ours(message: str, hint: str) -> PydanticCustomError:
 
 def _table(value: Any, info: ValidationInfo) -> Any:
     """The path of a table, absolute, of which each line is understood."""
+    if value is None:
+        return None
     base = info.context.directory if info.context else ""
     path = os.path.abspath(os.path.join(base, os.path.expanduser(str(value).strip())))
     try:

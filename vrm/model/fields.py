@@ -211,6 +211,7 @@ TABLE: List[Field] = [
     Field("", TEXT, "", DETAILS, "warning", "", record="warning"),
     Field("", AMOUNT, "", RESULT, "borrowed", 0.0, column="borrowed", form=4),
     Field("", COUNT, "", RESULT, "changes", 0, column="changes", form=4),
+    Field("", FLAG, "", RESULT, "metered", False, column="metered", form=4),
 ]
 
 

@@ -191,7 +191,7 @@ class Records:
                "memory_peak": f"{math.ceil(outcome.memory / 2**20)}M" if outcome.memory else "",
                **self._shared(outcome), **self._drawn(outcome)})
 
-    def _drawn(self, outcome: Outcome) -> Dict[str, float]:
+    def _drawn(self, outcome: Outcome) -> Dict[str, Any]:
         """The columns about energy: measured where the job had its nodes for itself, else as predicted."""
         booking = outcome.booking
         if booking is None:
@@ -200,7 +200,8 @@ class Records:
         seconds = outcome.end - booking.start
         watts = draw(booking.job, placement, cluster.nodes, cluster.programs) or 0.0
         if outcome.joules is not None and not outcome.mates and placement.claims[0] & placement.claims[1] and seconds > 0:
-            watts = outcome.joules / seconds
+            return {**columns_of(Drawn(booking.start, outcome.end, outcome.joules / seconds, outcome.frequency)),
+                    "metered": True}
         return columns_of(Drawn(booking.start, outcome.end, watts, outcome.frequency))
 
     def _shared(self, outcome: Outcome) -> Dict[str, Any]:
