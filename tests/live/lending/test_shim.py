@@ -134,6 +134,21 @@ def test_every_construct_has_its_results(program: Path, start: Any) -> None:
     assert seen["clause"] == 0  # what a num_threads clause says is kept
 
 
+def test_who_starts_on_fewer_cores_than_it_asked_for_has_room_for_all(program: Path, start: Any) -> None:
+    """Its first region has all threads, then they are as many as its cores, and at last it gets the others."""
+    running = start(program, "asks", VRM_LENDING_CORES=f"2/{START}")
+    by_itself = start(program, "asks", VRM_LENDING_CORES=f"1/{START}")
+    for epoch, cores in ((1, 2), (2, START), (3, 1), (4, START)):
+        wait_until(lambda: (running.state(epoch, (cores, max(2, cores))) or {}).get("acknowledged") == epoch, "it follows")
+        assert running.state()["threads"] == cores
+    seen = running.end()
+    assert (seen["stale"], seen["widest"]) == (0, START) and seen["changes"] >= 3
+    wait_until(lambda: sum(map(int, Path(f"/proc/{by_itself.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+               > 2, "it has worked")
+    seen = by_itself.end()  # without an order
+    assert (seen["stale"], seen["widest"], seen["changes"]) == (0, START, 1)
+
+
 @pytest.mark.parametrize("mode", ["broken", "later"])
 def test_what_cannot_be_saved_is_seen(program: Path, start: Any, mode: str) -> None:
     """Else the tests above could not fail."""

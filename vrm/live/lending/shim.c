@@ -11,6 +11,10 @@
  * go wrong; `vrm malleable check` finds it.) The number never exceeds that of the start, or the one that the program has set. A num_threads
  * clause is kept: its surplus threads share cores.
  *
+ * A job may start on fewer cores than it asked for, and get more later: VRM_LENDING_CORES says how many cores a
+ * process has then and how many it asked for, and its number of threads fits the latter. So its arrays are large
+ * enough: it runs its first region with all of them, and takes orders from then on.
+ *
  * The kernel's masks are the agent's part (masks.py). Threads that the runtime itself places on cores
  * (OMP_PROC_BIND and the like) are put on the wanted ones here when they enter a region.
  */
@@ -81,12 +85,14 @@ static bool placed;    /* the runtime puts its threads on cores */
 static bool by_tool;   /* as an OMPT tool: then the functions of libgomp below only pass on */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool ready;
+static unsigned has, wants; /* cores at the start, and those asked for; 0: these are the same */
 
 /* Of each thread that may open outermost regions: the order it follows, what the program has learnt. */
 static __thread struct {
     uint8_t taken;  /* index of the order */
     bool changed;   /* the program has set the number: take the order again */
     bool asked;     /* the program knows the number, and may rely on it */
+    bool ran;       /* a region has ended */
     uint8_t pinned; /* index of the order to whose cores this thread was pinned */
     int team;       /* threads of the team in which it was */
     int own;        /* threads that the program would have */
@@ -110,6 +116,10 @@ static void begin(void)
     real_level = (get_number)of_runtime("omp_get_level");
     real_team = (get_number)of_runtime("omp_get_num_threads");
     real_set = (set_number)of_runtime("omp_set_num_threads");
+    const char *cores = getenv("VRM_LENDING_CORES");
+
+    if (cores && (sscanf(cores, "%5u/%5u", &has, &wants) != 2 || has < 1 || has >= wants))
+        wants = 0;
     placed = says("OMP_PROC_BIND") || says("OMP_PLACES") || says("GOMP_CPU_AFFINITY") ||
              says("KMP_AFFINITY");
     if (real_maximum && real_level && real_team && real_set)
@@ -153,16 +163,26 @@ static __attribute__((noinline)) void follow(struct vrm_lending *l)
 {
     struct vrm_lending_wanted wanted;
     uint8_t index;
+    uint64_t epoch;
     int threads;
 
     if (real_level() > 0 || !vrm_lending_read(l, &wanted, &index))
         return;
     if (!mine.own)
         mine.own = real_maximum();
+    epoch = wanted.epoch;
+    if (wants) {
+        if (!epoch)
+            wanted.epoch = 1, wanted.cores = has;
+        if (wanted.of < wants)
+            wanted.of = wants;
+    }
     threads = vrm_lending_threads(&wanted, mine.own);
     real_set(threads);
     mine.taken = index;
     mine.changed = false;
+    if (!epoch)
+        return;
     if (placed)
         pin(l);
     vrm_lending_acknowledge(l, &wanted, threads);
@@ -175,8 +195,16 @@ static inline void may_change(void)
 
     prepare();
     l = lending;
-    if (l && !mine.asked && (LIKELY_NOT(vrm_lending_index(l) != mine.taken) || mine.changed))
+    if (l && !mine.asked && (LIKELY_NOT(vrm_lending_index(l) != mine.taken) || mine.changed) && (!wants || mine.ran))
         follow(l);
+}
+
+/* A region has ended. */
+static inline void ended(void)
+{
+    mine.asked = false;
+    if (LIKELY_NOT(wants) && !mine.ran)
+        mine.ran = mine.changed = true;
 }
 
 /* A thread enters a region. */
@@ -266,7 +294,7 @@ static void in_region(void *argument)
     }
 #define AFTER                                                                                          \
     if (!by_tool)                                                                                      \
-        mine.asked = false
+        ended()
 
 EXPORTED void GOMP_parallel(body function, void *data, unsigned threads, unsigned flags)
 {
@@ -388,7 +416,7 @@ static void region_begins(ompt_data *task, const void *frame, ompt_data *region,
 static void region_ends(ompt_data *region, ompt_data *task, int flags, const void *address)
 {
     (void)region, (void)task, (void)flags, (void)address;
-    mine.asked = false;
+    ended();
 }
 
 static void task_begins(int scope, ompt_data *region, ompt_data *task, unsigned team, unsigned index,

@@ -125,7 +125,7 @@ class Launches:
         if booking.placement.frequency and desk.settings.energy.frequency:  # as srun --cpu-freq
             variables.setdefault("SLURM_CPU_FREQ_REQ", str(round(booking.placement.frequency * 1e6)))
         if job.malleable and not payload.script:
-            variables.update(self._following(job, file, {**getattr(launcher, "env", {}), **variables}))
+            variables.update(self._following(booking, file, {**getattr(launcher, "env", {}), **variables}))
         launch = launcher.command(
             job.id, program, list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes,
             paths.rankfile, arguments, variables)
@@ -149,13 +149,19 @@ class Launches:
                                  paths.bindings, job.procs, launch.reports)
                              if launch.reports else None, append=payload.append, stdin=given)
 
-    def _following(self, job: Job, file: Path, env: Mapping[str, str]) -> Dict[str, str]:
+    def _following(self, booking: Booking, file: Path, env: Mapping[str, str]) -> Dict[str, str]:
         """The variables by which the processes of a malleable job follow their cores; says once of each
         program why its threads cannot."""
+        job, launcher = booking.job, self.desk.launcher
         variables, rigid = following(file, self.desk.launcher.run_id, job.id, env)
         if rigid and job.app not in self._rigid:
             self._rigid.add(job.app)
             self.desk.tell("note", note(job.app, rigid))
+        said = "OMP_NUM_THREADS" in env or any("OMP_NUM_THREADS" in word for word in getattr(launcher, "options", ()))
+        if booking.placement.width < job.cores and not rigid and not said:
+            ranks = job.procs if launcher.kind == "direct" else 1  # of a process
+            variables["OMP_NUM_THREADS"] = str(ranks * job.cores)
+            variables["VRM_LENDING_CORES"] = f"{ranks * booking.placement.width}/{ranks * job.cores}"
         return variables
 
     def _write(self, path: Path, text: str) -> None:
