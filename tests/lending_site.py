@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Set
 
 import pytest
-from conftest import Site
+from conftest import Site, wait_until
 
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
 from vrm.run import journal
@@ -78,3 +78,8 @@ def records(site: Site) -> List[Dict[str, Any]]:
 def events(site: Site) -> List[str]:
     """Its events."""
     return [record["event"] for record in records(site)]
+
+
+def runs(site: Site, *jobs: int) -> None:
+    """Wait until these jobs run and no other."""
+    wait_until(lambda: site.running() == sorted(map(str, jobs)), f"jobs {jobs} run")

@@ -266,3 +266,31 @@ def test_lends_that_were_asked_for_are_made_again(tmp_path: Any) -> None:
             for pair in found.jobs] == [
         (1, 0, 120, 0, pytest.approx(120)), (2, 5, 40, 5, pytest.approx(40))]
     assert metrics.utilisation(rows, 16) == pytest.approx(1.0)
+
+
+def test_what_was_lent_to_nobody_is_part_of_how_long_a_job_ran() -> None:
+    """Job 1 lends half of its cores to job 2 for 40 s, and then a quarter of them to nobody, for 20 s: it ran for
+    125 s, of which it lost 20 and 5. The replay makes the first lend alone."""
+    from vrm.model.rules import Rules
+    from vrm.results.jobs import JobRow
+    from vrm.simulation.recorded_lends import AskedLend, lent_to_nodes
+    from vrm.simulation.validation import validate
+
+    records: List[Dict[str, Any]] = [
+        {"event": "start", "id": 1, "time": 0.0},
+        {"event": "lend", "number": 1, "id": 1, "to": None, "cores": "0xf", "time": 1.0, "until": None},
+        {"event": "again", "id": 1, "time": 50.0},  # that run does not count
+        {"event": "start", "id": 1, "time": 100.0},
+        {"event": "lend", "number": 2, "id": 1, "to": 2, "cores": "0xff00", "time": 110.0, "until": 150.0},
+        {"event": "lend", "number": 3, "id": 1, "to": None, "cores": "0xf0", "time": 160.0, "until": None},
+        {"event": "regain", "number": 3, "id": 1, "time": 180.0, "reason": ""}]
+    found = lent_to_nodes(records)
+    assert found == {1: 80.0}
+    assert lent_to_nodes([*records[:-1], {"event": "end", "id": 1, "time": 200.0}]) == {1: 160.0}
+    rows = [JobRow(1, "ep.A", 4, 100.0, 100.0, 225.0, 600.0, "completed", cores="n0:0/0-3+1/0-3;n1:0/0-3+1/0-3",
+                   nodes="n[0-1]", cores_per_task=4, malleable=True, mates="2", lent=8 * 40.0 + 80.0, changes=4),
+            JobRow(2, "cg.A", 2, 105.0, 110.0, 150.0, 60.0, "completed", cores="n0:1/0-3;n1:1/0-3",
+                   nodes="n[0-1]", cores_per_task=4, mates="1", borrowed=8 * 40.0)]
+    replayed = validate(rows, Rules(), Cluster.regular(2, 2, 4).nodes, lends=[AskedLend(110.0, 1, 2, 4)], to_nodes=found)
+    assert [(pair.live_run, pair.simulated_run) for pair in replayed.jobs] == [
+        (125, pytest.approx(125)), (40, pytest.approx(40))]

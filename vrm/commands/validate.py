@@ -43,8 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     from vrm.report.validation import data, draw, table
     from vrm.scheduling.registry import PolicyError
     from vrm.system.text import printable_lines
-    from vrm.simulation.validation import (ValidationError, read_changes, read_lends, read_rows, read_rules,
-                                           validate)
+    from vrm.simulation.validation import (ValidationError, read_changes, read_lends, read_node_lends,
+                                           read_rows, read_rules, validate)
     from vrm.workload.estimates import EstimateError, read_estimates
 
     try:
@@ -64,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
             estimates = read_estimates(arguments.estimates)[0]
         heatmap, speedups = _neighbours(arguments.heatmap, settings, rules.min_throughput)
         found = validate(read_rows(directory / "jobs.csv"), rules, nodes, estimates, heatmap,
-                         speedups, changes, read_lends(directory / "journal", nodes))
+                         speedups, changes, read_lends(directory / "journal", nodes),
+                         read_node_lends(directory / "journal"))
         for picture in arguments.out:
             draw(found, picture)
     except (ValidationError, EstimateError, SpeedError, PolicyError, CompareError,

@@ -176,11 +176,11 @@ class Loans:
                     cluster.reshape(other, until=until)
             heirs.append(loan.borrower)
 
-    def growing(self, cluster: "Cluster", now: float) -> List[Tuple[int, Borrowed]]:
+    def growing(self, cluster: "Cluster", now: float, among: Optional[Set[int]] = None) -> List[Tuple[int, Borrowed]]:
         """The jobs whose lenders have all ended, and which lend to nobody, that have room for more cores than
-        they run on, as far as they asked for them; with these cores."""
+        they run on, as far as they asked for them; with these cores. `among`: the only ones that could."""
         found: List[Tuple[int, Borrowed]] = []
-        for job_id in sorted(self.guests):
+        for job_id in sorted(self.guests if among is None else self.guests & among):
             booking = cluster.bookings[job_id]
             placement = booking.placement
             assert isinstance(placement, Borrowed)
@@ -189,6 +189,12 @@ class Loans:
                 if wide is not None:
                     found.append((job_id, wide))
         return found
+
+    def borrowed_of(self, cluster: "Cluster", lender: int) -> Set[int]:
+        """The running jobs that started on cores of a job, which may have ended."""
+        placements = ((job_id, cluster.bookings[job_id].placement) for job_id in self.guests)
+        return {job_id for job_id, placement in placements if isinstance(placement, Borrowed)
+                and any(each == lender for each, _ in placement.lent)}
 
     def grow(self, cluster: "Cluster", job_id: int, wide: Borrowed) -> None:
         """A job has more cores from now on: what is left of it takes less time."""
@@ -204,18 +210,7 @@ class Loans:
                 before: Optional[List[Loan]] = None, same: bool = False) -> None:
         """Expect other ends of a lender whose loans change at `now`. `same`: they are the same loans,
         of which something else is expected."""
-        was = self._plan(cluster, booking, now, before if before is not None
-                         else self.of_lender(booking.job.id), foreseen=True)
-        really = self._plan(cluster, booking, now, before if before is not None
-                            else self.of_lender(booking.job.id))
-        will = self._plan(cluster, booking, now, after)
-        since = booking.shares[-1].since if booking.shares else booking.start
-        # What loans that last longer than foreseen have cost by now.
-        lost = core_share.work(was, since, now) - core_share.work(really, since, now)
-        ends = []
-        for end in (booking.expected_end, booking.limit):
-            left = lost + (core_share.work(was, now, end) if end > now else -core_share.work(was, end, now))
-            ends.append(core_share.finish(will, now, left) if left > 0 else end)
+        ends = self._ends(cluster, booking, now, after, self.of_lender(booking.job.id) if before is None else before)
         shares = booking.shares
         if not same:
             lent = 0
@@ -225,6 +220,26 @@ class Loans:
         until = max((loan.until for loan in after if loan.borrower != NOBODY), default=0.0)
         cluster.reshape(booking.job.id, expected_end=ends[0], shares=shares, until=until,
                         extra=ends[1] - booking.start - booking.job.walltime)
+
+    def limit(self, cluster: "Cluster", loan: Loan) -> float:
+        """The end of the walltime of a running job if it made this loan, too."""
+        booking, mine = cluster.bookings[loan.lender], self.of_lender(loan.lender)
+        return self._ends(cluster, booking, loan.since, [*mine, loan], mine)[1]
+
+    def _ends(self, cluster: "Cluster", booking: "Booking", now: float, after: List[Loan],
+              before: List[Loan]) -> List[float]:
+        """The expected end of a lender, and that of its walltime, if its loans are others from `now` on."""
+        was = self._plan(cluster, booking, now, before, foreseen=True)
+        really = self._plan(cluster, booking, now, before)
+        will = self._plan(cluster, booking, now, after)
+        since = booking.shares[-1].since if booking.shares else booking.start
+        # What loans that last longer than foreseen have cost by now.
+        lost = core_share.work(was, since, now) - core_share.work(really, since, now)
+        ends = []
+        for end in (booking.expected_end, booking.limit):
+            left = lost + (core_share.work(was, now, end) if end > now else -core_share.work(was, end, now))
+            ends.append(core_share.finish(will, now, left) if left > 0 else end)
+        return ends
 
     def _plan(self, cluster: "Cluster", booking: "Booking", now: float, loans: List[Loan],
               foreseen: bool = False) -> List[Tuple[float, float]]:

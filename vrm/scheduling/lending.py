@@ -14,7 +14,7 @@ from vrm.model.core_share import Borrowed
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.mates import MOST, Mate, Reach, carries, choose, outlasts, pays, penalty
-from vrm.scheduling.offers import NoOffer, borrowed, offer, ranks_on_a_node
+from vrm.scheduling.offers import NoOffer, borrowed, offer, ranks_on_a_node, reserved
 
 _VAIN = 16
 """After so many jobs that were looked at in vain it is counted again who could have mates."""
@@ -191,7 +191,9 @@ class Lending:
             left = each.booking.expected_end - self.now
             if left * _CLOSE < seconds * (1 - each.lost):
                 return None
-        return None if self.delays(job, mates, seconds) else placement
+        if self.delays(job, mates, seconds) or reserved(self.view, placement.lent, self.now, job, placement):
+            return None
+        return placement
 
     def _place(self, job: Job, mates: Sequence[Able]) -> Optional[Borrowed]:
         """The place of a job on what these mates lend: whole sockets first, or as many cores of each socket

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model import bits, core_share
 from vrm.model.cluster import Booking, Cluster
-from vrm.model.core_share import Borrowed
+from vrm.model.core_share import NOBODY, Borrowed, Loan
 from vrm.model.job import Job
 
 
@@ -121,6 +122,31 @@ def borrowed(job: Job, cluster: Cluster, lent: Sequence[Tuple[int, int]], shrink
             return Borrowed(cluster.layout, cluster.layout.join(filled), job.procs, each, tuple(lent),
                             nodes=sum(1 << node for node, _ in filled))
     return None
+
+
+def reserved(cluster: Cluster, lent: Sequence[Tuple[int, int]], now: float, job: Optional[Job] = None,
+             placement: Optional[Borrowed] = None) -> str:
+    """Which advance reservation a lend could reach into, since jobs with fewer cores may run longer, as a
+    sentence; "" for none. `lent`: the lenders, with their cores; the `job` that borrows and its place, or None
+    where they are lent to the node. A lender that is in a reservation ends by the end of that."""
+    calendar, until = cluster.calendar, math.inf
+    if not calendar:
+        return ""
+    said = "with fewer cores than it asked for job {} could run into reservation {}"
+    if job is not None and placement is not None:
+        slower = placement.pace * job.cores / placement.width
+        until = now + job.expected * slower
+        found = calendar.in_the_way(placement.node_set, now, now + job.walltime * slower)
+        if found is not None:
+            return said.format(job.id, found.name)
+    for lender, cores in lent:
+        limit = cluster.loans.limit(cluster, Loan(lender, NOBODY, cores, now, until))
+        for each, nodes in calendar.spans:
+            if (nodes & cluster.bookings[lender].placement.node_set and each.end > now
+                    and limit > (each.limit if each.begin <= now else each.begin)):
+                return (f"job {lender} could run longer than reservation {each.name}, in which it is"
+                        if each.begin <= now else said.format(lender, each.name))
+    return ""
 
 
 @lru_cache(maxsize=4096)

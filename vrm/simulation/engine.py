@@ -342,8 +342,10 @@ class Simulator:
         self.state.returned(job_id, now)
         for loan in loans:
             self.executor.reshaped(self.cluster.bookings[loan.lender], now)
-        for other, wide in self.cluster.loans.growing(self.cluster, now):
-            self.cluster.loans.grow(self.cluster, other, wide)
+        known = self.cluster.loans
+        among = {loan.lender for loan in loans} | known.borrowed_of(self.cluster, job_id)
+        for other, wide in known.growing(self.cluster, now, among) if among else ():
+            known.grow(self.cluster, other, wide)
             self.executor.reshaped(self.cluster.bookings[other], now)
 
     def _failed(self, start: Start, how: JobState, reason: str, intent: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Dict, Iterable, List, NamedTuple, Sequence
+from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 from vrm.model import bits
 from vrm.model.cluster import Cluster
@@ -40,14 +40,33 @@ def recorded(records: Iterable[Dict[str, Any]], cluster: Cluster) -> List[AskedL
     return found
 
 
-def on_all_cores(row: JobRow, cores_per_task: int, lent_to_jobs: bool) -> float:
-    """How long a job that ran would have run on all the cores that it asked for, in seconds, if it is as
-    fast as its share of them; with what it lent, where that was to jobs."""
+def lent_to_nodes(records: Iterable[Dict[str, Any]]) -> Dict[int, float]:
+    """The core seconds that jobs lent to no job in their last run, by id, from the records of a journal."""
+    open_: Dict[int, Tuple[int, int, float]] = {}
+    found: Dict[int, float] = {}
+    for record in records:
+        event, job_id = record["event"], record.get("id", -1)
+        if event == "lend" and record["to"] is None:
+            open_[record["number"]] = job_id, bits.count(of_record(record).cores), record["time"]
+        over = [number for number, (lender, _, _) in open_.items()
+                if (number == record["number"] if event == "regain"
+                    else event in ("end", "again") and lender == job_id)]
+        for number in over:
+            lender, cores, since = open_.pop(number)
+            found[lender] = found.get(lender, 0.0) + cores * (record["time"] - since)
+        if event == "start":
+            found.pop(job_id, None)
+    return found
+
+
+def on_all_cores(row: JobRow, cores_per_task: int, to_nodes: float) -> float:
+    """How long a job that ran would have run on all the cores that it asked for, in seconds, if it is as fast as its
+    share of them; but for what it lent to no job (core seconds), which nobody lends in a replay."""
     assert row.start is not None and row.end is not None
     run: float = row.end - row.start
     if row.borrowed:
         return row.borrowed / (row.procs * cores_per_task)
-    return run - row.lent / row.processors if row.lent and lent_to_jobs else run
+    return run - max(0.0, row.lent - to_nodes) / row.processors if row.lent else run
 
 
 class WithLends(Dispatcher):

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model.cluster import Cluster
 from vrm.model.heatmap import Heatmap
@@ -29,7 +29,7 @@ from vrm.scheduling.estimators import Estimator
 from vrm.scheduling.ordering import ADVISED
 from vrm.system.files import read_regular
 from vrm.simulation.library import simulate
-from vrm.simulation.recorded_lends import AskedLend, on_all_cores, recorded
+from vrm.simulation.recorded_lends import AskedLend, lent_to_nodes, on_all_cores, recorded
 from vrm.workload.estimates import Table
 from vrm.workload.submission import Submission
 
@@ -106,6 +106,12 @@ def read_lends(path: Path, nodes: Sequence[Node]) -> List[AskedLend]:
     return recorded(_records(path), Cluster(nodes))
 
 
+def read_node_lends(path: Path) -> Dict[int, float]:
+    """The core seconds that jobs of a run lent to no job, by id, from its journal at `path`; nothing where there is
+    none. Raises ValidationError."""
+    return lent_to_nodes(_records(path))
+
+
 def _decisive(rules: Rules) -> Rules:
     """Rules by which jobs are started: `advised` is FCFS until something better is found."""
     return replace(rules, algorithm="FCFS") if str(rules.algorithm).lower() == ADVISED else rules
@@ -131,9 +137,10 @@ def read_rows(path: Path) -> List[JobRow]:
 def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
              estimates: Optional[Table] = None, heatmap: Optional[Heatmap] = None,
              speedups: Optional[Speedups] = None, changes: Sequence[Tuple[float, Rules]] = (),
-             lends: Sequence[AskedLend] = ()) -> Validation:
+             lends: Sequence[AskedLend] = (), to_nodes: Optional[Mapping[int, float]] = None) -> Validation:
     """Replay a run by its rules on its nodes, and compare. `changes`: other rules from these times on.
     `lends`: what running jobs lent by `vrm lend`; jobs run slower by the share of the cores that they lack.
+    `to_nodes`: the core seconds that they lent to no job, which are part of how long they run.
 
     `estimates`: the calibrated run times of each application and number of ranks, of which the
     mean is taken (a makespan is a sum of run times); None takes the run times as measured, and no
@@ -147,11 +154,10 @@ def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
     else:
         _require(rows, estimates)
     begin = min(row.submit for row in rows)
-    lenders = {each.lender for each in lends}
     submissions = []
     for row in sorted(rows, key=lambda row: (row.submit, row.id)):
         assert row.start is not None and row.end is not None
-        run = on_all_cores(row, row.cores_per_task, row.id in lenders)
+        run = on_all_cores(row, row.cores_per_task, (to_nodes or {}).get(row.id, 0.0))
         if estimates is not None and row.status == JobState.COMPLETED.value:
             run = estimates[row.app, row.procs].mean
         try:

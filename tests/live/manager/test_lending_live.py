@@ -218,9 +218,9 @@ class Silent:
     def __init__(self) -> None:
         self.orders: List[Tuple[int, int, Dict[int, int]]] = []
 
-    def confine(self, job_id: int, epoch: int, slots: List[Any]) -> Set[str]:
+    def confine(self, job_id: int, epoch: int, slots: List[Any]) -> Dict[str, Set[int]]:
         self.orders.append((job_id, epoch, {slot.rank: len(slot.cores) for slot in slots}))
-        return {"n0", "n1"}
+        return {"n0": {0}, "n1": {1}}
 
     def forget_question(self, job_id: int) -> None:
         pass

@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
 from conftest import Site, wait_until
-from lending_site import KILLED, allowed, cores, done, events, prepared, records
+from lending_site import KILLED, allowed, cores, done, events, prepared, records, runs
 
 from vrm.results import shares
 from vrm.simulation import simulate
@@ -35,6 +36,8 @@ def test_a_borrower_takes_over_the_cores_of_a_lender_that_ends_first(site: Site)
     wait_until(lambda: allowed(site.root, 0) == first | second, "job 0 has both cores")
     assert site.run("lend", "0", "--to", "1").returncode == 0
     wait_until(lambda: allowed(site.root, 1) == second, "job 1 runs on one core")
+    env = Path(f"/proc/{(site.root / 'pid.1.0').read_text().strip()}/environ").read_bytes().split(b"\0")
+    assert b"VRM_LENDING_CORES=1/2" in env and b"OMP_NUM_THREADS=2" in env, "its arrays have room for both"
     done(site, 0)
     wait_until(lambda: allowed(site.root, 1) == first | second, "job 1 has both cores")
     done(site, 1)
@@ -101,10 +104,6 @@ def test_masks_equal_the_plan_after_a_kill_behind_the_lenders_end(site: Site, ev
 def emulated(site: Site, *lines: str, **keys: Any) -> None:
     """On cores where nobody is bound, so that nobody need be moved."""
     prepared(site, *lines, **{"Emulate": True, "Launcher": {"Kind": "direct"}, **keys})
-
-
-def runs(site: Site, *jobs: int) -> None:
-    wait_until(lambda: site.running() == sorted(map(str, jobs)), f"jobs {jobs} run")
 
 
 @pytest.mark.slow

@@ -169,6 +169,9 @@ class Intake:
         first, details = made({**own, **values, "after": after}, ids[0], now)
         if desk.expectations is not None:
             first = desk.expectations.of(first)
+        if first.payload.script and values.get("malleable"):
+            desk.tell("note", f"#{fold(ids)} {app}: malleable=1 is for programs; a script lends no cores, and starts "
+                              "with all that it asks for")
         jobs = [first.but(id=job_id) for job_id in ids]
         reason = fault or self._fault(jobs[0], details)
         if first.payload.script and not first.payload.copy and not reason:

@@ -25,7 +25,7 @@ from vrm.results.places import fold_nodes
 from vrm.run.book import Entry, LifeError
 from vrm.run.lending import LENDING, LENT, REGAINING, Lend
 from vrm.scheduling import Start
-from vrm.scheduling.offers import NoOffer, borrowed, offer
+from vrm.scheduling.offers import NoOffer, borrowed, offer, reserved
 
 YOUNG = 15.0
 """Seconds after its start in which ranks of a lender that lends from its start on may be yet to come: until
@@ -99,6 +99,7 @@ class Lending:
         number = found.cores.bit_count() // len(running.booking.placement.nodes)
         what = f"job {lender} lends {number} core{'s' * (number > 1)} on {where}"
         if to is None:
+            self._keep_clear(reserved(cluster, [(lender, found.cores)], now))
             desk.state.lend(Loan(lender, NOBODY, found.cores, now, math.inf), **origin)
             self._order(lender)
             return f"{what} to nobody: they stay free of its ranks until `vrm lend {lender} --back`"
@@ -109,6 +110,7 @@ class Lending:
                 f"job {to} needs {job.procs} rank(s) of {job.cores} core(s) and what else it asks for, and "
                 f"finds no room on {number} core(s) of {where}: lend more with --cores, or submit it with "
                 "--malleable, so that its ranks may have fewer cores")
+        self._keep_clear(reserved(cluster, [(lender, found.cores)], now, job, placement))
         first = next(iter(desk.queue.in_order(now)), None)
         booking = cluster.book(job, placement, now)
         desk.queue.remove_started([job])
@@ -122,6 +124,11 @@ class Lending:
         return (f"{what} to job {to}, which starts{fewer} when job {lender} has left "
                 f"{'them' if number > 1 else 'it'}")
 
+    @staticmethod
+    def _keep_clear(why: str) -> None:
+        if why:
+            raise LifeError(f"{why}; see `vrm reserve --list`")
+
     def _lender(self, job_id: int) -> Running:
         entry = self.desk.state.entry(job_id)
         running = self.desk.running.get(job_id)
@@ -129,6 +136,8 @@ class Lending:
             raise LifeError(f"job {job_id} does not run: it is {entry.state.value}")
         if running.former or running.away:
             raise LifeError(f"job {job_id} runs on other nodes than these, or under another manager")
+        if entry.job.payload.script:
+            raise LifeError(f"job {job_id} is a script, and scripts lend no cores")
         if not entry.job.malleable:
             raise LifeError(f"job {job_id} is not malleable: submit it with --malleable (queue line: "
                             "malleable=1) if its program may run on fewer cores; see `vrm malleable`")
@@ -329,10 +338,10 @@ class Lending:
                                       desk.cluster.layout))
         order.until = now + PATIENCE if order.until == math.inf else order.until
         order.sent = True
-        order.hosts = self.watch.confine(lender, order.epoch, slots)
-        if order.early and now < booking.start + YOUNG and not booking.job.payload.script:
-            order.ranks = {host: {slot.rank for slot in slots if desk.cluster.nodes[slot.node].name == host}
-                           for host in order.hosts}
+        found = self.watch.confine(lender, order.epoch, slots)
+        order.hosts = set(found)
+        if order.early and now < booking.start + YOUNG:
+            order.ranks = found
         if not order.hosts:  # emulated cores: nobody is bound to any
             self._clear(lender)
 
@@ -433,3 +442,4 @@ class Lending:
             self._order(each.lender)
         for job_id in desk.state.lends.grown:
             self._order(job_id)
+        desk.renew()

@@ -228,17 +228,20 @@ class NodeWatch:
         self._agents.set_masks(job_id, epoch, tasks, self._variables)
         return True
 
-    def confine(self, job_id: int, epoch: int, slots: Sequence[RankSlot]) -> Set[str]:
-        """Let each rank of a job use the cores of its slot only, by the order of this epoch. The nodes
-        that will say so, with a `Masks` or their `Down`; none where cores are emulated."""
-        tasks: Dict[str, Dict[int, FrozenSet[int]]] = {}
+    def confine(self, job_id: int, epoch: int, slots: Sequence[RankSlot]) -> Dict[str, Set[int]]:
+        """Let each rank of a job use the cores of its slot only, by the order of this epoch; a job whose ranks
+        nobody can tell apart is one process, on the cores of all. The nodes that will say so, with a `Masks` or
+        their `Down`, and the ranks on each; none where cores are emulated."""
+        tasks: Dict[str, Dict[int, Set[int]]] = {}
         for slot in slots:
             host = self._hosts[slot.node]
             topology = self._topologies.get(host)
             if topology is not None and not topology.synthetic:
-                tasks.setdefault(host, {})[slot.rank] = frozenset(
+                tasks.setdefault(host, {}).setdefault(slot.rank if self._variables else 0, set()).update(
                     cpu for core in slot.cores for cpu in topology.core(slot.socket, core).cpus)
-        return set(tasks) if tasks and self.set_masks(job_id, epoch, tasks) else set()
+        if not tasks or not self.set_masks(job_id, epoch, tasks):
+            return {}
+        return {host: set(ranks) for host, ranks in tasks.items()}
 
     def forget_question(self, job_id: int) -> None:
         """Where the ranks of a job were a moment ago does not matter any more."""
