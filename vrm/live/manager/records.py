@@ -88,6 +88,7 @@ class Records:
         self._mismatched: Set[int] = set()
         self._found: Dict[int, str] = {}  # what the nodes said of where ranks are, by job
         self._writer: Optional[JobWriter] = None
+        self._shares: Set[str] = set()  # lines of jobs that jobs.csv lacks
 
     def open(self, past: journals.Past) -> None:
         """Go on with `jobs.csv`: the rows of jobs that wait again are dropped, and those that only
@@ -105,13 +106,15 @@ class Records:
             self._write_rows()
         self._writer = JobWriter(self.run.jobs)
         known = {row.id for row in self.rows}
+        with contextlib.suppress(OSError, ValueError):
+            self._shares = {each.line for each in shares.read(self.run.shares)}
         for job_id, end in past.ended.items():
             if job_id in known:
                 continue
             entry, start = past.state.entry(job_id), past.started.get(job_id)
             job = entry.job
             cluster = codec.cluster_of(past.run_of.get(job_id, {}), self.cluster)
-            booking = Booking(job, codec.placement_of(start["placement"], cluster),
+            booking = Booking(job, past.state.lends.settled(codec.placement_of(start["placement"], cluster), job_id),
                               start["time"], start["time"] + job.expected,
                               tuple(past.state.lends.shares.get(job_id, ()))) if start else None
             self.pending.append(Outcome(job, JobState(end["state"]), end["reason"], booking,
@@ -153,6 +156,7 @@ class Records:
             outcome.reason += (": " if words[:4] != "see " else "; ") * bool(words) + words
         row = self._row(outcome, binding, result.seconds)
         assert self._writer is not None
+        lines = self._write_shares(outcome)  # first: who is in jobs.csv is not looked at again
         try:
             self._writer.write(row)
         except OSError:
@@ -160,12 +164,7 @@ class Records:
             raise
         self.rows.append(row)
         self.pending.popleft()
-        if booking is not None and shares.shared(booking):
-            try:
-                shares.append(run.shares, shares.held(booking, outcome.end,
-                                                      outcome.cluster or self.cluster))
-            except OSError as error:
-                self.tell("warning", f"#{job.id} {job.app}: {run.shares} lacks it: {error.strerror}")
+        self._shares.difference_update(lines)
         if outcome.state is not JobState.REFUSED:
             ran = f" after {outcome.end - booking.start:.2f} s" if booking else ""
             verified = f", verification {result.verification}" if result.verification else ""
@@ -173,6 +172,20 @@ class Records:
             self.tell("end" if well else "failure",
                       f"#{job.id} {job.app}  {outcome.state.value}{ran}{verified}"
                       + (f": {outcome.reason}" if outcome.reason else ""))
+
+    def _write_shares(self, outcome: Outcome) -> Set[str]:
+        """Write the lines of a job that lent or borrowed, but those that are there; all of them."""
+        job, booking, path = outcome.job, outcome.booking, self.run.shares
+        if booking is None or not shares.shared(booking):
+            return set()
+        lines = list(shares.held(booking, outcome.end, outcome.cluster or self.cluster))
+        try:
+            shares.append(path, [each for each in lines if each.line not in self._shares])
+        except OSError as error:
+            self.tell("warning", f"#{job.id} {job.app}: {path} lacks it: {error.strerror}")
+        found = {each.line for each in lines}
+        self._shares |= found
+        return found
 
     def _row(self, outcome: Outcome, binding: str, app_time: Optional[float]) -> JobRow:
         job, booking = outcome.job, outcome.booking
