@@ -69,7 +69,7 @@ def test_the_allocation_ends_while_a_job_lends(site: Site) -> None:
     runs(site, 0, 1)
     manager.kill()
     manager.wait()
-    emulated(site, *BOTH, Grace=0.5, End={"At": 8, "Margin": 1, "Fit": False})  # to be closed about at once
+    emulated(site, *BOTH, Grace=0.5, End={"At": 6, "Margin": 1, "Fit": False})  # to be closed about at once
     manager = site.start()
     manager.wait(60)
     assert not site.running() and events(site).count("again") == 2
