@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Dict, List, Set
 
@@ -83,3 +84,9 @@ def events(site: Site) -> List[str]:
 def runs(site: Site, *jobs: int) -> None:
     """Wait until these jobs run and no other."""
     wait_until(lambda: site.running() == sorted(map(str, jobs)), f"jobs {jobs} run")
+
+
+def lends(site: Site) -> List[Dict[str, Any]]:
+    """Who lends what to whom, by the state file; a lend that is over on all nodes is not there."""
+    found: List[Dict[str, Any]] = json.loads((site.log / "state").read_text()).get("lends", [])
+    return found

@@ -12,7 +12,7 @@ from typing import Any, Dict, List
 import pytest
 import yaml
 from conftest import Site, wait_until
-from lending_site import allowed, cores, done, events, prepared, records, runs
+from lending_site import allowed, cores, done, events, lends, prepared, records, runs
 from testbed import Testbed
 
 from vrm.results import shares
@@ -43,7 +43,7 @@ def test_who_is_cancelled_or_requeued_leaves_its_cores_to_the_other(site: Site) 
     wait_until(lambda: (allowed(site.root, 0), allowed(site.root, 1)) == (first, second), "job 1 borrows")
     assert site.run("requeue", "1").returncode == 0
     wait_until(lambda: allowed(site.root, 0) == first | second, "job 0 has its core again")
-    wait_until(lambda: events(site)[-1] == "regained", "and that is over")
+    wait_until(lambda: not lends(site), "and that is over")
     assert site.run("lend", "0", "--to", "1").returncode == 0
     wait_until(lambda: allowed(site.root, 1) == second, "job 1 borrows again")
     assert site.run("requeue", "0").returncode == 0
@@ -92,7 +92,7 @@ def test_the_lender_does_not_pay_for_a_borrower_that_takes_longer_than_expected(
     runs(site, 0, 1)
     wait_until(lambda: jobs(site)[0].get("extra", 0.0) > 1.0, "the limit of job 0 moves")
     done(site, 1)
-    wait_until(lambda: events(site)[-1] == "regained", "job 0 has its core again")
+    wait_until(lambda: not lends(site), "job 0 has its core again")
     begin, end = (next(record["time"] for record in records(site) if record["event"] == event)
                   for event in ("lend", "regain"))
     wait_until(lambda: abs(jobs(site)[0]["extra"] - (end - begin) / 2) < 0.01, "it has that much more time")
