@@ -254,8 +254,6 @@ def made(values: Mapping[str, Any], job_id: int, submit: float, user: str = ""
             details[name] = value
         elif kept == DETAILS and value:  # what is empty is not kept
             more[name] = value
-    if payload.get("script"):
-        of_job.pop("malleable", None)  # its steps are where they start, and nobody moves them
     if more:
         details["more"] = more
     if request:

@@ -169,7 +169,8 @@ class Intake:
         first, details = made({**own, **values, "after": after}, ids[0], now)
         if desk.expectations is not None:
             first = desk.expectations.of(first)
-        if first.payload.script and values.get("malleable"):
+        if first.payload.script and first.malleable:  # its steps are where they start, and nobody moves them
+            first = first.but(malleable=False)
             desk.tell("note", f"#{fold(ids)} {app}: malleable=1 is for programs; a script lends no cores, and starts "
                               "with all that it asks for")
         jobs = [first.but(id=job_id) for job_id in ids]
