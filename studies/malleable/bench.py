@@ -11,6 +11,7 @@ import select
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -59,6 +60,10 @@ class Bench:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def others(self) -> "Others":
+        """To be entered while something is measured."""
+        return Others(self.root, self.programs)
 
     @property
     def where(self) -> str:
@@ -192,10 +197,42 @@ class Table:
         """A result; it is in the file at once."""
         texts = tuple(map(str, key))
         self.rows[texts] = values
-        self._write(",".join([*texts, *(f"{values[name]:.6g}" if name != "load" else f"{values[name]:.2f}"
-                                        for name in self.values)]))
+        self._write(",".join([*texts, *(f"{values[name]:.6g}" for name in self.values)]))
 
 
-def load() -> float:
-    """How many processes wanted to run in the last minute, on an average."""
-    return os.getloadavg()[0]
+class Others:
+    """How many processes that are none of the study's (their command lines hold none of `own`) want to run, on an
+    average of looks once a second, while it is entered."""
+
+    def __init__(self, *own: object) -> None:
+        self.own = [str(word).encode() for word in own]
+        self.looks: List[int] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> "Others":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    @property
+    def mean(self) -> float:
+        """That average."""
+        return sum(self.looks) / len(self.looks) if self.looks else 0.0
+
+    def _look(self) -> None:
+        while not self._over.wait(1.0):
+            self.looks.append(sum(map(self._wants, Path("/proc").glob("[0-9]*"))))
+
+    def _wants(self, process: Path) -> bool:
+        try:
+            state = (process / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            if state != b"R" or process.name == str(os.getpid()):
+                return False
+            line = (process / "cmdline").read_bytes()
+        except (OSError, IndexError):  # it has ended
+            return False
+        return bool(line) and not any(word in line for word in self.own)

@@ -17,7 +17,7 @@ All but the first in three ways: `serial` (the second waits), `together` (a seco
 `lend` (`vrm lend`: the first keeps half of its cores while the second runs on the others). The ways alternate, so
 that other load of the machine meets all of them. live.csv has each run; a run that is there is not made again, so
 the study can be made in pieces (`--for`: no run begins after so many seconds; `--quiet`: a run that others
-disturbed does not count, by the load of the last minute, own threads included). live.md has means with 95 %
+disturbed does not count). live.md has means with 95 %
 intervals next to what exact arithmetic allows, where each job is as fast as its share of the cores. `--cluster N`:
 on N nodes of tests/testbed.py (as root), which share this machine's cores. `--quick`: small classes, one run of each.
 """
@@ -37,7 +37,7 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Tuple
 
-from bench import Bench, Failure, LiveRun, Table, load
+from bench import Bench, Failure, LiveRun, Table
 
 from vrm.live.nodes import lending
 from vrm.report.compare import COLOURS
@@ -74,7 +74,7 @@ QUICK: Dict[str, Experiment] = {
     "early": Experiment("ep-omp.A.x", second="ep-omp.S.x", come=0.1),
     "equal": Experiment("ep-omp.S.x", second="ep-omp.S.x", come=0.1)}
 
-VALUES = ["come", "first", "second", "total", "lent", "clear_ms", "follow_ms", "back_ms", "load"]
+VALUES = ["come", "first", "second", "total", "lent", "clear_ms", "follow_ms", "back_ms", "others"]
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def pair(bench: Bench, experiment: Experiment, way: str) -> Dict[str, float]:
     field.unlink(missing_ok=True)
     return {"come": came - begun, "first": ends[0] - begun, "second": ends[1] - came, "total": max(ends) - begun,
             "lent": float(len(delays)), "clear_ms": median(each[0] for each in delays),
-            "follow_ms": math.nan, "back_ms": median(each[1] for each in delays), "load": load()}
+            "follow_ms": math.nan, "back_ms": median(each[1] for each in delays)}
 
 
 def changes_of(run: LiveRun) -> List[Tuple[float, float]]:
@@ -190,7 +190,7 @@ def changes(bench: Bench, experiment: Experiment) -> Dict[str, float]:
         follow = follow[:-1]  # it may have ended instead
     return {"come": math.nan, "first": took, "second": math.nan, "total": took, "lent": float(len(delays)),
             "clear_ms": median(each[0] for each in delays), "follow_ms": median(follow),
-            "back_ms": median(each[1] for each in delays), "load": load()}
+            "back_ms": median(each[1] for each in delays)}
 
 
 def follows(place: Path, epoch: int) -> bool:
@@ -243,10 +243,10 @@ def page(name: str, where: str, rows: List[Dict[str, Dict[str, float]]]) -> str:
     found = {way: [measured(row[way]) for row in rows] for way in WAYS}
     come = statistics.fmean(row[way]["come"] for row in rows for way in WAYS)
     best = exact(rows)
-    loads = [row[way]["load"] for row in rows for way in WAYS]
-    lines = [f"**{name}**, {where}: {len(rows)} runs of each way; the second job came after {come:.1f} s (load of the "
-             f"machine after a run: {min(loads):.1f} to {max(loads):.1f}). Seconds, mean and 95 % interval; in "
-             "brackets what exact arithmetic allows, from the times of `serial`.", "",
+    others = [each["others"] for row in rows for each in row.values() if not math.isnan(each["others"])]
+    lines = [f"**{name}**, {where}: {len(rows)} runs of each way; the second job came after {come:.1f} s. In a run "
+             f"{max(others, default=0.0):.2f} other processes wanted to run at most, on an average. Seconds, mean and "
+             "95 % interval; in brackets what exact arithmetic allows, from the times of `serial`.", "",
              "| way | " + " | ".join(label for label, _ in COLUMNS) + " |", "|---|" + "---|" * len(COLUMNS)]
     lines += [f"| {way} | " + " | ".join(
         f"{text(interval([value(each) for each in found[way]]))} ({value(best[way]):.2f})"
@@ -335,8 +335,8 @@ def main() -> int:
                         help="this experiment, and others named so")
     parser.add_argument("--for", type=float, default=math.inf, dest="seconds", metavar="SECONDS",
                         help="begin no run after so many seconds")
-    parser.add_argument("--quiet", type=float, default=math.inf, metavar="LOAD",
-                        help="runs behind which the load of the machine is higher do not count")
+    parser.add_argument("--quiet", type=float, default=math.inf, metavar="N",
+                        help="runs in which more other processes wanted to run, on an average, do not count")
     parser.add_argument("--quick", action="store_true", help="small classes, one run of each")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="also a picture (PNG), of this machine's runs")
     options = parser.parse_args()
@@ -357,9 +357,11 @@ def main() -> int:
                         key = (name, bench.where, number, way)
                         if tuple(map(str, key)) in table.rows or time.monotonic() > until:
                             continue
-                        found = (changes(bench, experiments[name]) if name == "changes"
-                                 else pair(bench, experiments[name], way))
-                        quiet = found["load"] <= options.quiet
+                        with bench.others() as others:
+                            found = (changes(bench, experiments[name]) if name == "changes"
+                                     else pair(bench, experiments[name], way))
+                        found["others"] = others.mean
+                        quiet = others.mean <= options.quiet
                         if quiet:
                             table.add(key, found)
                         print(*key, *(f"{name} {value:.3g}" for name, value in found.items()),

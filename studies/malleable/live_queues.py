@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
-from bench import Bench, Failure, Table, load
+from bench import Bench, Failure, Table
 from live import percent, text
 
 from vrm.model import Job
@@ -42,7 +42,7 @@ QUICK = {"S": (0.5, 2.0), "A": (0.5, 20.0)}
 JOBS, BETWEEN = 12, 2.0
 """Of a queue, and mean seconds from one to the next."""
 
-VALUES = ["submit", "start", "end", "estimate", "lent", "borrowed", "load"]
+VALUES = ["submit", "start", "end", "estimate", "lent", "borrowed", "others"]
 
 
 class Row(NamedTuple):
@@ -116,13 +116,13 @@ COLUMNS: Dict[str, Value] = {
     "mean response, s": response, "mean slowdown": slowdown, "total, s": total}
 
 
-def page(where: str, nodes: int, cores: int, pairs: Dict[str, Dict[str, List[Row]]], loads: List[float]) -> str:
+def page(where: str, nodes: int, cores: int, pairs: Dict[str, Dict[str, List[Row]]], others: List[float]) -> str:
     """The tables of whole pairs."""
     exact = {number: {way: simulated(pair["static"], way, nodes, cores) for way in WAYS}
              for number, pair in pairs.items()}
-    lines = [f"{where}: {len(pairs)} queues of {len(next(iter(pairs.values()))['sd'])} jobs (load of the machine "
-             f"after a run: {min(loads):.1f} to {max(loads):.1f}). Mean and 95 % interval; in brackets what exact "
-             "arithmetic allows.", "",
+    lines = [f"{where}: {len(pairs)} queues of {len(next(iter(pairs.values()))['sd'])} jobs; in a run "
+             f"{max(others, default=0.0):.2f} other processes wanted to run at most, on an average. Mean and 95 % "
+             "interval; in brackets what exact arithmetic allows.", "",
              "| | " + " | ".join(COLUMNS) + " | borrowed |", "|---|" + "---|" * (len(COLUMNS) + 1)]
 
     def borrowers(found: Dict[str, Dict[str, List[Row]]], way: str) -> int:
@@ -155,14 +155,14 @@ def pages(table: Table, cores: int) -> str:
     found = []
     for where in dict.fromkeys(key[0] for key in table.rows):
         pairs: Dict[str, Dict[str, List[Row]]] = {}
-        loads: List[float] = []
+        others: List[float] = []
         for (place, number, way, _), row in sorted(table.rows.items(), key=lambda each: int(each[0][3])):
             if place == where:
                 pairs.setdefault(number, {}).setdefault(way, []).append(Row(*(row[name] for name in Row._fields)))
-                loads.append(row["load"])
+                others.append(row["others"])
         whole = {number: pair for number, pair in sorted(pairs.items()) if len(pair) == len(WAYS)}
         nodes = int(where[len("cluster"):]) if where.startswith("cluster") else 1
-        found += [page(where, nodes, cores, whole, loads)] if whole else []
+        found += [page(where, nodes, cores, whole, others)] if whole else []
     return "\n".join(found)
 
 
@@ -175,8 +175,8 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=6, help="pairs (default: 6)")
     parser.add_argument("--for", type=float, default=math.inf, dest="seconds", metavar="SECONDS",
                         help="begin no run after so many seconds")
-    parser.add_argument("--quiet", type=float, default=math.inf, metavar="LOAD",
-                        help="runs behind which the load of the machine is higher do not count")
+    parser.add_argument("--quiet", type=float, default=math.inf, metavar="N",
+                        help="runs in which more other processes wanted to run, on an average, do not count")
     parser.add_argument("--quick", action="store_true", help="one pair of three short jobs")
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
@@ -195,12 +195,13 @@ def main() -> int:
                 for way in ways:
                     if (bench.where, number, way, "0") in table.rows or time.monotonic() > until:
                         continue
-                    rows, after = live(bench, jobs, way), load()
-                    if after <= options.quiet:
+                    with bench.others() as others:
+                        rows = live(bench, jobs, way)
+                    if others.mean <= options.quiet:
                         for job, row in reversed(list(enumerate(rows))):  # the first one's is there: all are
-                            table.add((bench.where, number, way, job), {**row._asdict(), "load": after})
-                    print(number, way, f"load {after:.1f}", "" if after <= options.quiet else "does not count",
-                          flush=True)
+                            table.add((bench.where, number, way, job), {**row._asdict(), "others": others.mean})
+                    print(number, way, f"others {others.mean:.2f}",
+                          "" if others.mean <= options.quiet else "does not count", flush=True)
         shutil.rmtree(root)
     except Failure as error:
         print(f"live_queues.py: {error}", file=sys.stderr)
