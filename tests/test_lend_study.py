@@ -12,7 +12,7 @@ from typing import Any, Dict
 
 import pytest
 
-from conftest import mpirun_environment
+from conftest import mpirun_environment, wait_until
 from vrm.live.nodes.topology import read_topology
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,6 +58,16 @@ def test_the_queue_that_exact_arithmetic_allows() -> None:
     assert [(row.lent, row.borrowed) for row in shared] == [(2.0, 0.0), (0.0, 2.0)]
     assert (queues.response(shared, alone), queues.slowdown(shared, alone), queues.total(shared, alone)) == (
         6.5, pytest.approx((1.1 + 2.0) / 2), 11.0)
+
+
+def test_a_process_of_others_that_wants_to_run_is_seen(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass", str(tmp_path)]) as busy:
+        try:
+            process = Path(f"/proc/{busy.pid}")
+            wait_until(lambda: study("bench").Others("elsewhere")._wants(process), "it wants to run")
+            assert not study("bench").Others("elsewhere", tmp_path)._wants(process), "it is one of the study's"
+        finally:
+            busy.kill()
 
 
 @pytest.fixture(scope="module")
