@@ -78,7 +78,11 @@ def test_energy_in_tables(tmp_path: Path) -> None:
     vrm("simulate", *common, "--backfill", "easy", "--power-cap", "160", "--out", "easy")
     said = vrm("compare", "eamc", "easy")
     assert "energy [MJ]" in said and "highest [W]" in said and "power cap 160" in said
+    said = vrm("report", "eamc", "easy", "--format", "csv")
+    assert "priority-inc-v weight=1 threshold=0.35,0.0147,163.333,220\n" in said, said
+    vrm("report", "eamc", "--out", "page")
+    assert "power of" in (tmp_path / "page" / "report.html").read_text()
     said = vrm("energy", "show", "eamc", "--out", "p.png")
     assert "14,700.0  J" in said and (tmp_path / "p.png").exists()
     said = vrm("advise", *common, "--objective", "energy", "--members", "3")
-    assert "energy of the jobs" in said and "makespan " not in said.split("+--")[1]
+    assert "energy of the jobs" in said and " kJ (" in said and "makespan " not in said.split("+--")[1]

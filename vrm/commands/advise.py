@@ -289,6 +289,9 @@ def spread_text(objective: str, spread: Any) -> str:
         scale = unit_of([spread.p50])
         return (f"{scale.text(spread.p50)} {scale.name} ({scale.text(spread.p10)} to "
                 f"{scale.text(spread.p90)})")
+    if unit == "kJ":
+        size, name = next((each for each in ((1e6, "GJ"), (1e3, "MJ")) if spread.p50 >= each[0]), (1.0, unit))
+        return f"{spread.p50 / size:.3g} {name} ({spread.p10 / size:.3g} to {spread.p90 / size:.3g})"
     if unit:
         return f"{spread.p50:.0f} ({spread.p10:.0f} to {spread.p90:.0f})"
     return f"{digits(spread.p50)} ({digits(spread.p10)} to {digits(spread.p90)})"

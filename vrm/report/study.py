@@ -19,6 +19,7 @@ from typing import (Any, Callable, Dict, Iterable, Iterator, List, Optional, Pro
 
 from vrm.model.job import JobState
 from vrm.report.job_table import JobTable
+from vrm.results.energy import Drawn, drawn_of
 from vrm.results.jobs import JobRow
 from vrm.results.metrics import THRESHOLD, application_time, running
 from vrm.results.statistics import Interval, interval
@@ -95,6 +96,12 @@ class Run:
     def jobs(self) -> List[RanJob]:
         """The jobs that ran, in the order of their starts."""
         return cast(List[RanJob], self.table.jobs)
+
+    @cached_property
+    def drawn(self) -> List[Drawn]:
+        """What its jobs have drawn; empty where nothing is known of the power of any."""
+        known = any(self.table.columns["power"]) or any(self.table.columns["energy"])
+        return drawn_of(self.rows) if known else []
 
     @cached_property
     def completed(self) -> List[RanJob]:

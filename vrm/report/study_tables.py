@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from vrm.report.formats import Column, Table, Value
 from vrm.report.study import FIGURES, MAIN, MEASURED, Study, applications
+from vrm.results.energy import energy_of
 from vrm.results.statistics import CONFIDENCE
 
 
@@ -15,7 +17,7 @@ def tables(study: Study) -> List[Table]:
     found += [*_changes(study), *(machine(study, queue) for queue in study.averaged)]
     if len(study.queues) > 1 and study.averaged == [None]:
         found += [averages(study, queue) for queue in study.queues]
-    return [*found, *_applications(study), *_runs(study)]
+    return [*found, *_energy(study), *_applications(study), *_runs(study)]
 
 
 def _note(study: Study) -> str:
@@ -83,6 +85,22 @@ def machine(study: Study, queue: Optional[str] = None) -> Table:
                  "makespan: from the first submission to the last end; utilisation: cores with a "
                  f"rank on them; bounded slowdown: over {study.runs[0].threshold:g} s, mean over "
                  "the jobs")
+
+
+def _energy(study: Study) -> Iterator[Table]:
+    """What the jobs of each scenario have drawn, on average over its runs, where that is known."""
+    rows: List[Tuple[Value, ...]] = []
+    for one in study.scenarios:
+        found = [energy_of(run.drawn) for run in study.of(one.name) if run.drawn]
+        if found:
+            rows.append((one.label or one.name, *(
+                None if name not in found[0] else round(fmean(each[name] for each in found) / unit, 6)
+                for name, unit in (("energy", 1e6), ("mean_power", 1), ("highest_power", 1), ("average_frequency", 1))),
+                sum(each["jobs_of_unknown_power"] for each in found) or None))
+    if rows:
+        yield _told("energy", "Energy of the jobs", [
+            "scenario", "energy [MJ]", "mean power [W]", "highest power [W]", "mean frequency [GHz]",
+            "jobs of unknown power"], rows, "nodes without a job are left out; mean power: over the makespan")
 
 
 def _applications(study: Study) -> Iterator[Table]:

@@ -12,6 +12,7 @@ from vrm.report.pictures import (APPS, BLUE, GREEN, GREY, INK, PAPER, PINK, RED,
                                  PictureError, file_word, grid, styled)
 from vrm.report.plotting import label_of
 from vrm.report.study import RanJob, Run, Study
+from vrm.results.energy import power_over_time
 from vrm.results.names import time_text
 from vrm.results import shares
 from vrm.results.places import parse_cores
@@ -65,7 +66,7 @@ def timeline(study: Study, run: Run, window: Optional[Window] = None) -> Picture
     with styled() as plots:
         height = min(5.5, max(2.6, (0.03 if heavy else 0.08) * lines)) if lines > 8 or heavy \
             else 0.32 * lines
-        panels = [height, 0.9, 0.9] if lines else [0.9, 0.9]
+        panels = [height] * bool(lines) + [0.9] * (3 if run.drawn else 2)
         figure, axes = plots.subplots(
             len(panels), 1, figsize=(8.2, sum(panels) + 1.2 + (0.45 if lines else 0)), sharex=True,
             layout="constrained", height_ratios=panels)
@@ -73,7 +74,10 @@ def timeline(study: Study, run: Run, window: Optional[Window] = None) -> Picture
             draw_density(axes[0], busy, length, BLUE, PAPER)
         elif bars:
             _gantt(axes[0], study, run, bars, names, lines, first, length, height)
-        _usage(axes[-2], axes[-1], run, first, length)
+        busy_at, queued_at = axes[-3:-1] if run.drawn else axes[-2:]
+        _usage(busy_at, queued_at, run, first, length)
+        if run.drawn:
+            _power(axes[-1], run, first, length)
         axes[-1].set_xlim(0, length)
         _clock(axes[-1], length, begin)
     scenario = next(one for one in study.scenarios if one.name == run.scenario)
@@ -344,6 +348,20 @@ def _usage(busy: Any, queue: Any, run: Run, first: float, length: float) -> None
     queue.set_ylabel("jobs\nwaiting")
     for axes in (busy, queue):
         grid(axes, "both")
+
+
+def _power(axes: Any, run: Run, first: float, length: float) -> None:
+    """What all jobs together draw."""
+    import numpy as np
+    steps = power_over_time(run.drawn)
+    times, watts = _thinned(np.array([time - first for time, _ in steps]),
+                            np.array([watts for _, watts in steps]), length)
+    kilo = max(watts, default=0.0) >= 10000
+    axes.fill_between(times, [value / (1000 if kilo else 1) for value in watts], step="post", color=GREEN, linewidth=0)
+    axes.set_ylim(bottom=0)
+    axes.locator_params(axis="y", nbins=4)
+    axes.set_ylabel(f"power of\njobs [{'kW' if kilo else 'W'}]")
+    grid(axes, "both")
 
 
 SHOWN = 800  # stretches of time that a curve has room for
