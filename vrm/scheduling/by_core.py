@@ -103,7 +103,7 @@ class CorePolicy(Ordered):
         """Whether the job could start on the view as it is."""
         if self.exact(job):
             return self.size(job) <= self.room(view)
-        if job.exclusive or not view.has_licences(job):
+        if job.exclusive or job.procs * job.cores > view.count_free() or not view.has_licences(job):
             return False
         if not self._keeps:
             return self.place(job, view) is not None
