@@ -1,0 +1,109 @@
+"""A plan of pools, with all that makes it fast, against plain loops: every step is tried as a start, every job
+is taken out of the plan to be moved, and no step is forgotten."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vrm.model import Job, Node
+from vrm.model.cluster import Pool
+from vrm.model.energy import Measured, PowerClass, Programs
+from vrm.model.job import Request
+from vrm.scheduling.profile import PoolProfile, Slot
+from vrm.simulation.library import simulate
+from vrm.workload.submission import Submission
+
+NODES = tuple(Node(f"n{at}", (2, 2), {"memory": 8.0, "gpu": float(at % 2)}, power=PowerClass("p", idle=5, busy=20))
+              for at in range(4))
+PROGRAMS = Programs({"a": {"p": Measured(5, 30)}, "b": {"p": Measured(5, 12)}})
+
+
+class Plain(PoolProfile):
+    """The definition."""
+
+    def _free_throughout(self, job: Job, first: int) -> Optional[Pool]:
+        pool, end = self.pools[first], self.times[first] + job.expected
+        if not self.policy.fits(job, pool):
+            return None
+        pool = pool.what_if()
+        for at in range(first + 1, len(self.times)):
+            if self.times[at] >= end:
+                break
+            pool.keep_common(self.pools[at])
+            if not self.policy.fits(job, pool):
+                return None
+        return pool
+
+    def earliest(self, job: Job) -> Slot:
+        for first, time in enumerate(self.times):
+            pool = self._free_throughout(job, first)
+            if pool is not None:
+                return Slot(time, self.policy.place(job, pool))
+        return Slot(float("inf"))
+
+    def compress(self, job: Job, slot: Slot) -> Slot:
+        self.give(job, slot)
+        earlier = self.earliest(job)
+        slot = earlier if earlier.time < slot.time else slot
+        self.hold(job, slot)
+        return slot
+
+    def tidy(self) -> None:
+        pass
+
+
+class Watcher:
+    """What started when, and where."""
+
+    def __init__(self) -> None:
+        self.starts: List[Tuple[Any, ...]] = []
+
+    def booked(self, booking: Any) -> None:
+        self.starts.append((booking.job.id, booking.start, booking.placement.claims,
+                            tuple(booking.placement.slots(NODES))))
+
+    def released(self, booking: Any) -> None: ...
+
+    def revised(self, booking: Any, before: float) -> None: ...
+
+    def nodes_changed(self) -> None: ...
+
+
+@st.composite
+def workloads(draw: Any) -> List[Submission]:
+    found, time = [], 0.0
+    for number in range(1, draw(st.integers(4, 22))):
+        time += draw(st.sampled_from([0, 0, 1, 2, 5]))
+        nodes = draw(st.integers(1, 3))
+        tasks = draw(st.integers(nodes, 4 * nodes))
+        per_node = draw(st.sampled_from([{}, {"memory": 3.0}, {"memory": 6.0}, {"gpu": 1.0}]))
+        request = draw(st.sampled_from([
+            Request.of(tasks), Request.of(tasks, resources={"memory": 1.0}),
+            Request.of(tasks, nodes=(nodes, nodes), tasks_per_node=-(-tasks // nodes), per_node=per_node),
+            Request.of(tasks, nodes=(1, nodes), per_node=per_node)]))
+        walltime = float(draw(st.integers(1, 30)))
+        found.append(Submission(
+            Job(number, draw(st.sampled_from("abc")), tasks, walltime, time, request=request,
+                watts=float(draw(st.sampled_from([0, 3, 10, 25])))), draw(st.sampled_from([1.0, walltime]))))
+    return found
+
+
+@pytest.mark.parametrize("policy", ["pack", "strip"])
+@pytest.mark.parametrize("backfill", ["conservative", "3"])
+@settings(max_examples=25, deadline=None)
+@given(jobs=workloads(), cap=st.sampled_from(["", "80", "0=70 20=50 60=90"]), order=st.sampled_from(["FCFS", "SJF"]))
+def test_all_starts_are_those_of_the_plain_plan(backfill: str, policy: str, jobs: List[Submission], cap: str,
+                                                order: str) -> None:
+    found = []
+    for kind in (PoolProfile, Plain):
+        watcher = Watcher()
+        with mock.patch("vrm.scheduling.reservations.PoolProfile", kind):
+            simulate(list(jobs), nodes=NODES, policy=policy, backfill=backfill, algorithm=order, power_cap=cap,
+                     energy=PROGRAMS, watchers=[watcher])
+        found.append(watcher.starts)
+    assert found[0] == found[1]
