@@ -72,3 +72,15 @@ def test_without_a_compiler_it_stays_in_python(tmp_path: Path, monkeypatch: pyte
     monkeypatch.delenv("CC", raising=False)
     assert compressing.fastest(1000) is compressing.compress
     assert not os.path.exists(tmp_path / "cache")
+
+
+def test_a_library_that_others_could_have_put_there_is_not_loaded(tmp_path: Path) -> None:
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    assert compiled() is not None
+    (tmp_path / "cache" / "vrm").chmod(0o777)
+    assert compiled() is None
+    (tmp_path / "cache" / "vrm").chmod(0o700)
+    made, = (tmp_path / "cache" / "vrm").iterdir()
+    made.chmod(0o666)
+    assert compiled() is None

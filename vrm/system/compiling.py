@@ -17,6 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Mapping, Optional, Sequence
 
+from vrm.system.trust import distrust
+
 FLAGS = ("-O2", "-shared", "-fPIC", "-std=gnu99", "-fvisibility=hidden")
 COMPILERS = ("cc", "gcc", "clang", "icx", "nvc")
 SECONDS = 60.0
@@ -64,6 +66,10 @@ def library(name: str, what: str, source: Path, headers: Sequence[Path] = (), op
     for file in (*headers, source):
         digest.update(file.read_bytes())
     path = cache(env) / f"{name}-{platform.machine()}-{digest.hexdigest()[:16]}.so"
+    allow = "set XDG_CACHE_HOME to a directory of your own"
+    reason = distrust(path.parent, allow=allow, home=True) or distrust(path, allow=allow)
+    if reason:  # somebody could have put another library there
+        raise CompileError(reason)
     if path.is_file():
         return path
     try:
