@@ -97,9 +97,10 @@ def _of_partition(path: str, partition: int) -> Dict[int, None]:
 def runs_of(quick: bool, few: bool) -> Iterator[Tuple[str, Dict[str, Any]]]:
     """The runs of a case: their names, and how they schedule; `few` of them for further draws."""
     if few:
-        for name, text in (("easy", "easy"), ("sd 10", "sd max_slowdown=10"),
-                           ("sd 10 gain", "sd max_slowdown=10 when=gain")):
-            yield name, {"backfill": text, "malleable": 1.0}
+        yield "easy", {"backfill": "easy", "malleable": 1.0}
+        yield "sd 10", {"backfill": "sd", "malleable": 1.0}
+        for more in ("", " when=gain", " when=always", " share=0.75", " mates=4"):
+            yield f"sd 10 worst{more}", {"backfill": f"sd{more}", "malleable": 1.0, "shared_speed": "worst"}
         return
     yield "easy", {"backfill": "easy", "malleable": 1.0}
     for limit in LIMITS:
