@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 import pytest
@@ -294,3 +295,29 @@ def test_what_was_lent_to_nobody_is_part_of_how_long_a_job_ran() -> None:
     replayed = validate(rows, Rules(), Cluster.regular(2, 2, 4).nodes, lends=[AskedLend(110.0, 1, 2, 4)], to_nodes=found)
     assert [(pair.live_run, pair.simulated_run) for pair in replayed.jobs] == [
         (125, pytest.approx(125)), (40, pytest.approx(40))]
+
+
+def test_a_live_run_in_which_two_borrow_of_one_that_ends_first_is_replayed() -> None:
+    """Job 0 lends 4 of its 8 cores to job 2 and 2 to job 3, which go on; job 2 holds what was left, and runs on it
+    when job 3 has gone, not before. No core is counted twice."""
+    from vrm.model.rules import Rules
+    from vrm.report.job_table import JobTable
+    from vrm.report.study import Run
+    from vrm.results import metrics
+    from vrm.results.jobs import JobRow
+    from vrm.simulation.recorded_lends import AskedLend
+    from vrm.simulation.validation import validate
+
+    rows = [JobRow(0, "a", 1, 0.0, 0.0, 20.0, 600.0, "completed", cores="n0:0/0-7", nodes="n0", cores_per_task=8,
+                   malleable=True, mates="2,3", lent=4 * 16.0 + 2 * 12.0, changes=2),
+            JobRow(2, "a", 1, 0.0, 4.0, 32.0, 300.0, "completed", cores="n0:0/4-7", nodes="n0", cores_per_task=8,
+                   malleable=True, mates="0", borrowed=4 * 26.0 + 8 * 2.0, changes=1),
+            JobRow(3, "a", 1, 0.0, 8.0, 30.0, 60.0, "completed", cores="n0:0/2-3", nodes="n0", cores_per_task=8,
+                   malleable=True, mates="0", borrowed=2 * 22.0)]
+    replayed = validate(rows, Rules(), Cluster.regular(1, 1, 8).nodes,
+                        lends=[AskedLend(4.0, 0, 2, 4), AskedLend(8.0, 0, 3, 2)])
+    assert [pair.simulated_run for pair in replayed.jobs] == pytest.approx([20, 28, 22])
+    used = 8 * 4 + 8 * 16 + 6 * 10 + 8 * 2  # 0; 0 with the others; 2 and 3; 2
+    run = Run(Path("."), "", "", 0, JobTable.of(rows), (None, None, None), 8)
+    assert metrics.utilisation(rows, 8) == pytest.approx(used / (8 * 32))
+    assert run.figures["utilisation"] == pytest.approx(100 * used / (8 * 32))

@@ -74,7 +74,8 @@ class Loans:
         placement = booking.placement
         if isinstance(placement, Borrowed):
             cores = booking.job.cores
-            return (placement.mean_width(cluster.nodes, cores) if ideal else placement.width) / cores
+            alone = ideal and not self.of_lender(booking.job.id)  # else others are on what it holds
+            return (placement.mean_width(cluster.nodes, cores) if alone else placement.width) / cores
         return self.rate_without(cluster, booking, self.lent(booking.job.id) if self.all else 0, ideal)
 
     def rate_without(self, cluster: "Cluster", booking: "Booking", lent: int, ideal: bool = False) -> float:

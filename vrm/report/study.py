@@ -129,7 +129,7 @@ class Run:
         jobs, done = self.table.ran, self.table.ran.completed
         waits = _mean(jobs.wait[done].tolist())
         runs = _mean(self.table.app_time[done].tolist())
-        used = math.fsum((jobs.cores * (jobs.end - jobs.start)).tolist())
+        used = math.fsum((jobs.used * (jobs.end - jobs.start)).tolist())
         first, last = self.span
         share = used / (self.processors * (last - first)) if self.processors and last > first \
             else 0.0
