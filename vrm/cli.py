@@ -158,6 +158,7 @@ def _give_up_output() -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the queue to its end."""
+    from vrm.forecast.asked import start_of
     from vrm.live.manager.manager import Manager
     from vrm.live.site.setup import describe, prepare, run_directory
     from vrm.results.metrics import closing_line, closing_words
@@ -186,9 +187,11 @@ def run(arguments: argparse.Namespace) -> int:
         f"{site.launcher.version_text}")
     say(f"jobs run in {settings.workplace}, unless they have a dir= of their own; "
         f"their output goes to {near(settings.log)}")
+    manager.orders.counter.start_of = start_of
     client = client_of(arguments, settings, directory)
     if client is not None:
-        manager.begun, manager.awaited = client.begin, client.lasts
+        manager.begun = client.begin
+        manager.desk.feeder, manager.desk.fed = client.name, client.lasts
     try:
         with client or nullcontext():
             succeeded = manager.run()

@@ -35,6 +35,7 @@ def test_the_run_ends_with_the_program_and_its_jobs(site: Site) -> None:
     done = site.run("run", "--", client, "a b")
     assert done.returncode == 5, done.stdout + done.stderr
     assert str(site.config_file) in done.stdout and "give.sh has ended with status 5" in done.stdout
+    assert not site.queue.exists() and "queue file" not in done.stdout and "waiting for" not in done.stdout
     assert site.statuses() == {0: "completed", 1: "completed"}
     assert next(site.log.glob("one.0.o")).read_text() == "one a b\n"
     assert not list(site.root.glob("*.writer"))  # the next run may wait for lines again

@@ -91,7 +91,7 @@ def test_partners_that_the_heatmap_refuses() -> None:
 
 def test_dependencies_holds_limits_of_queues_and_missing_nodes() -> None:
     frozen = (frozen_of([job(0, 4, 60)])
-              .with_job(job(1, 1, 10), Details(after=(Dependency((0,), False),)))
+              .with_job(job(1, 1, 10), Details(after=(Dependency((0,)),)))
               .with_job(job(2, 1, 10), Details(held=True)))
     reason, = why(frozen, 1)
     assert reason.kind == "dependency" and reason.jobs == (0,) and reason.start == 0

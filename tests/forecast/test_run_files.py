@@ -20,6 +20,7 @@ from vrm.forecast.files import RunFiles, of_directory
 from vrm.forecast.forecast import forecast
 from vrm.forecast.replay import limits, replay
 from vrm.model import Cluster, Dependency, Job
+from vrm.model.job import ANY
 from vrm.model.reservation import Wanted
 from vrm.results.forecast import Told
 from vrm.run import codec
@@ -58,7 +59,7 @@ def submissions_of(number: int, rng: random.Random) -> List[Submission]:
     for job_id in range(number):
         at += rng.choice([0.0, 0.0, rng.uniform(0, 4)])
         run = rng.uniform(1, 20)
-        after = (Dependency((rng.randrange(job_id),), True),) if job_id and rng.random() < .15 else ()
+        after = (Dependency((rng.randrange(job_id),), ANY),) if job_id and rng.random() < .15 else ()
         found.append(Submission(Job(job_id, f"a{job_id % 4}.x", rng.randint(1, 24),
                                     run + rng.uniform(0, 30), at), run, after))
     return found
@@ -418,7 +419,7 @@ def test_of_jobs_that_depend_on_others_little_is_forgotten(tmp_path: Path) -> No
     records = [*recorded(settings, [])[0],
                {"event": "job", **codec.job_record(first, Details(name="big", retries=2))},
                {"event": "job", **codec.job_record(Job(1, "b.x", 4, 9.0, 1.0), Details(
-                   after=(Dependency(range(1), True),)), (5, 6))},
+                   after=(Dependency(range(1), ANY),)), (5, 6))},
                {"event": "job", **codec.job_record(Job(3, "c.x", 4, 9.0, 1.0))},
                {"event": "hold", "id": 3}]
     write(settings, records)
@@ -430,7 +431,7 @@ def test_of_jobs_that_depend_on_others_little_is_forgotten(tmp_path: Path) -> No
     book = frozen.state.book
     assert book.entries[0].details.retries == 2 and book.held == [3]
     jobs, details = files.submitted("c.x 4 5 after=big", 10.0)
-    assert [each.after for each in details] == [(Dependency(range(1), False),)]
+    assert [each.after for each in details] == [(Dependency(range(1)),)]
     assert replay(frozen.with_job(jobs[0], details[0]), limits)[jobs[0].id].start == 60.0
     with pytest.raises(ValueError, match="huge"):
         files.submitted("c.x 4 5 after=huge", 10.0)

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from dataclasses import replace
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -18,7 +18,7 @@ from vrm.front.options import Options
 from vrm.front.requests import demand
 from vrm.model import JobState
 from vrm.model.fields import made
-from vrm.model.job import Dependency
+from vrm.model.job import ANY, FAIL, OK, START, Dependency
 from vrm.results.steps import Step
 
 SCRIPT = b"#!/bin/sh\ntrue\n"
@@ -44,6 +44,10 @@ class Counter:
     def steps(self, job: front.Job) -> List[Step]:
         return []
 
+    def usage(self, job: front.Job) -> List[front.Usage]:
+        return [front.Usage("batch", 1, 1.0, 3 << 20, 5 << 20, "n1", (7, 8)),
+                front.Usage("0", 2, 61.0, 4 << 20, 6 << 20, "n1", (9, 10))]
+
     def files(self, job: front.Job) -> "tuple[str, str, str]":
         return "/o", "/e", ""
 
@@ -56,6 +60,9 @@ class Counter:
     def submit(self, asked: Asked) -> List[int]:
         self.asked.append(asked)
         return [len(self.all) + len(self.asked)]
+
+    def foresee(self, asked: Asked) -> front.Job:
+        return a_job(99, JobState.QUEUED, start=self.now + 60, nodes=("n1", "n2"), cores=(2, 1))
 
     def cancel(self, job_id: int, signal: int = 0) -> None:
         self.done.append(("cancel", job_id, signal))
@@ -236,8 +243,8 @@ def test_what_is_asked_of_the_machine(said: str, wanted: Dict[str, Any]) -> None
     "-n x", "-n 0", "-n -1", "-c 1.5", "-N 0", "-N 4-2", "--ntasks-per-node=a", "-t 1:2:3:4", "-t abc", "--mem=4X",
     "--mem=-1", "--gres=gpu:x:y:z", "--gpus=5 -n 2", "-C ib|fast", "-C [a*2]", "-L a|b", "-a 1-", "-a 5-1", "-a x",
     "-a 0-9%x", "-d foo:1", "-d afterok", "-d afterok:x", "-d afterok:99", "-d afterok:1?afterok:2", "-w n1", "-x n1",
-    "--nodefile=f", "--begin=tomorrow", "--deadline=now", "--signal=NOSUCH@1", "--signal=USR1@x", "--open-mode=x",
-    "--nosuch", "--priority=x", "--nice=x", "-O", "--test-only", "--cpus-per-gpu=2", "-a 99999", "--wrap=x job.sh",
+    "--nodefile=f", "--begin=soon", "--begin=now-5", "--kill-on-invalid-dep=no", "--deadline=now", "--signal=NOSUCH@1", "--signal=USR1@x", "--open-mode=x",
+    "--nosuch", "--priority=x", "--nice=x", "-O", "--cpus-per-gpu=2", "-a 99999", "--wrap=x job.sh",
     "--time", "-D"])
 def test_what_vrm_cannot_follow_is_refused_aloud(said: str) -> None:
     counter = Counter(a_job(1))
@@ -294,15 +301,76 @@ def test_dependencies_and_arrays() -> None:
         counter.asked.clear()
         return asked("-d", said, "job.sh", counter=counter).values.get("after", ())
     assert after("afterok:1:2") == (Dependency(range(1, 3)),)
-    assert after("afterany:1,afterok:10") == (Dependency.on(1, True), Dependency(range(10, 12)))
+    assert after("afterany:1,afterok:10") == (Dependency.on(1, ANY), Dependency(range(10, 12)))
     assert after("afterok:10_1") == (Dependency.on(11),)
-    assert after("after:1:3") == ()  # they have begun
-    assert after("afternotok:3") == ()
+    assert after("after:1:3+5") == (Dependency.on(1, START), Dependency(range(3, 4), START, delay=300.0))
+    assert after("afternotok:3,afterany:1+7") == (Dependency.on(3, FAIL), Dependency.on(1, ANY))
     counter.asked.clear()
     single = asked("-J", "solve", "-d", "singleton", "job.sh", counter=counter)
-    assert single.values["after"] == (Dependency(range(1, 3), True), Dependency(range(10, 12), True))
+    assert single.values["after"] == (Dependency(range(1, 3), ANY), Dependency(range(10, 12), ANY))
+    counter.asked.clear()
+    each = asked("-a", "0-1", "-d", "aftercorr:10,after:2", "job.sh", counter=counter)
+    assert each.values["after"] == (Dependency.on(2, START),)
+    assert each.own == {0: (Dependency.on(10, OK),), 1: (Dependency.on(11, OK),)}
+    assert after("aftercorr:10") == (Dependency(range(10, 12)),)
+    for said, why in (("after:1+x", "no number of minutes"), ("afterok:99", "there is no job 99"), ("soon:1", "none of"),
+                      ("afterok", "names no job"), ("afterok:a", "no id"), ("afterok:1?afterok:2", "not for one of")):
+        done = run(counter, "sbatch", "-d", said, "job.sh")
+        assert done.code == 1 and why in done.err, done
+    assert "array 10 has no task 2" in run(counter, "sbatch", "-a", "0-2", "-d", "aftercorr:10", "job.sh").err
     array = asked("-a", "1-5:2,9%2", "job.sh")
     assert (array.indices, array.width, array.values["output"]) == ((1, 3, 5, 9), 2, "slurm-%A_%a.out")
+
+
+BEGINS = {  # by Slurm 22.05.8, at 07:05:13 on a Monday, in UTC
+    "16:00": "2026-11-23T16:00:00", "2030-01-20T12:34:00": "2030-01-20T12:34:00", "tomorrow": "2026-11-24T00:00:00",
+    "noon": "2026-11-23T12:00:00", "teatime": "2026-11-23T16:00:00", "now+60": "2026-11-23T07:06:13",
+    "now+2days": "2026-11-25T07:05:13", "now+1hour": "2026-11-23T08:05:13", "0120": "2027-01-20T00:00:00",
+    "01/20/30": "2030-01-20T00:00:00", "012030": "2030-01-20T00:00:00", "5:30PM": "2026-11-23T17:30:00",
+    "midnight": "2026-11-24T00:00:00", "5pm": "", "nonsense": "", "now+x": "", "25:00": "", "2030-13-01": ""}
+
+
+@pytest.mark.parametrize("said", BEGINS)
+def test_a_job_begins_when_slurm_would_let_it(utc: None, said: str) -> None:
+    counter = Counter()
+    counter.now = times.when("2026-11-23T07:05:13", 0)
+    done = run(counter, "sbatch", "--begin", said, "job.sh")
+    if BEGINS[said]:
+        assert counter.asked[0].values["begin"] == times.when(BEGINS[said], 0) - counter.now, done
+    else:
+        assert done.code == 1 and "--begin" in done.err and not counter.asked
+    for past in ("2010-01-20", "today", "now"):
+        assert asked("--begin", past, "job.sh").values["begin"] == 0
+
+
+def test_what_a_job_would_do() -> None:
+    """In the words of Slurm 22.05.8, on standard error; nothing is submitted."""
+    counter = Counter()
+    done = run(counter, "sbatch", "--test-only", "-n", "3", "job.sh", env={"TZ": "UTC"})
+    start = times.moment(counter.now + 60, {})
+    assert (done.out, done.code, counter.asked) == ("", 0, [])
+    assert done.err == f"sbatch: Job 99 to start at {start} using 3 processors on nodes n[1-2] in partition vrm\n"
+
+
+@pytest.mark.parametrize("said, wanted", [((), None), (("--no-requeue",), "no"), (("--requeue",), "yes"),
+                                          (("--requeue", "--no-requeue"), "no")])
+def test_whether_a_job_may_run_again(said: Sequence[str], wanted: Optional[str]) -> None:
+    assert asked(*said, "job.sh").values.get("requeue") == wanted
+
+
+@pytest.mark.parametrize("name", sorted(names.TABLE))
+def test_each_command_says_what_it_is(name: str) -> None:
+    """Whatever else is wrong with what was typed, and nothing is done."""
+    if name in names.LAUNCHERS:
+        return
+    pbs = name.startswith(("q", "pbs"))
+    for word in ("--help", "--version", *(() if pbs else ("--usage", "-V"))):
+        counter = Counter(a_job(1))
+        done = run(counter, name, word)
+        assert (done.code, done.err) == (0, "") and not counter.done and not counter.asked, (word, done)
+        said = "pbs_version = vrm\n" if pbs else "slurm 22.05.8\n"
+        assert done.out == said if "ersion" in word or word == "-V" else name in done.out.partition("\n")[0]
+    assert "nothing that a script asks for" in run(counter, "sbatch", "job.sh", script=b"#!/bin/sh\n#SBATCH --help\n").err
 
 
 @pytest.mark.parametrize("name, app, shown", [
@@ -358,7 +426,7 @@ def test_sacct(utc: None) -> None:
         return answer.out
     assert shown("-S", "2023-11-14", "-P", "-j", "1,2", "-o", "jobid,state,exitcode,end,nodelist", SLURM_TIME_FORMAT="%s"
                  ) == ("JobID|State|ExitCode|End|NodeList\n1|COMPLETED|0:0|1699999465|n1\n"
-                       "1.batch|COMPLETED|0:0|1699999465|n1\n2|CANCELLED by 1000|0:15|1699999401|n1\n"
+                       "1.batch|COMPLETED|0:0|1699999465|n1\n2|CANCELLED by 1000|0:0|1699999401|n1\n"
                        "2.batch|CANCELLED|0:15|1699999401|n1\n")
     assert shown("-nX", "--jobs", "10", "-o", "jobid,jobidraw,state%20,reason%12", "-p") == "10_3|10|PENDING|JobHeldUser|\n"
     assert shown("-Xn", "-j", "1,2", "-o", "jobid%4,state%8,elapsed") == (
@@ -371,6 +439,58 @@ def test_sacct(utc: None) -> None:
     assert run(counter, "sacct", "-nu", "ann", "-o", "Account%256", "|", "tail", "-1").out == ""  # without a shell
     for wrong in (["-o", "nosuch"], ["-S", "x"], ["-j", "x"], ["-s", "x"], ["word"]):
         assert run(counter, "sacct", *wrong).err.startswith("sacct: error: "), wrong
+
+
+@pytest.mark.parametrize("state, cause, code, reason, shown", [  # as Slurm 22.05.8 and its sacct have shown them
+    (JobState.TIMEOUT, "timeout", 143, "", "TIMEOUT 0:0 TimeLimit CANCELLED 0:15"),
+    (JobState.CANCELLED, "cancel", 143, "", "CANCELLED by 1000 0:0 None CANCELLED 0:15"),
+    (JobState.FAILED, "", 137, "killed by signal 9 (SIGKILL)", "FAILED 0:9 NonZeroExitCode FAILED 0:9"),
+    (JobState.FAILED, "", 137, "exit 137", "FAILED 137:0 NonZeroExitCode FAILED 137:0"),
+    (JobState.FAILED, "node", None, "node n1 is down", "NODE_FAIL 0:0 NodeDown CANCELLED 1:0"),
+    (JobState.FAILED, "memory", 137, "", "OUT_OF_MEMORY 0:125 OutOfMemory OUT_OF_MEMORY 0:125"),
+    (JobState.CANCELLED, "interrupted", 143, "", "PREEMPTED 0:0 None CANCELLED 0:15"),
+    (JobState.CANCELLED, "", None, "job 3, on which it depends, ended as failed",
+     "CANCELLED 0:0 DependencyNeverSatisfied")])
+def test_how_jobs_ended(state: JobState, cause: str, code: Optional[int], reason: str, shown: str) -> None:
+    begun = {} if "depends" in reason else {"nodes": ("n1",), "start": 1_699_999_400.0}
+    counter = Counter(a_job(1, state, cores=(2,), end=1_699_999_401.0, code=code, cause=cause, reason=reason, **begun))
+    job, *steps = run(counter, "sacct", "-nP", "-j1", "-o", "state,exitcode,reason").out.splitlines()
+    assert " ".join([job.replace("|", " "), *(step.rstrip("|").replace("|", " ") for step in steps)]) == shown
+    word = words.states_of(shown.partition(" ")[0])
+    assert word and run(counter, "squeue", "-h", "-t", word[0], "-o", "%i %T").out == f"1 {word[0]}\n"
+
+
+def test_what_steps_have_used() -> None:
+    """The script's line counts its steps, too: what is left is its own. In the forms of Slurm 22.05.8."""
+    class Used(Counter):
+        def steps(self, job: front.Job) -> List[Step]:
+            return [Step(1, "0", "solve", 5, 14, "completed", 0, 2, 2, "n1", 0.895, 0.137, 118_583_296),
+                    Step(1, "batch", "batch", 3, 14, "completed", 0, 1, 2, "n1", 1.279, 0.225, 118_583_296)]
+    counter = Used(a_job(1, JobState.COMPLETED, nodes=("n1",), cores=(2,), start=3.0, end=14.0, code=0))
+    asked = "JobID,MaxRSS,AveRSS,TotalCPU,UserCPU,SystemCPU,AveCPU,CPUTime,Elapsed,NTasks"
+    assert run(counter, "sacct", "-P", "-j1", "-o", asked).out.splitlines() == [
+        asked.replace(",", "|"), "1|||00:01.504|00:01.279|00:00.225||00:00:22|00:00:11|",
+        "1.batch|||00:00.472|00:00.384|00:00.088|00:00:00|00:00:22|00:00:11|1",
+        "1.0|115804K||00:01.032|00:00.895|00:00.137|00:00:00|00:00:18|00:00:09|2"]
+    assert [times.cpu(seconds) for seconds in (0, 59.9994, 61, 3600, 90061)] == [
+        "00:00:00", "00:59.999", "01:01.000", "01:00:00", "1-01:01:01"]
+
+
+def test_sstat() -> None:
+    counter = Counter(a_job(1), a_job(2, JobState.QUEUED), a_job(10, array=10, index=3))
+    columns = ["-P", "-o", "JobID,MaxRSS,AveRSS,AveCPU,NTasks,MaxRSSNode"]
+    assert run(counter, "sstat", "-j", "1", *columns).out == (
+        "JobID|MaxRSS|AveRSS|AveCPU|NTasks|MaxRSSNode\n1.0|4096K|3072K|00:00:30|2|n1\n")
+    assert run(counter, "sstat", "-aj1,10", *columns, "-n").out == (
+        "1.batch|3072K|5120K|00:00:01|1|n1\n1.0|4096K|3072K|00:00:30|2|n1\n"
+        "10_3.batch|3072K|5120K|00:00:01|1|n1\n10_3.0|4096K|3072K|00:00:30|2|n1\n")
+    assert run(counter, "sstat", "-nPij1.batch").out == "1.batch|n1|7,8\n"
+    for said in ("-j2", "-j99", "-j1.7"):  # Slurm gives status 0 for them, too
+        done = run(counter, "sstat", said)
+        assert done.err.startswith("sstat: error: ") and done.out.startswith("JobID ") and not done.code
+    for wrong in ([], ["-j", "x"], ["-j1", "-o", "bogus"], ["1"]):
+        assert run(counter, "sstat", *wrong).err.startswith("sstat: error: ")
+        assert run(counter, "sstat", *wrong).code == 1
 
 
 def test_sinfo_and_scontrol() -> None:
@@ -420,13 +540,9 @@ def test_scancel() -> None:
 
 
 def test_what_answers_nothing() -> None:
-    for command in ("sacctmgr show account -n", "sshare -U", "sprio", "sstat -j 1"):
+    for command in ("sacctmgr show account -n", "sshare -U", "sprio"):
         assert run(Counter(), *command.split()) == Answer()
     assert run(Counter(), "sacctmgr", "add", "user", "x").code == 1
-    for name in names.TABLE:
-        if names.TABLE[name] and name not in ("sprio", "sshare"):
-            assert run(Counter(), name, "--version").out in (
-                "pbs_version = vrm\n" if ".pbs_" in names.TABLE[name] else "slurm 22.05.8\n", ""), name
 
 
 def test_paths_are_seen_from_where_the_command_is_typed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Dict
 
 import pytest
@@ -73,3 +74,19 @@ def test_directives_end_with_the_first_command() -> None:
 
 def test_indices_of_arrays() -> None:
     assert array("0-9:3%2") == (range(0, 10, 3), 2) and list(array("1-2")[0]) == [1, 2]
+
+
+@pytest.mark.parametrize("text, wanted", [
+    ("1530", (2026, 11, 23, 15, 30)), ("0700", (2026, 11, 24, 7, 0)), ("220700", (2026, 12, 22, 7, 0)),
+    ("11220700", (2027, 11, 22, 7, 0)), ("12010000", (2026, 12, 1, 0, 0)), ("2711220700", (2027, 11, 22, 7, 0)),
+    ("202001010000.30", (2020, 1, 1, 0, 0, 30))])
+def test_when_a_job_may_begin(text: str, wanted: "tuple[int, ...]") -> None:
+    """What is left out is that of the next time when the rest is so; a date with its year may be past."""
+    now = time.mktime((2026, 11, 23, 7, 5, 0, 0, 0, -1))
+    assert words.moment(text, now) == time.mktime((*wanted, *[0] * (9 - len(wanted)))[:8] + (-1,))
+
+
+@pytest.mark.parametrize("text", ["", "x", "2530", "0760", "15:30", "13010700", "011", "0700.61"])
+def test_what_is_no_time_to_begin(text: str) -> None:
+    with pytest.raises(ValueError):
+        words.moment(text, 1e9)

@@ -17,7 +17,7 @@ from vrm.live.manager import snapshot
 from vrm.model import Dependency, Job
 from vrm.model.amounts import amounts
 from vrm.model.fields import LINE, OF_JOB, RESULT, TABLE, getter, made
-from vrm.model.job import PLAIN, Details
+from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details
 from vrm.results import state
 from vrm.results.jobs import JobRow, JobWriter, fields_of, read_jobs, submitted
 from vrm.run import codec, journal as journals, journal_check
@@ -26,8 +26,9 @@ from vrm.workload.grammar import COLUMNS, FIELDS, QueueLine, parse_line
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=9)
 IDS = st.integers(0, 999)
-DEPENDENCY = st.builds(lambda first, more, whatever: Dependency(range(first, first + 1 + more),
-                                                                whatever), IDS, IDS, st.booleans())
+DEPENDENCY = st.builds(lambda first, more, kind, delay: Dependency(
+    range(first, first + 1 + more), kind, delay=delay if kind == START else 0.0), IDS, IDS,
+    st.sampled_from((OK, ANY, START, FAIL)), st.sampled_from([0.0, 1.0, 90.0, 86400.0, 0.5]))
 NAME = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,6}", fullmatch=True).filter(
     lambda name: name not in ("gpu", "gpus", "mem", "memory"))
 AMOUNTS = st.dictionaries(NAME, st.integers(1, 10**6).map(lambda amount: amount / 1000),
@@ -42,8 +43,8 @@ VALUES: Dict[str, st.SearchStrategy[Any]] = {
     "walltime": TIMES, "believed": st.none() | TIMES,
     "exclusive": st.booleans(), "cores": st.integers(1, 999),
     "name": TEXT.filter(lambda name: name.isprintable() and not set(name) <= set("0123456789:,-")
-                        and not name.startswith("any:")),
-    "after": st.lists(DEPENDENCY, max_size=3, unique=True).map(tuple),
+                        and not name.startswith(("any:", "start:", "fail:"))),
+    "begin": TIMES, "after": st.lists(DEPENDENCY, max_size=3, unique=True).map(tuple),
     "priority": st.integers(-10**9 + 1, 10**9 - 1), "retries": st.integers(0, 9999),
     "variables": st.dictionaries(st.from_regex(r"[A-UW-Z_][A-Za-z0-9_]{0,5}", fullmatch=True), TEXT,
                                  max_size=3),
@@ -56,7 +57,7 @@ VALUES: Dict[str, st.SearchStrategy[Any]] = {
     "features": st.frozensets(NAME, max_size=3), "nodes": st.sampled_from([(1, 0), (1, 1), (1, 9)]),
     "tasks_per_node": st.integers(0, 0) | st.integers(10**9 - 1, 10**9 - 1),
     "script": st.booleans(), "file": st.just("") | TEXT, "copy": st.just("") | NAME,
-    "queue": st.just("") | NAME, "reservation": st.just("") | NAME,
+    "queue": st.just("") | NAME, "requeue": st.sampled_from(["", "yes", "no"]), "reservation": st.just("") | NAME,
     "front": st.just("") | NAME, "environment": st.just("") | NAME, "output": st.just("") | TEXT,
     "errors": st.just("") | TEXT, "input": st.just("") | TEXT, "append": st.booleans(),
     "array_id": st.integers(0, 99), "limit": st.just("") | NAME, "comment": st.just("") | TEXT,
@@ -155,7 +156,7 @@ def test_what_older_files_do_not_say_has_its_default() -> None:
     record = {"id": 7, "app": "a.x", "procs": 4, "estimate": 9.0, "submit": 3.0,
               "exclusive": False, "cores": 2, "after": [[3, False], [5, True]]}
     (job,), details, _ = codec.jobs_of(record)
-    assert details == Details((Dependency.on(3), Dependency.on(5, True)))
+    assert details == Details((Dependency.on(3), Dependency.on(5, ANY)))
     assert values_of(job, PLAIN) == {
         **{field.at: field.default for field in TABLE if field.kept not in (LINE, RESULT)},
         "app": "a.x", "procs": 4, "walltime": 9.0, "cores": 2}

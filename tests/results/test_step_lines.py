@@ -17,16 +17,23 @@ def step(number: str, start: float = 10.0, job: int = 7, name: str = "solve") ->
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
     assert read_steps(path) == {}
-    odd = Step(7, "1", 'a,"b"\nc', 1.0, 2.0, "failed", None, 1, 1, "n0")
+    odd = Step(7, "1", 'a,"b"\nc', 1.0, 2.0, "failed", None, 1, 1, "n0", 1.25, 0.5, 4096)
     for each in (step("0"), odd, step(BATCH), step("0", job=8)):
         append(path, each)
     assert path.read_text().splitlines()[:2] == [
-        HEADER.strip(), "7,0,solve,10.000,12.500,completed,0,4,8,n0 n1"]
+        HEADER.strip(), "7,0,solve,10.000,12.500,completed,0,4,8,n0 n1,0.000,0.000,0"]
     found = read_steps(path)
     assert [each.line for each in found[7]] == [step("0").line, odd.line, step(BATCH).line]
     assert found[7][1].name == 'a,"b"?c' and found[7][1].exit_code is None
+    assert (found[7][1].user, found[7][1].system, found[7][1].maxrss) == (1.25, 0.5, 4096)
     assert [each.job for each in found[8]] == [8]
     assert path.stat().st_mode & 0o077 == 0
+
+
+def test_lines_of_older_versions_say_nothing_of_what_was_used(tmp_path: Path) -> None:
+    (tmp_path / "steps.csv").write_text("job,step,name,start,end,state,exit_code,tasks,cores,nodes\n"
+                                        "7,0,solve,10.000,12.500,completed,0,4,8,n0 n1\n")
+    assert [each.line for each in read_steps(tmp_path / "steps.csv")[7]] == [step("0").line]
 
 
 def test_the_steps_are_those_of_the_last_try(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from vrm.model import Dependency, Job, JobState
-from vrm.model.job import Details
+from vrm.model.job import ANY, FAIL, OK, START, Details
 from vrm.model.ranges import fold
 from vrm.run.book import JobBook, LifeError
 from vrm.scheduling import make_ordering
@@ -29,59 +29,80 @@ class Books(RuleBasedStateMachine):
         self.held: Dict[int, bool] = {}
         self.deadline = math.inf
         self.now = 0.0
+        self.begun: Dict[int, float] = {}
+        self.begin: Dict[int, int] = {}
         self.jobs: List[Job] = []
 
     def waiting(self) -> List[int]:
         return [i for i, state in self.states.items() if state is JobState.QUEUED]
 
-    def settle(self) -> List[int]:
+    def settle(self, now: float) -> List[int]:
         """Drop what can never run, in turn; the ids."""
         dropped = []
         changed = True
         while changed:
             changed = False
             for i in self.waiting():
-                if any(self.states[other].ended and not d.any
-                       and self.states[other] is not JobState.COMPLETED
+                if any(self.states[other].ended and d.kind in (OK, FAIL)
+                       and (self.states[other] is JobState.COMPLETED) == (d.kind == FAIL)
                        for d in self.after[i] for other in d.ids):
                     self.states[i] = JobState.CANCELLED
+                    self.begun.setdefault(i, now)
                     dropped.append(i)
                     changed = True
         return dropped
 
-    @rule(estimate=st.integers(1, 20), held=st.booleans(), data=st.data())
-    def enter(self, estimate: int, held: bool, data: st.DataObject) -> None:
+    def open(self, number: int) -> List[int]:
+        """The jobs, once for each thing, of which something is still wanted."""
+        return [other for d in dict.fromkeys(self.after[number]) for other in d.ids
+                if (other not in self.begun if d.kind == START else not self.states[other].ended)]
+
+    def begins(self, number: int) -> float:
+        """When the time of a job comes that waits for nothing."""
+        return max([self.jobs[number].submit + self.begin[number], *(
+            self.begun[other] + d.delay for d in self.after[number] if d.kind == START for other in d.ids)])
+
+    @rule(estimate=st.integers(1, 20), held=st.booleans(), begin=st.sampled_from([0, 0, 3]), data=st.data())
+    def enter(self, estimate: int, held: bool, begin: int, data: st.DataObject) -> None:
         number = len(self.jobs)
-        job = Job(number, "a.x", 1, float(estimate), float(number))
+        job = Job(number, "a.x", 1, float(estimate), self.now)
         after = data.draw(st.lists(st.builds(
-            lambda ends, step, any: Dependency(range(min(ends), max(ends) + 1, step), any),
-            st.tuples(*[st.integers(0, number - 1)] * 2), st.integers(1, 3), st.booleans()),
-            max_size=3)) if number else []
+            lambda ends, step, kind, delay: Dependency(range(min(ends), max(ends) + 1, step), kind,
+                                                       delay=delay if kind == START else 0.0),
+            st.tuples(*[st.integers(0, number - 1)] * 2), st.integers(1, 3), st.sampled_from((OK, ANY, START, FAIL)),
+            st.sampled_from([0.0, 2.0])), max_size=3)) if number else []
         if number and data.draw(st.booleans()):
             after = self.after[number - 1]  # as the jobs of an array
         self.jobs.append(job)
         self.states[number], self.after[number], self.held[number] = JobState.QUEUED, after, held
-        dropped = self.book.enter(job, Details(tuple(after), held=held))
-        assert sorted(each.job.id for each in dropped) == sorted(self.settle())
+        self.begin[number] = begin
+        dropped = self.book.enter(job, Details(tuple(after), held=held, more={"begin": begin} if begin else {}))
+        assert sorted(each.job.id for each in dropped) == sorted(self.settle(self.now))
 
     @precondition(lambda self: len(self.book.queue))
     @rule(data=st.data(), state=st.sampled_from([None, *(s for s in JobState if s.ended)]))
     def run(self, data: st.DataObject, state: Optional[JobState]) -> None:
         number = data.draw(st.sampled_from(sorted(job.id for job in self.book.queue)))
         self.book.queue.remove(number)
-        self.book.started(number)
+        self.book.started(number, self.now)
+        self.begun.setdefault(number, self.now)
         self.states[number] = JobState.RUNNING
         if state is None:
-            self.states[number] = JobState.QUEUED
-            dropped = self.book.again(number)
-            assert sorted(each.job.id for each in dropped) == sorted(self.settle())
+            self.again(number)
         else:
             self.end(number, state)
 
     def end(self, number: int, state: JobState) -> None:
         self.states[number] = state
-        dropped = self.book.ended(number, state)
-        assert sorted(each.job.id for each in dropped) == sorted(self.settle())
+        self.begun.setdefault(number, self.now)
+        dropped = self.book.ended(number, state, self.now)
+        assert sorted(each.job.id for each in dropped) == sorted(self.settle(self.now))
+
+    def again(self, number: int) -> None:
+        self.states[number] = JobState.QUEUED
+        dropped = self.book.again(number)
+        assert sorted(each.job.id for each in dropped) == sorted(self.settle(self.jobs[number].submit))
+        self.book.begin(self.now)  # a book has no clock: who steps it says the time
 
     @precondition(lambda self: self.waiting())
     @rule(data=st.data(), what=st.sampled_from(["hold", "release", "cancel"]))
@@ -102,19 +123,21 @@ class Books(RuleBasedStateMachine):
     @precondition(lambda self: any(state.ended for state in self.states.values()))
     @rule(data=st.data())
     def requeue(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from([i for i, s in self.states.items() if s.ended]))
-        self.states[number] = JobState.QUEUED
-        dropped = self.book.again(number)
-        assert sorted(each.job.id for each in dropped) == sorted(self.settle())
+        self.again(data.draw(st.sampled_from([i for i, s in self.states.items() if s.ended])))
+
+    @rule()
+    def copy(self) -> None:
+        self.book = self.book.copy(self.book.queue)
 
     @rule(passed=st.floats(0, 5), deadline=st.one_of(st.just(math.inf), st.floats(0, 60)))
     def fit(self, passed: float, deadline: float) -> None:
         self.now += passed
         self.deadline = deadline
+        assert self.book.begin(self.now) is False or self.book.next_begin > self.now
         self.book.fit(self.now, deadline)
         for number in self.waiting():
             entry = self.book.entries[number]
-            if not entry.held and not entry.missing:
+            if not entry.held and not entry.missing and not entry.early:
                 assert entry.late == (self.now + entry.job.estimate > deadline) or (
                     entry.late and deadline < math.inf)
 
@@ -127,12 +150,14 @@ class Books(RuleBasedStateMachine):
                 state is JobState.QUEUED)
             if state is JobState.QUEUED:
                 assert entry.held == self.held[number]
-                left = {other for d in self.after[number] for other in d.ids
-                        if not self.states[other].ended}
+                left = self.open(number)
                 assert entry.missing == len(left)
                 if entry.wish is not None:
-                    assert entry.wish.still(self.book.entries) == fold(sorted(left))
+                    assert entry.wish.still(self.book.entries) == fold(sorted(set(left)))
                 assert (number in self.book.queue) == entry.eligible
+                if not left:
+                    assert entry.early == (self.begins(number) > self.now)
+                    assert not entry.early or self.book.next_begin <= entry.begin == self.begins(number)
         assert self.book.waiting == len(self.waiting())
         assert self.book.held == [i for i in self.book.parked if self.held[i]]
 
@@ -158,7 +183,7 @@ def test_a_job_that_did_not_fit_and_was_cancelled_fits_when_it_is_asked_for_agai
     book = JobBook(JobQueue(make_ordering("FCFS"), lambda job: 1))
     book.enter(Job(0, "a.x", 1, 100.0, 0.0))
     assert [job.id for job in book.fit(0.0, 60.0)] == [0]
-    book.ended(0, JobState.CANCELLED)
+    book.ended(0, JobState.CANCELLED, 0.0)
     book.fit(0.0, math.inf)
     book.again(0)
     assert book.fit(0.0, math.inf) == [] and 0 in book.queue
@@ -187,8 +212,8 @@ def seconds_of(stages: int) -> float:
     assert book.entries[stages].wish is book.entries[2 * stages - 1].wish
     for number in range(stages):
         book.queue.remove(number)
-        book.started(number)
-        book.ended(number, JobState.COMPLETED)
+        book.started(number, 0.0)
+        book.ended(number, JobState.COMPLETED, 0.0)
     assert len(book.queue) == stages and not book.parked
     return time.process_time() - begin
 
@@ -205,11 +230,11 @@ def test_an_array_that_waits_is_dropped_once_whatever_fails_of_the_other():
     for number in range(6):
         book.enter(Job(number, "a.x", 1, 1.0), Details((Dependency(range(3)),) if number > 2 else ()))
     book.queue.remove(1)
-    dropped = book.ended(1, JobState.FAILED)
+    dropped = book.ended(1, JobState.FAILED, 0.0)
     assert [(each.job.id, each.reason) for each in dropped] == [
         (number, "job 1, on which it depends, ended as failed") for number in (3, 4, 5)]
     book.queue.remove(2)
-    assert book.ended(2, JobState.FAILED) == []
-    assert book.again(1) == [] and book.against(book.entries[3]) is book.entries[2]
+    assert book.ended(2, JobState.FAILED, 0.0) == []
+    assert book.again(1) == [] and book.against(book.entries[3]) == (2, JobState.FAILED)
     assert book.again(2) == [] and book.against(book.entries[3]) is None
     assert book.again(4) == [] and book.entries[4].missing == 3 and 4 in book.parked

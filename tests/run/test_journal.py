@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.model import Cluster, Dependency, Job, Node
-from vrm.model.job import Details, PLAIN, Program
+from vrm.model.fields import made
+from vrm.model.job import ANY, Details, PLAIN, Program
 from vrm.model.placement_forms import to_record
 from vrm.model.queues import NO_QUEUES
 from vrm.model.rules import Rules
+from vrm.results.jobs import fields_of
 from vrm.run import codec, journal as journals
 from vrm.scheduling import make_policy
 
@@ -134,7 +136,7 @@ def test_the_past_of_a_run() -> None:
 def test_what_a_job_was_submitted_with_comes_back() -> None:
     job = Job(4, "a.x", 2, 9.5, 1.25, True, 3, priority=-7,
               payload=Program(("-o", "$HOME"), {"A": "x y"}, "/some where"))
-    details = Details((Dependency.on(1), Dependency.on(2, True)), 3, None, True, "a name")
+    details = Details((Dependency.on(1), Dependency.on(2, ANY)), 3, None, True, "a name")
     record = json.loads(json.dumps({"event": "job", **codec.job_record(job, details)}))
     past = journals.replay([RUN, record])
     assert past.jobs == {4: job} and past.details == {4: details} and past.state.next_id == 5
@@ -370,3 +372,14 @@ def test_damaged_rules_are_damage(change: Dict[str, Any]) -> None:
               "rules": Rules().record(), **change}
     with pytest.raises(journals.JournalError, match="journal:2: rules: "):
         journals.replay([RUN, record])
+
+
+def test_whatever_a_shell_can_pass_on_is_read_again() -> None:
+    """A job that was submitted with line ends and escapes in its words must not spoil the journal."""
+    words, variables = ("two\nlines", "\x1b[1m", "q\"u'o *", ""), {"A": "one\ntwo\t", "B": ""}
+    job, details = made({"app": "a", "procs": 1, "walltime": 5.0, "arguments": words, "variables": variables}, 0, 1.0)
+    past = journals.Past()
+    past.take(RUN, 1)
+    past.take(json.loads(json.dumps({"event": "job", **codec.job_record(job, details)})), 2)
+    assert (past.jobs[0].payload.arguments, past.jobs[0].payload.variables) == (words, variables)
+    assert fields_of(job, details)["args"] == "'two?lines' '?[1m' 'q\"u'\"'\"'o *' ''"

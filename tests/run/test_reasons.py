@@ -75,9 +75,9 @@ def test_jobs_that_are_parked() -> None:
             Details((Dependency(range(0, 7, 2)), Dependency.on(5))), Details()), 7):
         book.enter(job(number, 1), details)
     book.queue.remove(2)
-    book.ended(2, JobState.COMPLETED)
+    book.ended(2, JobState.COMPLETED, 0.0)
     book.fit(NOW, NOW + 10)
-    assert [parked(book.entries[number], book.entries) for number in range(7, 11)] == [
+    assert [parked(book.entries[number], book.entries, 0.0) for number in range(7, 11)] == [
         "held", "after 1,3", "after 0,4-6", "would not end before the allocation does"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from vrm.model import Cluster, Dependency, Job, JobState
-from vrm.model.job import PLAIN, Details
+from vrm.model.job import ANY, FAIL, OK, PLAIN, START, Details
 from vrm.model.placement_forms import to_record
 from vrm.run import codec, journal
 from vrm.run.book import LifeError
@@ -71,7 +71,7 @@ def drive(run: Run, data: st.DataObject) -> List[Dict[str, Any]]:
             return data.draw(st.sampled_from(known[kind]))
 
         if what == "submit":
-            after = (Dependency.on(one("any"), data.draw(st.booleans())),) if (
+            after = (Dependency.on(one("any"), data.draw(st.sampled_from((OK, ANY, START, FAIL)))),) if (
                 ids["any"] and data.draw(st.booleans())) else ()
             details = Details(after, data.draw(st.integers(0, 1)), held=data.draw(st.booleans()),
                               name=data.draw(st.sampled_from(["", "a", "b"])))
@@ -239,7 +239,7 @@ def job(job_id: int, tasks: int, estimate: float, submit: float = 0.0) -> Job:
 def test_a_job_that_is_killed_uses_its_retries_and_then_fails_those_behind_it() -> None:
     ends, _ = simulated([Submission(job(0, 2, 10.0), 12.0, details=Details(retries=1)),
                          Submission(job(1, 2, 5.0), 3.0, (Dependency.on(0),)),
-                         Submission(job(2, 2, 5.0), 3.0, (Dependency.on(0, True),))], kill=True)
+                         Submission(job(2, 2, 5.0), 3.0, (Dependency.on(0, ANY),))], kill=True)
     assert ends == [(0, 10.0, 20.0, "timeout"), (1, -1, 20.0, "cancelled"),
                     (2, 20.0, 23.0, "completed")]
 

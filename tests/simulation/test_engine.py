@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import plain_metrics
 from vrm.model import Cluster, Dependency, Job, Node
+from vrm.model.job import ANY, FAIL, OK, START, Details
 from vrm.results.jobs import read_jobs
 from vrm.results.places import PlacementText
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
@@ -249,6 +250,8 @@ def test_no_core_is_used_twice_and_no_job_is_lost(backfill: str, machine: Any, a
 
 # ------------------------------------------------------------------- dependencies and holds
 
+KINDS = (OK, ANY, START, FAIL)
+
 
 @st.composite
 def dependent_workloads(draw: Any) -> List[Submission]:
@@ -258,12 +261,14 @@ def dependent_workloads(draw: Any) -> List[Submission]:
     for job_id in range(0, 2 * draw(st.integers(1, 9)), 2):
         time += draw(st.sampled_from([0, 0, 1, 4]))
         after = draw(st.lists(st.builds(
-            lambda first, more, any: Dependency(range(first, min(job_id, first + more)), any),
-            st.integers(0, job_id - 1), st.integers(1, 4), st.booleans()),
+            lambda first, more, kind: Dependency(range(first, min(job_id, first + more)), kind),
+            st.integers(0, job_id - 1), st.integers(1, 4), st.sampled_from(KINDS)),
             max_size=2)) if job_id else []
+        begin = draw(st.sampled_from([0, 0, 0, 2, 7]))
         found.append(Submission(
             Job(job_id, "app", draw(st.integers(1, 4)), draw(st.integers(1, 6)), time),
-            draw(st.integers(1, 8)), tuple(after), draw(st.integers(0, 9)) == 9))
+            draw(st.integers(1, 8)), tuple(after), draw(st.integers(0, 9)) == 9,
+            details=Details(more={"begin": begin} if begin else {})))
     return found
 
 
@@ -278,26 +283,36 @@ def in_plain_words(jobs: List[Submission], procs: int, overtake: bool) -> Dict[i
                 state[job.id] = "timeout" if run > job.estimate else "completed"
             if job.submit == now:
                 state[job.id] = "refused" if job.procs > procs else "waiting"
-        ready = []
-        for job, _, after, held, *_ in jobs:  # lower ids, on which others may depend, come first
-            if state.get(job.id) != "waiting":
-                continue
-            on = [(state.get(other, "completed"), each.any) for each in after
-                  for other in each.ids]
-            if any(how in ("timeout", "refused", "cancelled") and not whatever
-                   for how, whatever in on):
-                state[job.id] = "cancelled"
-            elif not held and not any(how in ("waiting", "running") for how, _ in on):
-                ready.append(job)
-        for job in ready:
-            busy = sum(other.procs for other, *_ in jobs if state.get(other.id) == "running")
-            if busy + job.procs <= procs:
-                run = next(one.run for one in jobs if one.job is job)
-                state[job.id], start[job.id] = "running", now
-                ends[job.id] = now + min(run, job.estimate)
-            elif not overtake:
-                break
+        begun = True
+        while begun:  # others may wait for a start
+            begun = start_in_plain_words(jobs, procs, overtake, now, state, start, ends)
     return {job_id: (start.get(job_id), how) for job_id, how in state.items()}
+
+
+def start_in_plain_words(jobs: List[Submission], procs: int, overtake: bool, now: int, state: Dict[int, str],
+                         start: Dict[int, int], ends: Dict[int, int]) -> bool:
+    """One look at who may start in a second; whether somebody did."""
+    begun, ready = False, []
+    for job, _, after, held, _, details in jobs:  # lower ids, on which others may depend, come first
+        if state.get(job.id) != "waiting":
+            continue
+        on = [(state.get(other, "completed"), each.kind) for each in after
+              for other in each.ids]
+        if any(how in ("timeout", "refused", "cancelled") and kind == OK or how == "completed" and kind == FAIL
+               for how, kind in on):
+            state[job.id] = "cancelled"
+        elif not held and now >= job.submit + details.more.get("begin", 0) and not any(
+                how == "waiting" or how == "running" and kind != START for how, kind in on):
+            ready.append(job)
+    for job in ready:
+        busy = sum(other.procs for other, *_ in jobs if state.get(other.id) == "running")
+        if busy + job.procs <= procs:
+            run = next(one.run for one in jobs if one.job is job)
+            state[job.id], start[job.id], begun = "running", now, True
+            ends[job.id] = now + min(run, job.estimate)
+        elif not overtake:
+            break
+    return begun
 
 
 @settings(max_examples=300, deadline=None)

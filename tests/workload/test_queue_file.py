@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from vrm.model import Dependency
-from vrm.model.job import resolved
+from vrm.model.job import ANY, resolved
 from vrm.model.times import seconds_of
 from vrm.model.ranges import fold, numbers
 from vrm.workload.following import Line, Position, QueueFollower
@@ -48,7 +48,7 @@ from vrm.workload.writer_marker import WriterMarker, marker_path, writer_of
     ("'my app.x' 1 1 0", QueueLine("my app.x", 1, 1.0)),
     ("a=b 1 1 0", QueueLine("a=b", 1, 1.0)),
     ("a 1 1 0 after=3,5-7,any:9", QueueLine("a", 1, 1.0, fields={"after": (
-        Dependency.on(3), Dependency(range(5, 8)), Dependency.on(9, True))})),
+        Dependency.on(3), Dependency(range(5, 8)), Dependency.on(9, ANY))})),
     ("a 1 1 0 priority=-3 retries=0 hold=1 dir=../x",
      QueueLine("a", 1, 1.0, fields={"priority": -3, "retries": 0, "hold": True, "dir": "../x"})),
     ("a 1 1 0 env=A=1,B=2 env='C= x' env=D=",
@@ -142,14 +142,15 @@ APPS = st.text(min_size=1, max_size=20).filter(
     lambda a: a.isprintable() and "/" not in a and not a.startswith("-") and a not in (".", ".."))
 SECONDS = st.one_of(st.integers(1, 10**6).map(float), st.floats(5e-324, 1e9))
 LABELS = st.text(min_size=1, max_size=20).filter(str.isprintable).filter(
-    lambda text: text.strip("0123456789:,-") and not text.startswith("any:"))
+    lambda text: text.strip("0123456789:,-") and not text.startswith(("any:", "start:", "fail:")))
+KINDS = st.sampled_from(("", "any", "start", "fail"))
 AFTERS = st.one_of(
-    st.builds(lambda first, count, step, any: Dependency(
-        range(first, first + count * step, step if count > 1 else 1), any),
-        st.integers(0, 30), st.sampled_from([1, 3, 7]), st.integers(1, 3), st.booleans()).filter(
+    st.builds(lambda first, count, step, kind, delay: Dependency(
+        range(first, first + count * step, step if count > 1 else 1), kind, delay=delay if kind == "start" else 0.0),
+        st.integers(0, 30), st.sampled_from([1, 3, 7]), st.integers(1, 3), KINDS, st.sampled_from([0.0, 300.0])).filter(
             lambda each: each.ids == range(each.ids[0], each.ids[-1] + 1, each.ids.step)),
-    st.builds(Dependency, st.just(range(0)), st.booleans(), LABELS.filter(
-        lambda text: "," not in text)))
+    st.builds(Dependency, st.just(range(0)), KINDS, LABELS.filter(
+        lambda text: "," not in text and "+" not in text), st.just(0.0)))
 TEXTS = st.text(max_size=12).filter(str.isprintable)
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True).filter(
     lambda name: not name.startswith("VRM_"))
@@ -830,7 +831,7 @@ def test_a_path_in_the_place_of_a_program_is_its_file():
 def test_names_stand_for_the_jobs_that_have_them_so_far():
     after = parse_line("a 1 1 0 after=prep,any:0,'any:my run'").fields["after"]
     assert resolved(after, {"prep": [3, 4, 5, 9], "my run": [7]}) == (
-        Dependency(range(3, 6)), Dependency.on(9), Dependency.on(0, True), Dependency.on(7, True))
+        Dependency(range(3, 6)), Dependency.on(9), Dependency.on(0, ANY), Dependency.on(7, ANY))
     with pytest.raises(ValueError, match="no job before it has the name `prep`"):
         resolved(after, {"my run": [7]})
 

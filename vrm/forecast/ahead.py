@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.config.schema import Settings
+from vrm.model import JobState
 from vrm.model.fields import made
-from vrm.model.job import Dependency, resolved
+from vrm.model.job import OK, Dependency, resolved
 from vrm.run.journal_check import Record
 from vrm.system.trust import distrust
 from vrm.workload.following import Line, Position, QueueFollower
@@ -22,11 +23,11 @@ def still_open(after: Sequence[Dependency], ended: Mapping[int, Record]) -> Tupl
     """What of a job's dependencies has not ended. ValueError when one has ended otherwise than wanted."""
     found = []
     for each in after:
-        failed = [i for i in each.ids if i in ended and ended[i]["state"] != "completed"]
-        if failed and not each.any:
+        failed = [i for i in each.ids if i in ended and not each.met(JobState(ended[i]["state"]))]
+        if failed:
             raise ValueError(f"job {failed[0]}, on which it depends, ended as "
                              f"{ended[failed[0]]['state']}")
-        found += [Dependency(range(i, i + 1), each.any) for i in each.ids if i not in ended]
+        found += [each._replace(ids=range(i, i + 1)) for i in each.ids if i not in ended]
     return tuple(found)
 
 
@@ -108,4 +109,4 @@ class Ahead:
 
 def _waits_for(after: Sequence[Dependency], lost: Collection[int]) -> bool:
     """Whether one of these jobs has to complete first."""
-    return any(job_id in each.ids for each in after if not each.any for job_id in lost)
+    return any(job_id in each.ids for each in after if each.kind == OK for job_id in lost)

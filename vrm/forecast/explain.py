@@ -140,7 +140,7 @@ class Explainer:
         said of the others is what lies nearest, untried. Of more than `most` jobs that could start
         only these have more said of them than that others come first."""
         frozen, state = self.frozen, self.frozen.state
-        found = {job_id: parked(entry, state.book.entries)
+        found = {job_id: parked(entry, state.book.entries, self.frozen.now)
                  for job_id, entry in state.book.parked.items()}
         if state.queue.outside:
             found.update(state.queue.why_outside(state.cluster))
@@ -181,7 +181,7 @@ class Explainer:
 
     def _parked(self, entry: Entry) -> Reason:
         job, state, now = entry.job, self.frozen.state, self.frozen.now
-        text = parked(entry, state.book.entries)
+        text = parked(entry, state.book.entries, now)
         if entry.late:
             return self._too_late(job)
         if entry.held:
@@ -191,12 +191,14 @@ class Explainer:
         if entry.missing:
             assert entry.wish is not None
             ids = tuple(sorted({job_id for each in entry.wish.after for job_id in each.ids
-                                if not state.entry(job_id).state.ended}))
+                                if state.entry(job_id).open_for(each)}))
             last = max((self._end(job_id) for job_id in ids), default=math.inf)
             until = f", which should have ended by {clock(last, now)}" if last < math.inf else \
                 ", which will not end in this allocation"
             return self._tried(Reason("dependency", f"it depends on {_jobs(ids)}{until}", text, ids,
                                       f"{_jobs(ids)} had ended"), job, self.frozen.without(ids))
+        if entry.early:
+            return Reason("begin", f"it is not to start before {clock(entry.begin, now)}", text)
         return Reason("nodes", f"it cannot run on the nodes that there are now: {text}", text)
 
     def _limited(self, job: Job) -> Iterator[Reason]:

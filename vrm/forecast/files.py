@@ -204,6 +204,7 @@ class RunFiles:
                                     [job.id for job in first])
         expectations = self._expectations and self._expectations.copy()
         run = Run(state, scheduler, expectations)
+        state.book.begin(now)
         for start in self._running(cluster):
             state.adopt(start)
         for number, node in enumerate(cluster.nodes):

@@ -14,7 +14,7 @@ from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequen
 from vrm.forecast import amounts
 from vrm.forecast.sharing import Part, shared_out
 from vrm.model import AnyPlacement, Booking, Cluster, Dependency, Infeasible, Job, JobState, Node, bits
-from vrm.model.job import PLAIN, Details, Request
+from vrm.model.job import ANY, PLAIN, Details, Request
 from vrm.model.placement import CorePlacement
 from vrm.model.queues import Queues
 from vrm.model.reservation import Reservation
@@ -389,7 +389,7 @@ class _ByNode:
             if never:
                 self.why[site_job.key] = f"it waits for job {never}, which does not start"
                 continue
-            after = tuple(Dependency.on(self.ids[key], True) for key in site_job.after
+            after = tuple(Dependency.on(self.ids[key], ANY) for key in site_job.after
                           if key in self.ids)
             try:
                 job = self._wanted(site_job)

@@ -25,6 +25,14 @@ class Refused(ValueError):
         self.code = code
 
 
+class Told(Exception):
+    """A command was asked what it is (`--help`, `--version`): that is the answer, whatever else was typed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.answer = Answer(text)
+
+
 @dataclass(frozen=True)
 class Needs:
     """The client is to send this file first ("": its standard input); then it is called again."""
@@ -63,4 +71,4 @@ Reply = Union[Answer, Needs, Locally, Waiting]
 Handler = Callable[..., Reply]
 """Called with a `Call` and a `vrm.front.counter.Counter`; may raise Refused."""
 
-__all__ = ["Answer", "Call", "Handler", "Locally", "Needs", "Refused", "Reply", "Waiting"]
+__all__ = ["Answer", "Call", "Handler", "Locally", "Needs", "Refused", "Reply", "Told", "Waiting"]

@@ -14,7 +14,6 @@ import shlex
 import signal
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from vrm.front import words
 from vrm.front.answers import Answer, Refused, Reply, Waiting
 from vrm.front.counter import Counter
 from vrm.front.jobs import Job
@@ -50,9 +49,11 @@ Z no-allocate n !
 """
 """The options of srun beyond those of a job: srun itself reads them again in the job."""
 
-SRUN = Options("srun", JOB_OPTIONS + STEP_OPTIONS + "h help n\n. usage n help\nV version n\n")
+SRUN = Options("srun", JOB_OPTIONS + STEP_OPTIONS + "h help n\n. usage n help\nV version n\n",
+               "[options] PROGRAM [ARGUMENTS]")
 SALLOC = Options("salloc", JOB_OPTIONS + "h help n\n. usage n help\nV version n\n. no-shell n !\n. bell n -\n"
-                 ". no-bell n -\nK kill-command m -\nI immediate m -\n. wait-all-nodes v -\n")
+                 ". no-bell n -\nK kill-command m -\nI immediate m -\n. wait-all-nodes v -\n",
+                 "[options] [--] COMMAND [ARGUMENTS]")
 MPIRUN = Options("mpirun", JOB_OPTIONS)
 
 PART = 1 << 20
@@ -65,10 +66,6 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 def srun(call: Call, counter: Counter) -> Reply:
     """A step in a job of its own."""
     chosen, rest = SRUN.parse(call.arguments, mixed=False)
-    if "help" in chosen:
-        return Answer(SRUN.help("srun [options] PROGRAM [ARGUMENTS]"))
-    if "version" in chosen:
-        return Answer(words.VERSION + "\n")
     if not rest:
         raise SRUN.error("No command given to execute.")
     job = {key: value for key, value in chosen.items() if key not in ("output", "error", "input", "export")}
@@ -78,10 +75,6 @@ def srun(call: Call, counter: Counter) -> Reply:
 def salloc(call: Call, counter: Counter) -> Reply:
     """A command on the cores of a job."""
     chosen, rest = SALLOC.parse(call.arguments, mixed=False)
-    if "help" in chosen:
-        return Answer(SALLOC.help("salloc [options] [--] COMMAND [ARGUMENTS]"))
-    if "version" in chosen:
-        return Answer(words.VERSION + "\n")
     if not rest:
         raise SALLOC.error("which command? It runs on the first node of the job: salloc -n 4 -- COMMAND; for a "
                            "shell of your own see `vrm shell`")

@@ -25,6 +25,9 @@ from vrm.system.errors import RunError
 REPLY_SECONDS = 60.0
 """Seconds that a manager on another node has to answer."""
 
+SETTLING = 0.5
+"""Seconds after which a manager that took a command file just before it was taken back has answered."""
+
 
 def main(argv: List[str]) -> int:
     """The command `argv[0]` with these arguments; its exit status."""
@@ -152,12 +155,11 @@ def by_files(call: Call, place: Path) -> int:
     sent: Dict[str, bytes] = {}
     missing: Dict[str, str] = {}
     while True:
-        name = control.send(run, {"do": "front", "call": call_record(
-            Call(call.name, call.arguments, call.cwd, call.env, sent, missing))})
+        call = Call(call.name, call.arguments, call.cwd, call.env, sent, missing)
+        name = control.send(run, {"do": "front", "call": call_record(call)})
         reply = control.wait_reply(run, name, REPLY_SECONDS)
         if reply is None:
-            control.withdraw(run, name)
-            raise RunError(f"the manager of vrm has not answered within {REPLY_SECONDS:g} s")
+            return _unanswered(call, run, name)
         if "needs" in reply:
             path = reply["needs"]
             text, why = read(path)
@@ -166,9 +168,29 @@ def by_files(call: Call, place: Path) -> int:
             else:
                 sent[path] = text
             continue
-        _print(True, os.fsencode(reply.get("out", "")))
-        _print(False, os.fsencode(reply.get("err", "") or ("" if reply["ok"] else f"{reply.get('text', '')}\n")))
-        return int(reply.get("code", not reply["ok"]))
+        return _printed(reply)
+
+
+def _printed(reply: Mapping[str, Any]) -> int:
+    """Print an answer; its exit status."""
+    _print(True, os.fsencode(reply.get("out", "")))
+    _print(False, os.fsencode(reply.get("err", "") or ("" if reply["ok"] else f"{reply.get('text', '')}\n")))
+    return int(reply.get("code", not reply["ok"]))
+
+
+def _unanswered(call: Call, run: RunDirectory, name: str) -> int:
+    """Nobody has answered a command file, perhaps since the manager was killed: take it back. If it has brought
+    jobs by then, they are what is printed, so that nobody submits them again."""
+    from vrm.front.past import unanswered
+
+    control.withdraw(run, name)
+    reply = control.wait_reply(run, name, SETTLING)
+    if reply is not None and "needs" not in reply:
+        return _printed(reply)
+    found = unanswered(call, run, name)
+    if found is None:
+        raise RunError(f"the manager of vrm has not answered within {REPLY_SECONDS:g} s; nothing was done")
+    return _printed({"ok": not found.code, "out": found.out, "err": found.err, "code": found.code})
 
 
 def call_record(call: Call) -> Dict[str, Any]:

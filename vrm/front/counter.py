@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Iterable, List, Mapping, Protocol, Sequence, Tuple
 
 from vrm.front.answers import Refused
-from vrm.front.jobs import Job, Node, Site
+from vrm.front.jobs import Job, Node, Site, Usage
+from vrm.model.job import Dependency
 from vrm.results.steps import Step
 
 
@@ -17,7 +18,7 @@ class Asked:
 
     `script` is its text, `environment` what its processes get (None: the manager's), `indices` those of
     an array, of which at most `width` jobs run at a time (0: any number). `flexible`: its time limit
-    may be cut at the allocation's end.
+    may be cut at the allocation's end. `own` are what the jobs of some indices wait for alone.
     """
 
     values: Mapping[str, Any]
@@ -27,6 +28,7 @@ class Asked:
     width: int = 0
     flexible: bool = True
     notes: Sequence[str] = field(default_factory=list)
+    own: Mapping[int, Tuple[Dependency, ...]] = field(default_factory=dict)
 
 
 class Counter(Protocol):
@@ -54,6 +56,9 @@ class Counter(Protocol):
     def steps(self, job: Job) -> List[Step]:
         """The steps of a job that have ended."""
 
+    def usage(self, job: Job) -> List[Usage]:
+        """What the script of a running job, and its steps, use now."""
+
     def files(self, job: Job) -> Tuple[str, str, str]:
         """The paths of a job's output, errors and input ("": it has none)."""
 
@@ -65,6 +70,9 @@ class Counter(Protocol):
 
     def submit(self, asked: Asked) -> List[int]:
         """New jobs, one or an array; their ids."""
+
+    def foresee(self, asked: Asked) -> Job:
+        """The job as it would start, if it were submitted now: when, where, under which id."""
 
     def cancel(self, job_id: int, signal: int = 0) -> None:
         """End a job, or send a signal to its processes."""

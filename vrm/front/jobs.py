@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
 from vrm.model import JobState
-from vrm.model.job import Details, Job as Submitted
+from vrm.model.job import Dependency, Details, Job as Submitted
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Job:
     `index` its own. `tells` are the nodes where it runs or ran, `cores` how many cores it has on each.
     `start` is when it started, or for one that waits when it is to start. `reason` says why it waits,
     or how it ended, for people; `why` is the kind of that: see WAITS. `code` is the exit status as a
-    shell shows it.
+    shell shows it. `waits` are what it depends on that has not happened yet.
+    `cause` is why the manager has ended it (see `vrm.live.manager.verdict`), "" where it did not.
     """
 
     id: int
@@ -36,6 +37,8 @@ class Job:
     ending: bool = False
     requeued: int = 0
     memory: int = 0
+    waits: Tuple[Dependency, ...] = ()
+    cause: str = ""
 
     @property
     def name(self) -> str:
@@ -43,13 +46,31 @@ class Job:
         return self.details.more.get("title") or self.details.name or self.job.app
 
     @property
+    def eligible(self) -> float:
+        """From when on it may start, as its user has asked for it."""
+        return self.job.submit + float(self.details.more.get("begin", 0.0))
+
+    @property
     def shown_id(self) -> str:
         """The id as people write it: 12, or 12_3 of an array."""
         return str(self.id) if self.array is None else f"{self.array}_{self.details.index}"
 
 
-HELD, DEPENDENCY, RESOURCES, PRIORITY, LATE, RESERVATION, DOWN = (
-    "held", "dependency", "resources", "priority", "late", "reservation", "down")
+@dataclass(frozen=True)
+class Usage:
+    """What the processes of a running step use on a node: CPU seconds, bytes of the largest and of all."""
+
+    step: str
+    tasks: int
+    cpu: float
+    largest: int
+    memory: int
+    node: str
+    pids: Tuple[int, ...]
+
+
+HELD, DEPENDENCY, BEGIN, RESOURCES, PRIORITY, LATE, RESERVATION, DOWN = (
+    "held", "dependency", "begin", "resources", "priority", "late", "reservation", "down")
 """Kinds of reasons to wait."""
 
 

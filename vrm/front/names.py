@@ -12,7 +12,7 @@ import importlib
 from functools import lru_cache
 from typing import Callable, Dict, Optional
 
-from vrm.front.answers import Handler, Refused, Reply
+from vrm.front.answers import Handler, Refused, Reply, Told
 from vrm.front.counter import Counter
 from vrm.front.wire import Call
 
@@ -28,7 +28,7 @@ TABLE: Dict[str, str] = {
     "sacctmgr": "vrm.front.others:sacctmgr",
     "sshare": "vrm.front.others:nothing",
     "sprio": "vrm.front.others:nothing",
-    "sstat": "vrm.front.others:nothing",
+    "sstat": "vrm.front.sstat:sstat",
     "mpirun": "vrm.front.blocking:mpirun",
     "mpiexec": "vrm.front.blocking:mpirun",
     "qsub": "vrm.front.pbs_qsub:qsub",
@@ -66,7 +66,10 @@ def reply_to(call: Call, counter: Counter) -> Reply:
         raise Refused(f"vrm has no command {call.name}")
     if not where:
         raise Refused(f"{call.name}: error: vrm does not answer this command yet")
-    return _handler(where)(call, counter)
+    try:
+        return _handler(where)(call, counter)
+    except Told as told:
+        return told.answer
 
 
 def alone(name: str) -> Optional[Callable[[Call], Optional[int]]]:

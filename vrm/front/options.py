@@ -6,7 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Sequence, Tuple
 
-from vrm.front.answers import Refused
+from vrm.front.answers import Refused, Told
+
+VERSION = "slurm 22.05.8"
+"""What `--version` says: tools look for options by it, and these are those of that version."""
 
 VALUE, NONE, MAYBE = "value", "none", "maybe"
 """What follows an option: a value, nothing, or a value that is written with it (`--wait=3`)."""
@@ -35,11 +38,14 @@ class Options:
     """The options of a command.
 
     Each line of the text is an option: its letter (`.`: none), its long name, what follows it (v, n or
-    m: VALUE, NONE, MAYBE), and the key (`-`, `!`: see above; left out: the long name).
+    m: VALUE, NONE, MAYBE), and the key (`-`, `!`: see above; left out: the long name), which may be followed by
+    the value that it stands for, as `requeue=no`. `usage` is what
+    `--help` shows of the words. Those of the keys `help` and `version` are answered as they are met.
     """
 
-    def __init__(self, command: str, text: str) -> None:
+    def __init__(self, command: str, text: str, usage: str = "[options]") -> None:
         self.command = command
+        self.usage = f"{command} {usage}"
         self.all: List[Option] = []
         for line in text.split("\n"):
             words = line.split()
@@ -57,7 +63,7 @@ class Options:
     def parse(self, words: Sequence[str], mixed: bool = True) -> Tuple[Dict[str, str], List[str]]:
         """The values by their keys, the last of each option, and the other words. `mixed`: options may
         come behind these; else the first of them ends the options. Refused for what is no option, for
-        one without its value, and for one that vrm cannot follow."""
+        one without its value, and for one that vrm cannot follow; Told by `--help` and `--version`."""
         values: Dict[str, str] = {}
         rest: List[str] = []
         left = list(reversed(words))
@@ -115,13 +121,20 @@ class Options:
     def _take(self, option: Option, value: str, values: Dict[str, str]) -> None:
         if option.key == NOT_HERE:
             raise self.error(f"{option.shown} cannot be followed by vrm; leave it out")
-        if option.key != IGNORED:
+        if option.key == "help":
+            raise Told(self.help())
+        if option.key == "version":
+            raise Told(f"{VERSION}\n")
+        if "=" in option.key:
+            key, _, value = option.key.partition("=")
+            values[key] = value
+        elif option.key != IGNORED:
             values.pop(option.key, None)  # the last one counts, also for the order
             values[option.key] = value
 
-    def help(self, usage: str) -> str:
+    def help(self) -> str:
         """What `--help` prints."""
-        lines = [f"Usage: {usage}", "", "vrm follows these options:"]
+        lines = [f"Usage: {self.usage}", "", "vrm follows these options:"]
         for option in self.all:
             if option.key not in (IGNORED, NOT_HERE):
                 letter = f"-{option.letter}, " if option.letter else "    "

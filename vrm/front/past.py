@@ -7,10 +7,10 @@ import os
 import socket
 import sys
 import time
-from typing import Any, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Collection, Iterable, List, Mapping, Optional, Tuple
 
-from vrm.front import jobs as front
-from vrm.front.answers import Call, Refused
+from vrm.front import jobs as front, names
+from vrm.front.answers import Answer, Call, Refused
 from vrm.front.client import directory
 from vrm.front.counter import Asked
 from vrm.front.sacct import sacct as answer
@@ -23,9 +23,11 @@ from vrm.system.files import group_name, read_own, user_name
 
 
 class Past:
-    """A counter at which nobody can do anything: see `vrm.front.counter.Counter`."""
+    """A counter at which nobody can do anything: see `vrm.front.counter.Counter`. But what a `command` file has
+    brought is known, although nobody has answered it."""
 
-    def __init__(self, run: RunDirectory) -> None:
+    def __init__(self, run: RunDirectory, command: str = "") -> None:
+        self._command = command
         self.now = time.time()
         self.site = front.Site(user_name(os.geteuid()), os.geteuid(), socket.gethostname(), str(run.directory), (),
                                3600.0, group=group_name(os.getegid()), gid=os.getegid())
@@ -35,6 +37,11 @@ class Past:
         except ValueError as error:
             raise RunError(f"the journal is damaged: {error}") from error
         self._steps = read_steps(run.steps)
+
+    @property
+    def taken(self) -> Collection[str]:
+        """The command files that have brought jobs."""
+        return self._past.by_command
 
     def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> List[front.Job]:
         """The jobs of these ids, or without ids all."""
@@ -54,7 +61,7 @@ class Past:
             more["nodes"] = tuple(steps[-1].nodes.split() if steps else names if len(names) == 1 else ())
             more["cores"] = (steps[-1].cores if steps else entry.job.request.cores,)
         if end is not None:
-            more.update(end=end["time"], code=end["exit_code"], reason=end["reason"])
+            more.update(end=end["time"], code=end["exit_code"], reason=end["reason"], cause=end.get("cause", ""))
         if entry.details.index is not None:
             more["array"] = entry.details.more.get("array_id")
         return front.Job(job_id, entry.job, entry.details, entry.state, requeued=entry.tries + entry.losses, **more)
@@ -66,6 +73,10 @@ class Past:
     def steps(self, job: front.Job) -> List[Step]:
         """The steps of a job that have ended."""
         return self._steps.get(job.id, [])
+
+    def usage(self, job: front.Job) -> List[front.Usage]:
+        """Nothing is known to run."""
+        return []
 
     def files(self, job: front.Job) -> Tuple[str, str, str]:
         """The files that a job was to write to and read, as its user has named them."""
@@ -84,6 +95,13 @@ class Past:
         return Refused("no manager runs")
 
     def submit(self, asked: Asked) -> List[int]:
+        """Nobody takes jobs; those of the command were taken."""
+        ids = self._past.by_command.get(self._command)
+        if not ids:
+            raise self._nobody()
+        return ids
+
+    def foresee(self, asked: Asked) -> front.Job:
         """Nobody takes jobs."""
         raise self._nobody()
 
@@ -100,6 +118,16 @@ class Past:
     def change(self, job_id: int, values: Mapping[str, float]) -> None:
         """Nobody is there to do it."""
         raise self._nobody()
+
+
+def unanswered(call: Call, run: RunDirectory, command: str) -> Optional[Answer]:
+    """What a command file is to be answered that a manager has taken, and was killed then; None where it has made
+    no jobs."""
+    past = Past(run, command)
+    if command not in past.taken:
+        return None
+    found = names.reply_to(call, past)
+    return found if isinstance(found, Answer) else None
 
 
 def sacct(call: Call) -> Optional[int]:

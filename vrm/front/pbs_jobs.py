@@ -41,14 +41,12 @@ def _each(call: Call, counter: Counter, ids: Sequence[str], act: Callable[[Job],
     return Answer(err="".join(said), code=code)
 
 
-@words.command
 def qdel(call: Call, counter: Counter) -> Answer:
     """End jobs, or let them never start."""
     _, ids = words.options("qdel", LETTERS["qdel"], USAGE["qdel"], call.arguments)
     return _each(call, counter, ids, lambda job: counter.cancel(job.id))
 
 
-@words.command
 def qhold(call: Call, counter: Counter) -> Answer:
     """Keep jobs from starting."""
     options, ids = words.options("qhold", LETTERS["qhold"], USAGE["qhold"], call.arguments)
@@ -61,7 +59,6 @@ def qhold(call: Call, counter: Counter) -> Answer:
     return _each(call, counter, ids, act)
 
 
-@words.command
 def qrls(call: Call, counter: Counter) -> Answer:
     """Let held jobs start."""
     options, ids = words.options("qrls", LETTERS["qrls"], USAGE["qrls"], call.arguments)
@@ -75,7 +72,6 @@ def _holds(command: str, options: Sequence["tuple[str, str]"]) -> None:
             raise Refused(f"{command}: illegal -h value: {value}; vrm has the hold of the user: u", words.USAGE)
 
 
-@words.command
 def qalter(call: Call, counter: Counter) -> Answer:
     """Change a job's walltime or priority."""
     options, ids = words.options("qalter", LETTERS["qalter"], USAGE["qalter"], call.arguments)

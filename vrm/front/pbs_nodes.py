@@ -13,7 +13,6 @@ from vrm.front.jobs import Node
 USAGE = "pbsnodes [-a | -l] [-v] [-F json] [node ...]"
 
 
-@words.command
 def pbsnodes(call: Call, counter: Counter) -> Answer:
     """Show nodes: all, those that are named, or with -l those that are down."""
     options, names = words.options("pbsnodes", "aSjlvHF:D:Lrod:C:s:", USAGE, call.arguments)

@@ -38,7 +38,6 @@ class Row(NamedTuple):
         return self.jobs[0]
 
 
-@words.command
 def qstat(call: Call, counter: Counter) -> Answer:
     """Show jobs."""
     options, ids = words.options("qstat", "aD:E1fF:GHiJMnpQqBrsTtu:wxWL", USAGE, call.arguments)

@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.front import pbs_words as words
-from vrm.front.answers import Answer, Call, Needs, Refused, Reply
+from vrm.front.answers import Answer, Call, Needs, Refused, Reply, Told
 from vrm.front.counter import Asked, Counter, submitted
 from vrm.front.sbatch import Until, named
-from vrm.model.job import Dependency
+from vrm.model.job import ANY, FAIL, OK, START, Dependency
 
 LETTERS = "a:A:c:C:e:fGhIj:J:k:l:m:M:N:o:p:P:q:r:R:S:u:v:VW:XzZ"
 USAGE = ("qsub [-N name] [-l resources] [-o path] [-e path] [-j oe] [-J X-Y[:Z]] [-W depend=...] [-h] [-v variables] "
-         "[-V] [-q queue] [-p priority] [-r y|n] [-S path] [-z] [script [arguments] | -- program arguments]")
+         "[-V] [-q queue] [-p priority] [-a time] [-r y|n] [-S path] [-z] [script [arguments] | -- program arguments]")
 
 REFUSED = {"I": "vrm starts no interactive jobs; use `salloc`, or `vrm shell`", "X": "vrm passes on no X11",
-           "G": "vrm starts no interactive jobs", "f": "vrm submits jobs only to its own queue",
-           "a": "vrm has no time before which a job may not start; submit it later, or use `vrm reserve`"}
+           "G": "vrm starts no interactive jobs", "f": "vrm submits jobs only to its own queue"}
 IGNORED = "AcmMPRukZ"
 """Options that change nothing here: accounts, mail, checkpoints."""
 
 PREFIX = "#PBS"
 SHELL = "/bin/sh"
+KINDS = {"after": START, "afterok": OK, "afternotok": FAIL, "afterany": ANY}
 MOST = 10_000
 """Jobs of an array."""
 
@@ -76,7 +76,6 @@ def _listed(text: str) -> List[str]:
         raise wrong("v", text, str(error)) from error
 
 
-@words.command
 def qsub(call: Call, counter: Counter) -> Reply:
     """Submit a script; its id."""
     typed, rest = words.options("qsub", LETTERS, USAGE, call.arguments)
@@ -95,7 +94,10 @@ def qsub(call: Call, counter: Counter) -> Reply:
     wish = Wish()
     lines = directives(text, typed_values.get("C", call.env.get("PBS_DPREFIX", PREFIX)))
     for number, found in lines:
-        options, more = words.options("qsub", LETTERS, USAGE, found)
+        try:
+            options, more = words.options("qsub", LETTERS, USAGE, found)
+        except Told:
+            options, more = [], found
         if more:
             raise Refused(f"qsub: line {number} of the script: `{more[0]}` is no option", words.USAGE)
         wish.take(options)
@@ -167,6 +169,15 @@ def made(wish: Wish, call: Call, counter: Counter, text: bytes, name: str, path:
         **outputs(single, called[:15] if "N" not in single else called, call.cwd, bool(indices)))
     if path:
         values["file"] = path
+    if single.get("r", "y") not in ("y", "n"):
+        raise wrong("r", single["r"], "y or n")
+    if "r" in single:
+        values["requeue"] = {"y": "yes", "n": "no"}[single["r"]]
+    if "a" in single:
+        try:
+            values["begin"] = max(0.0, words.moment(single["a"], counter.now) - counter.now)
+        except ValueError as error:
+            raise wrong("a", single["a"], "a time as 1530, 241530 (the day), 12241530, or 202612241530.00") from error
     if "depend" in wish.attributes:
         values["after"] = dependencies(wish.attributes["depend"], counter)
     environment = dict(call.env) if "V" in single else chosen(call.env)
@@ -236,13 +247,13 @@ def dependencies(text: str, counter: Counter) -> Tuple[Dependency, ...]:
     found: Dict[Dependency, None] = {}
     for part in text.split(","):
         kind, *ids = part.split(":")
-        if kind not in ("afterok", "afterany"):
-            raise wrong("W", f"depend={text}", f"vrm knows afterok and afterany, not {kind}")
+        if kind not in KINDS:
+            raise wrong("W", f"depend={text}", f"vrm knows {', '.join(KINDS)}, not {kind}")
         if not ids:
             raise wrong("W", f"depend={text}", "an id is missing")
         for each in ids:
             for job in words.find(counter, "qsub", each).jobs:
-                found[Dependency.on(job.id, kind == "afterany")] = None
+                found[Dependency.on(job.id, KINDS[kind])] = None
     return tuple(found)
 
 

@@ -9,11 +9,10 @@ import getopt
 import math
 import re
 import time
-from functools import wraps
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.front import jobs as front
-from vrm.front.answers import Answer, Call, Handler, Refused, Reply
+from vrm.front.answers import Refused, Told
 from vrm.front.counter import Counter
 from vrm.front.jobs import Job, Site
 from vrm.model import JobState
@@ -27,21 +26,39 @@ UNKNOWN, FINISHED, STATE, ILLEGAL, USAGE = 153, 35, 168, 1, 2
 _ID = re.compile(r"([0-9]{1,9})(\[([0-9]{0,9})\])?(?:\.[\w.-]*)?(?:@[\w.-]+)?")
 
 
-def command(act: Handler) -> Handler:
-    """Decorator of a command: `--version` is answered by all alike."""
-    @wraps(act)
-    def answer(call: Call, counter: Counter) -> Reply:
-        return Answer("pbs_version = vrm\n") if call.arguments[:1] == ["--version"] else act(call, counter)
-    return answer
-
-
 def options(command: str, letters: str, usage: str, words: Sequence[str]) -> Tuple[List[Tuple[str, str]], List[str]]:
-    """The options of a command, each with its value, and the other words; Refused with the usage."""
+    """The options of a command, each with its value, and the other words; Refused with the usage, Told by
+    `--help` and `--version`."""
+    if list(words[:1]) in (["--help"], ["--version"]):
+        raise Told(f"usage: {usage}\n" if words[0] == "--help" else "pbs_version = vrm\n")
     try:
         found, rest = getopt.getopt(list(words), letters)
     except getopt.GetoptError as error:
         raise Refused(f"{command}: {error}\nusage: {usage}", USAGE) from error
     return [(name.lstrip("-"), value) for name, value in found], rest
+
+
+_MOMENT = re.compile(r"(?:(?:(?:(\d{2})?(\d{2}))?(\d{2}))?(\d{2}))?(\d{2})(\d{2})(?:\.(\d{2}))?")
+
+
+def moment(text: str, now: float) -> float:
+    """The moment that `[[[[CC]YY]MM]DD]hhmm[.SS]` names, in epoch seconds: what is left out is that of the next time
+    when the rest is so. ValueError for others."""
+    found = _MOMENT.fullmatch(text)
+    if not found:
+        raise ValueError(text)
+    today = time.localtime(now)
+    century, year, month, day, hour, minute, second = (None if each is None else int(each) for each in found.groups())
+    said = [today[0] if year is None else (today[0] // 100 if century is None else century) * 100 + year,
+            month or today[1], day or today[2]]
+    if hour is None or minute is None or not (hour < 24 and minute < 60 and (second or 0) < 60
+                                              and 0 < said[1] < 13 and 0 < said[2] < 32):
+        raise ValueError(text)
+    at = time.mktime((*said, hour, minute, second or 0, 0, 0, -1))  # type: ignore[arg-type]
+    if at < now and year is None:
+        said[0 if month is not None else 1 if day is not None else 2] += 1
+        at = time.mktime((*said, hour, minute, second or 0, 0, 0, -1))  # type: ignore[arg-type]
+    return at
 
 
 def shown(job: Job) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Mapping, Optional
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from vrm.front import formats, times, words
 from vrm.front.answers import Answer, Call
@@ -16,7 +16,7 @@ from vrm.front.options import Options
 from vrm.front.squeue import record
 from vrm.model import JobState
 from vrm.model.amounts import memory_text
-from vrm.results.steps import Step
+from vrm.results.steps import BATCH, Step
 
 OPTIONS = Options("sacct", """
 A accounts v
@@ -96,10 +96,6 @@ class Row:
 def sacct(call: Call, counter: Counter) -> Answer:
     """The jobs, as a table."""
     given, rest = OPTIONS.parse(call.arguments)
-    if "help" in given:
-        return Answer(OPTIONS.help("sacct [options]"))
-    if "version" in given:
-        return Answer(words.VERSION + "\n")
     known = columns(counter, call.env)
     if "helpformat" in given:
         names = [field.name for field in known.values()]
@@ -179,6 +175,34 @@ def _batch(job: Job) -> Step:
                 job.cores[0] if job.cores else 1, job.nodes[0] if job.nodes else "")
 
 
+class Used(NamedTuple):
+    """CPU seconds, and bytes of the largest process (0: not known)."""
+
+    user: float
+    system: float
+    memory: int
+
+
+def used_by(steps: Sequence[Step], script: bool) -> Used:
+    """What a job has used, as far as it is recorded; `script`: the script alone, whose line counts its steps, too."""
+    of_steps = [step for step in steps if step.step != BATCH]
+    user, system = sum(step.user for step in of_steps), sum(step.system for step in of_steps)
+    memory = max((step.maxrss for step in of_steps), default=0)
+    whole = next((step for step in steps if step.step == BATCH), None)
+    if whole is None:
+        return Used(0.0, 0.0, 0) if script else Used(user, system, memory)
+    if not script:
+        return Used(max(user, whole.user), max(system, whole.system), max(memory, whole.maxrss))
+    return Used(max(0.0, whole.user - user), max(0.0, whole.system - system),
+                whole.maxrss if whole.maxrss > memory else 0)
+
+
+_OF_BATCH = {"timeout": "CANCELLED", "node": "CANCELLED", "memory": "OUT_OF_MEMORY"}
+"""The state of a script that the manager has ended."""
+
+_NOT_ITS_OWN = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
+"""States of jobs of which only the script's line says by which signal it ended."""
+
 _STEP_STATES = {"completed": "COMPLETED", "failed": "FAILED", "cancelled": "CANCELLED", "timeout": "TIMEOUT",
                 "running": "RUNNING"}
 
@@ -188,11 +212,11 @@ EMPTY = (
     "MaxDiskRead", "MaxDiskReadNode", "MaxDiskReadTask", "MaxDiskWrite", "MaxDiskWriteNode", "MaxDiskWriteTask",
     "MaxPages", "MaxPagesNode", "MaxPagesTask", "MaxRSSNode", "MaxRSSTask", "MaxVMSize", "MaxVMSizeNode",
     "MaxVMSizeTask", "McsLabel", "MinCPU", "MinCPUNode", "MinCPUTask", "ReqCPUFreq", "ReqCPUFreqGov",
-    "ReqCPUFreqMax", "ReqCPUFreqMin", "ReservationId", "ReqReservation", "SystemComment", "SystemCPU",
+    "ReqCPUFreqMax", "ReqCPUFreqMin", "ReservationId", "ReqReservation", "SystemComment",
     "TRESUsageInAve", "TRESUsageInMax", "TRESUsageInMaxNode", "TRESUsageInMaxTask", "TRESUsageInMin",
     "TRESUsageInMinNode", "TRESUsageInMinTask", "TRESUsageInTot", "TRESUsageOutAve", "TRESUsageOutMax",
     "TRESUsageOutMaxNode", "TRESUsageOutMaxTask", "TRESUsageOutMin", "TRESUsageOutMinNode",
-    "TRESUsageOutMinTask", "TRESUsageOutTot", "UserCPU", "WCKey", "WCKeyID", "AveCPU", "AveRSS")
+    "TRESUsageOutMinTask", "TRESUsageOutTot", "WCKey", "WCKeyID")
 """Columns of sacct of which vrm knows nothing."""
 
 
@@ -201,10 +225,12 @@ def columns(counter: Counter, env: Mapping[str, str]) -> Dict[str, Field]:
     site, now = counter.site, counter.now
 
     def state(row: Row) -> str:
+        if row.step is not None and row.step.step == BATCH and row.job.cause in _OF_BATCH:
+            return _OF_BATCH[row.job.cause]
         if row.step is not None:
             return _STEP_STATES.get(row.step.state, row.step.state.upper())
         word = words.state(row.job)
-        cancelled = word == "CANCELLED" and not row.job.reason.startswith("it depends")
+        cancelled = word == "CANCELLED" and words.reason(row.job) != "DependencyNeverSatisfied"
         return f"{word} by {site.uid}" if cancelled else word
 
     def start(row: Row) -> float:
@@ -221,7 +247,9 @@ def columns(counter: Counter, env: Mapping[str, str]) -> Dict[str, Field]:
         return max(0.0, (end(row) if math.isfinite(end(row)) else now) - begin) if math.isfinite(begin) else 0.0
 
     def code(row: Row) -> str:
-        if row.step is None or row.step.exit_code is None:
+        if row.step is None and words.state(row.job) in _NOT_ITS_OWN:
+            return "0:0"
+        if row.step is None or row.step.exit_code is None or row.step.step == BATCH:
             return words.exit_code(row.job)
         value = row.step.exit_code
         return f"0:{value - 128}" if value > 128 and row.step.state != "failed" else f"{value}:0"
@@ -248,8 +276,13 @@ def columns(counter: Counter, env: Mapping[str, str]) -> Dict[str, Field]:
     def only_job(read: Callable[[Job], str]) -> Callable[[Row], str]:
         return lambda row: read(row.job) if row.step is None else ""
 
+    def used(row: Row) -> Used:
+        if row.step is not None and row.step.step != BATCH:
+            return Used(row.step.user, row.step.system, row.step.maxrss)
+        return used_by(counter.steps(row.job), row.step is not None)
+
     def peak(row: Row) -> str:
-        return f"{row.job.memory // 1024}K" if row.job.memory and row.suffix in (".batch", "") else ""
+        return f"{used(row).memory // 1024}K" if row.step is not None and used(row).memory else ""
 
     rows = [
         Field("JobID", -12, lambda row: row.job.shown_id + row.suffix),
@@ -258,7 +291,7 @@ def columns(counter: Counter, env: Mapping[str, str]) -> Dict[str, Field]:
         Field("State", 10, state), Field("ExitCode", 8, code),
         Field("DerivedExitCode", 15, only_job(words.exit_code)),
         Field("Submit", 19, lambda row: times.moment(row.job.job.submit, env, "Unknown")),
-        Field("Eligible", 19, lambda row: times.moment(row.job.job.submit, env, "Unknown")),
+        Field("Eligible", 19, lambda row: times.moment(row.job.eligible, env, "Unknown")),
         Field("Start", 19, lambda row: times.moment(start(row), env, "Unknown")),
         Field("End", 19, lambda row: times.moment(end(row), env, "Unknown")),
         Field("Elapsed", 10, lambda row: times.elapsed(seconds(row))),
@@ -271,6 +304,12 @@ def columns(counter: Counter, env: Mapping[str, str]) -> Dict[str, Field]:
         Field("Account", 10, lambda row: ""),
         Field("Partition", 10, only_job(lambda job: words.partition(job, site))),
         Field("MaxRSS", 10, peak),
+        Field("AveRSS", 10, lambda row: peak(row) if row.step is not None and row.step.tasks == 1 else ""),
+        Field("AveCPU", 10, lambda row: "" if row.step is None else times.elapsed(
+            (used(row).user + used(row).system) / row.step.tasks)),
+        Field("UserCPU", 10, lambda row: times.cpu(used(row).user)),
+        Field("SystemCPU", 10, lambda row: times.cpu(used(row).system)),
+        Field("TotalCPU", 10, lambda row: times.cpu(used(row).user + used(row).system)),
         Field("Reason", 22, only_job(words.reason)),
         Field("User", 9, only_job(lambda job: site.user)), Field("UID", 6, only_job(lambda job: str(site.uid))),
         Field("Group", 9, only_job(lambda job: site.group)), Field("GID", 6, only_job(lambda job: str(site.gid))),
@@ -283,7 +322,6 @@ def columns(counter: Counter, env: Mapping[str, str]) -> Dict[str, Field]:
         Field("QOS", 10, only_job(lambda job: "normal")), Field("QOSREQ", 10, only_job(lambda job: "")),
         Field("QOSRAW", 10, only_job(lambda job: "")),
         Field("ReqMem", 10, memory), Field("AllocTRES", 10, tres), Field("ReqTRES", 10, tres),
-        Field("TotalCPU", 10, lambda row: times.elapsed(0)),
         Field("CPUTime", 10, lambda row: times.elapsed(seconds(row) * cores(row))),
         Field("CPUTimeRAW", 10, lambda row: str(int(seconds(row)) * cores(row))),
         Field("Constraints", 10, only_job(lambda job: ",".join(sorted(job.job.features)))),

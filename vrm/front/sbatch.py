@@ -10,13 +10,14 @@ from functools import lru_cache
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from vrm.front import times, words
-from vrm.front.answers import Answer, Call, Needs, Refused, Reply, Waiting
+from vrm.front.answers import Answer, Call, Needs, Refused, Reply, Told, Waiting
 from vrm.front.counter import Asked, Counter, submitted
 from vrm.front.options import Option, Options
+from vrm.front.jobs import Job
 from vrm.front.requests import Demand, demand
 from vrm.model import JobState
-from vrm.model.kinds import FieldError, check_app
-from vrm.model.job import Dependency
+from vrm.model.kinds import LONGEST_TIME, FieldError, check_app
+from vrm.model.job import ANY, FAIL, OK, START, Dependency
 from vrm.model.ranges import MOST_JOBS, numbers, to_ranges
 
 JOB_OPTIONS = """
@@ -65,7 +66,7 @@ H hold n
 . hint v -
 i input v
 J job-name v
-. kill-on-invalid-dep v -
+. kill-on-invalid-dep v
 L licenses v
 . mail-type v -
 . mail-user v -
@@ -78,7 +79,7 @@ L licenses v
 . network v -
 . nice m
 k no-kill m -
-. no-requeue n -
+. no-requeue n requeue=no
 N nodes v
 w nodelist v !
 n ntasks v
@@ -99,7 +100,7 @@ p partition v
 q qos v -
 Q quiet n
 . reboot n !
-. requeue n -
+. requeue n requeue=yes
 . reservation v
 . signal v
 . sockets-per-node v -
@@ -125,12 +126,12 @@ OPTIONS = Options("sbatch", JOB_OPTIONS + """
 h help n
 . ignore-pbs n -
 . parsable n
-. test-only n !
+. test-only n
 . usage n help
 V version n
 W wait n
 . wrap v
-""")
+""", "[options] [SCRIPT [ARGUMENTS]]")
 
 LARGEST = 4 << 20
 """Bytes of a script."""
@@ -147,10 +148,6 @@ _VARIABLES = {"SBATCH_JOB_NAME": "job-name", "SBATCH_TIMELIMIT": "time", "SBATCH
 def sbatch(call: Call, counter: Counter) -> Reply:
     """Submit a script; its id."""
     given, rest = OPTIONS.parse(call.arguments, mixed=False)
-    if "help" in given:
-        return Answer(OPTIONS.help("sbatch [options] [SCRIPT [ARGUMENTS]]"))
-    if "version" in given:
-        return Answer(words.VERSION + "\n")
     if "wrap" in given:
         if rest:
             raise OPTIONS.error(f"--wrap has the commands already; leave out the script {rest[0]}")
@@ -166,11 +163,24 @@ def sbatch(call: Call, counter: Counter) -> Reply:
     variables = {key: call.env[variable] for variable, key in _VARIABLES.items() if call.env.get(variable)}
     chosen = {**directives, **variables, **given}
     asked = ask(chosen, OPTIONS, call, counter, name, script=text, arguments=rest[1:], path=path)
+    if "test-only" in chosen:
+        return foreseen(counter, asked)
     ids = submitted(counter, asked, "sbatch: error: Batch job submission failed")
     out = "" if "quiet" in chosen else f"{ids[0]}\n" if "parsable" in chosen else f"Submitted batch job {ids[0]}\n"
     if "wait" in chosen:
         return Until(counter, ids, out)
     return Answer(out)
+
+
+def foreseen(counter: Counter, asked: Asked) -> Answer:
+    """When and where the job would start, if it were submitted now."""
+    try:
+        found = counter.foresee(asked)
+    except Refused as refused:
+        return Answer(err=f"allocation failure: {refused}\n", code=1)
+    start = times.moment(found.start, {}, "")
+    return Answer(err=f"sbatch: Job {found.id} to start at {start} using {sum(found.cores)} processors on nodes "
+                      f"{words.node_list(found.nodes)} in partition {words.partition(found, counter.site)}\n")
 
 
 class Until(Waiting):
@@ -227,6 +237,8 @@ def _script_options(text: bytes, path: str) -> Mapping[str, str]:
                 raise OPTIONS.error(f"{path}:{number}: {said.strip()[:200]}: {error}") from error
             except Refused as error:
                 raise Refused(f"{error}\nsbatch: error: in {path}:{number}", error.code) from error
+            except Told as told:
+                raise OPTIONS.error(f"{path}:{number}: `{said.strip()}` is nothing that a script asks for") from told
             if rest:
                 raise OPTIONS.error(f"{path}:{number}: `{rest[0]}` is no option")
             if parts and parts[0].startswith("hetjob"):
@@ -234,8 +246,7 @@ def _script_options(text: bytes, path: str) -> Mapping[str, str]:
             found.update(values)
         elif line.strip() and not line.lstrip().startswith(b"#"):
             break
-    for key in ("help", "version", "wrap"):
-        found.pop(key, None)
+    found.pop("wrap", None)
     return found
 
 
@@ -259,16 +270,22 @@ def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counte
         values["comment"] = printable(chosen["comment"])
     if "signal" in chosen:
         values["warning"] = _read(options, "signal", chosen["signal"], _signal)
-    dependencies = _dependencies(chosen.get("dependency", ""), options, counter, values)
+    dependencies, own = _dependencies(chosen.get("dependency", ""), options, counter,
+                                      values.get("title", values["app"]), indices)
     if dependencies:
         values["after"] = dependencies
-    if chosen.get("begin", "now") != "now":
-        raise options.error("--begin cannot be followed by vrm: jobs start when there is room for them")
+    if "begin" in chosen:
+        begin = _read(options, "begin", chosen["begin"], lambda said: times.begin(said, counter.now))
+        values["begin"] = _within(options, "begin", begin - counter.now)
+    if chosen.get("kill-on-invalid-dep", "yes") != "yes":
+        raise options.error("--kill-on-invalid-dep: vrm cancels a job whose dependency can never come true")
+    if "requeue" in chosen:
+        values["requeue"] = chosen["requeue"]
     walltime, flexible = _walltime(chosen, options, counter)
     notes = ([f"its limit of {chosen['time']} is cut to {times.elapsed(walltime)}: the allocation ends then"]
              if flexible and chosen.get("time") else [])
     return Asked({**values, "walltime": walltime}, script, exported(chosen.get("export", "ALL"), call.env),
-                 indices, width, flexible, notes)
+                 indices, width, flexible, notes, own)
 
 
 _Found = TypeVar("_Found")
@@ -296,6 +313,13 @@ def named(name: str) -> Dict[str, Any]:
     app = app if app.strip(". ") else f"job{app.strip()}"
     check_app(app)
     return {"app": app} if app == shown else {"app": app, "title": shown[:1024]}
+
+
+def _within(options: Options, name: str, seconds: float) -> float:
+    """So many seconds from now; Refused where that is too far."""
+    if seconds > LONGEST_TIME:
+        raise options.error(f"--{name}: that is more than {LONGEST_TIME // 31_536_000} years from now")
+    return max(0.0, seconds)
 
 
 def _fields(needs: Demand, chosen: Mapping[str, str], options: Options, counter: Counter) -> Dict[str, Any]:
@@ -415,13 +439,17 @@ def exported(said: str, env: Mapping[str, str]) -> Dict[str, str]:
 
 # ------------------------------------------------------------------------------- dependencies
 
-_KINDS = {"afterok": "", "aftercorr": "!", "afterany": "any:", "after": "start:", "afternotok": "not:"}
+_KINDS = {"afterok": OK, "aftercorr": OK, "afterany": ANY, "after": START, "afternotok": FAIL}
+
+Dependencies = Tuple[Dependency, ...]
 
 
-def _dependencies(text: str, options: Options, counter: Counter, values: Mapping[str, Any]
-                  ) -> Tuple[Dependency, ...]:
-    """What a job waits for: `afterok:3:4,afterany:5,singleton`."""
+def _dependencies(text: str, options: Options, counter: Counter, name: str, indices: Sequence[int]
+                  ) -> Tuple[Dependencies, Dict[int, Dependencies]]:
+    """What a job waits for, as `afterok:3:4,after:5+10,singleton` says it; and what in an array each index waits
+    for alone (aftercorr). Minutes behind a `+` count for `after`, and are read with the others, as Slurm does."""
     found: List[Dependency] = []
+    own: Dict[int, List[Dependency]] = {index: [] for index in indices}
     if "?" in text:
         raise options.error("--dependency: vrm waits for all that is named, not for one of them (`?`)")
     for part in text.split(","):
@@ -429,40 +457,45 @@ def _dependencies(text: str, options: Options, counter: Counter, values: Mapping
             continue
         kind, *ids = part.strip().split(":")
         if kind == "singleton" and not ids:
-            mine = values.get("title", values["app"])
-            found += _on(sorted(job.id for job in counter.jobs(ended=False) if job.name == mine), True)
+            found += _on(sorted(job.id for job in counter.jobs(ended=False) if job.name == name), ANY)
             continue
         if kind not in _KINDS:
             raise options.error(f"--dependency: `{kind}` is none of {', '.join(_KINDS)}, singleton")
         if not ids:
             raise options.error(f"--dependency: {kind} names no job")
-        jobs = []
+        together: Dict[float, set[int]] = {}
         for word in ids:
-            try:
-                here, missing = words.find(counter, word.partition("+")[0] if kind == "after" else word)
-            except ValueError as error:
-                raise options.error(f"--dependency: `{word}` is no id of a job") from error
-            if missing:
-                raise options.error(f"Job dependency problem: there is no job {word}")
-            jobs += here
-        ids_of = sorted({job.id for job in jobs})
-        if kind in ("afterok", "afterany"):
-            found += _on(ids_of, kind == "afterany")
-        elif kind == "after" and all(job.state is not JobState.QUEUED for job in jobs):
-            continue  # they have begun
-        elif kind == "afternotok" and all(job.state.ended for job in jobs):
-            if any(job.state is JobState.COMPLETED for job in jobs):
-                raise options.error("--dependency: afternotok names a job that has completed: this one would "
-                                    "never start")
-        else:
-            raise options.error(f"--dependency: vrm cannot wait for `{kind}` of jobs that have not "
-                                + ("begun" if kind == "after" else "ended")
-                                + "; it knows afterok, afterany and singleton")
-    return tuple(found)
+            jobs, minutes = _depended(word, options, counter)
+            array = {job.details.index: job.id for job in jobs if job.array is not None}
+            if kind != "aftercorr" or not indices or not array:
+                together.setdefault(60.0 * minutes * (kind == "after"), set()).update(job.id for job in jobs)
+                continue
+            for index in indices:
+                if index not in array:
+                    raise options.error(f"--dependency: aftercorr: array {word} has no task {index}, for which task "
+                                        f"{index} of this one would wait for ever")
+                own[index] += _on([array[index]], OK)
+        for delay, these in together.items():
+            found += _on(sorted(these), _KINDS[kind], delay)
+    return tuple(dict.fromkeys(found)), {index: tuple(waits) for index, waits in own.items() if waits}
 
 
-def _on(ids: Sequence[int], whatever: bool) -> List[Dependency]:
-    return [Dependency(members, whatever) for members in to_ranges(ids)]
+def _depended(word: str, options: Options, counter: Counter) -> Tuple[List[Job], int]:
+    """The jobs that a part of --dependency names, and the minutes behind it."""
+    name, plus, minutes = word.partition("+")
+    if plus and not re.fullmatch(r"[0-9]{1,6}", minutes):
+        raise options.error(f"--dependency: `{minutes}` behind the + is no number of minutes")
+    try:
+        jobs, missing = words.find(counter, name)
+    except ValueError as error:
+        raise options.error(f"--dependency: `{name}` is no id of a job") from error
+    if missing or not jobs:
+        raise options.error(f"Job dependency problem: there is no job {name or word}")
+    return jobs, int(minutes or 0)
+
+
+def _on(ids: Sequence[int], kind: str, delay: float = 0.0) -> List[Dependency]:
+    return [Dependency(members, kind, delay=delay) for members in to_ranges(ids)]
 
 
 __all__ = ["JOB_OPTIONS", "OPTIONS", "Option", "Until", "ask", "exported", "named", "sbatch", "signal_number"]

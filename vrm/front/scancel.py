@@ -35,7 +35,7 @@ v verbose n
 V version n
 w nodelist v !
 . wckey v
-""")
+""", "[options] [ID ...]")
 
 _FILTERS = ("account", "me", "name", "partition", "qos", "reservation", "state", "user", "wckey")
 
@@ -43,10 +43,6 @@ _FILTERS = ("account", "me", "name", "partition", "qos", "reservation", "state",
 def scancel(call: Call, counter: Counter) -> Answer:
     """End the jobs that are named, or those that all options describe."""
     given, rest = OPTIONS.parse(call.arguments)
-    if "help" in given:
-        return Answer(OPTIONS.help("scancel [options] [ID ...]"))
-    if "version" in given:
-        return Answer(words.VERSION + "\n")
     if not rest and not any(key in given for key in _FILTERS):
         raise OPTIONS.error("No job identification provided")
     number = 0

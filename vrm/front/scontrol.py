@@ -33,8 +33,10 @@ Q quiet n
 u uid v -
 v verbose n -
 V version n
+. usage n help
 . yaml m !
-""")
+""", "[options] show job|node|partition|config|hostnames|hostlist|licenses, hold|release|requeue IDS, "
+                  "update JobId=ID TimeLimit=|Priority=, write batch_script ID, ping")
 
 _ACTS = {"hold": "hold", "uhold": "hold", "release": "release", "requeue": "requeue"}
 
@@ -42,12 +44,8 @@ _ACTS = {"hold": "hold", "uhold": "hold", "release": "release", "requeue": "requ
 def scontrol(call: Call, counter: Counter) -> Reply:
     """Carry out a subcommand."""
     given, rest = OPTIONS.parse(call.arguments)
-    if "help" in given or rest[:1] == ["help"]:
-        return Answer(OPTIONS.help("scontrol [options] show job|node|partition|config|hostnames|hostlist|licenses, "
-                                   "hold|release|requeue IDS, update JobId=ID TimeLimit=|Priority=, "
-                                   "write batch_script ID, ping"))
-    if "version" in given or rest[:1] == ["version"]:
-        return Answer(words.VERSION + "\n")
+    if rest in (["help"], ["version"]):
+        OPTIONS.parse([f"--{rest[0]}"])
     if not rest:
         raise OPTIONS.error("vrm has no prompt of its own here; name what is to be done, as scontrol show job")
     act, what = rest[0].lower(), rest[1:]
@@ -258,11 +256,12 @@ def job_text(job: Job, counter: Counter) -> str:
         [("Priority", "0" if job.why == "held" else str(max(1, 1000 + job.job.priority))),
          ("Nice", str(-job.job.priority)), ("Account", "(null)"), ("QOS", "normal")],
         [("JobState", words.state(job)), ("Reason", words.reason(job)),
-         ("Dependency", f"afterok:{job.reason}" if job.why == "dependency" else "(null)")],
-        [("Requeue", "1"), ("Restarts", str(job.requeued)), ("BatchFlag", str(int(payload.script))), ("Reboot", "0"),
+         ("Dependency", words.dependency(job))],
+        [("Requeue", str(int(job.details.more.get("requeue") != "no"))), ("Restarts", str(job.requeued)),
+         ("BatchFlag", str(int(payload.script))), ("Reboot", "0"),
          ("ExitCode", words.exit_code(job))],
         [("RunTime", times.elapsed(used)), ("TimeLimit", times.elapsed(job.job.walltime)), ("TimeMin", "N/A")],
-        [("SubmitTime", at(job.job.submit)), ("EligibleTime", at(job.job.submit))],
+        [("SubmitTime", at(job.job.submit)), ("EligibleTime", at(job.eligible))],
         [("AccrueTime", at(job.job.submit))],
         [("StartTime", at(job.start)), ("EndTime", at(end)), ("Deadline", "N/A")],
         [("SuspendTime", "None"), ("SecsPreSuspend", "0"), ("LastSchedEval", at(counter.now)), ("Scheduler", "Main")],

@@ -63,10 +63,6 @@ class Row:
 def sinfo(call: Call, counter: Counter) -> Answer:
     """The table of nodes."""
     given, rest = OPTIONS.parse(call.arguments)
-    if "help" in given:
-        return Answer(OPTIONS.help("sinfo [options]"))
-    if "version" in given:
-        return Answer(words.VERSION + "\n")
     if rest:
         raise OPTIONS.error(f"unrecognized argument {rest[0]}")
     heading = "noheader" not in given

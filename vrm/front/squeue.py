@@ -66,10 +66,6 @@ def squeue(call: Call, counter: Counter) -> Answer:
     """The table of jobs."""
     given, rest = OPTIONS.parse(call.arguments)
     env = call.env
-    if "help" in given:
-        return Answer(OPTIONS.help("squeue [options]"))
-    if "version" in given:
-        return Answer(words.VERSION + "\n")
     if rest:
         raise OPTIONS.error(f"unrecognized argument {rest[0]}")
     if "steps" in given:
@@ -257,7 +253,7 @@ class Columns:
             ("a", "account", "ACCOUNT", lambda job: "(null)"),
             ("q", "qos", "QOS", lambda job: "normal"),
             ("E", "dependency", "DEPENDENCY",
-             lambda job: f"afterok:{job.reason}" if job.why == "dependency" else "(null)"),
+             words.dependency),
             ("f", "feature", "FEATURES", lambda job: ",".join(sorted(job.job.features)) or "(null)"),
             ("h", "oversubscribe", "OVER_SUBSCRIBE", lambda job: "NO" if job.job.exclusive else "YES"),
             ("n", "reqnodes", "REQ_NODES", lambda job: ""),
@@ -286,7 +282,7 @@ class Columns:
             ("", "stdout", "STDOUT", lambda job: counter.files(job)[0]),
             ("", "stderr", "STDERR", lambda job: counter.files(job)[1]),
             ("", "stdin", "STDIN", lambda job: counter.files(job)[2] or "/dev/null"),
-            ("", "eligibletime", "ELIGIBLE_TIME", lambda job: times.moment(job.job.submit, env)),
+            ("", "eligibletime", "ELIGIBLE_TIME", lambda job: times.moment(job.eligible, env)),
             ("", "tres-alloc", "TRES_ALLOC", lambda job: f"cpu={sum(job.cores) or job.job.request.cores}"),
             ("", "batchflag", "BATCH_FLAG", lambda job: str(int(job.job.payload.script))),
             ("", "maxcpus", "MAX_CPUS", lambda job: "0"), ("", "maxnodes", "MAX_NODES", lambda job: "0"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from calendar import monthrange
 from typing import Mapping
 
 _LIMIT = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,6}))?(?::([0-9]{1,6}))?")
@@ -58,6 +59,11 @@ def elapsed(seconds: float) -> str:
     return (f"{days}-" if days else "") + time.strftime("%H:%M:%S", time.gmtime(left))
 
 
+def cpu(seconds: float) -> str:
+    """CPU time as sacct has it: `00:01.504`, from an hour on `01:00:07`."""
+    return f"{int(seconds // 60):02}:{seconds % 60:06.3f}" if 0 < seconds < 3599.9995 else elapsed(seconds)
+
+
 def moment(seconds: float, env: Mapping[str, str], unknown: str = "N/A") -> str:
     """A moment (epoch seconds) in local time, in the form that SLURM_TIME_FORMAT says."""
     if not math.isfinite(seconds) or seconds <= 0:
@@ -69,6 +75,67 @@ def moment(seconds: float, env: Mapping[str, str], unknown: str = "N/A") -> str:
         return time.strftime(form, time.localtime(int(seconds)))
     except ValueError:
         return time.strftime(STANDARD, time.localtime(int(seconds)))
+
+
+_DAY = re.compile(r"(?:(\d{4})-)?(\d{2})-(\d{2})|(\d{2})[/.](\d{2})(?:[/.](\d{2}|\d{4}))?|(\d{2})(\d{2})(\d{2})?|"
+                  r"(today|tomorrow)")
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*([ap]m)?|(midnight|noon|elevenses|fika|teatime)")
+_NAMED = {"midnight": 0, "noon": 12, "elevenses": 11, "fika": 15, "teatime": 16}
+_NOW = re.compile(r"now(?:\+(\d{1,9})([a-z]*))?")
+
+
+def begin(text: str, now: float) -> float:
+    """The moment that --begin names, in epoch seconds: `16:00` (today, or tomorrow if that is past), `5:30PM`,
+    `noon`, `tomorrow`, `now+2hours`, `2030-01-20T12:34:00`, `01/20/30-12:00`, `0120`. ValueError for others."""
+    said = text.strip().lower()
+    relative = _NOW.fullmatch(said)
+    if relative:
+        unit = (relative[2] or "second").rstrip("s") or "second"
+        unit = next((each for each in _UNITS if each.startswith(unit)), "")
+        if not unit:
+            raise ValueError(text)
+        return now + int(relative[1] or 0) * _UNITS[unit]
+    day, _, clock = re.sub(r"(?<=\d)[t-](?=\d{1,2}:)| ", "@", said, count=1).rpartition("@")
+    if not day and not _CLOCK.fullmatch(clock):
+        day, clock = clock, ""
+    today = time.localtime(now)
+    year, month, number = today[:3]
+    hour = minute = second = 0
+    if clock:
+        found = _CLOCK.fullmatch(clock)
+        if not found:
+            raise ValueError(text)
+        hour, minute, second = ((_NAMED[found[5]], 0, 0) if found[5] else
+                                (int(found[1]), int(found[2]), int(found[3] or 0)))
+        if found[4]:
+            if not 1 <= hour <= 12:
+                raise ValueError(text)
+            hour = hour % 12 + 12 * (found[4] == "pm")
+    of_day = _DAY.fullmatch(day) if day else None
+    if day and not of_day:
+        raise ValueError(text)
+    dated = of_day and next((each for each in (of_day.groups()[:3], (of_day[6], *of_day.groups()[3:5]),
+                                               (of_day[9], *of_day.groups()[6:8])) if each[1]), None)
+    if dated:
+        month, number = int(dated[1] or 0), int(dated[2] or 0)
+        year = year if not dated[0] else int(dated[0]) + 2000 * (len(dated[0]) == 2)
+
+    def moment(year: int, number: int) -> float:
+        if hour > 23 or minute > 59 or second > 59:
+            raise ValueError(text)
+        try:
+            return time.mktime((year, month, number, hour, minute, second, 0, 0, -1))
+        except OverflowError:
+            raise ValueError(text) from None
+    if not (0 < month < 13 and 0 < number <= monthrange(year, month)[1]):
+        raise ValueError(text)
+    tomorrow = of_day is not None and of_day[10] == "tomorrow"
+    at = moment(year, number + tomorrow)
+    if at <= now and not day:
+        return moment(year, number + 1)
+    if at < now and dated and not dated[0]:
+        return moment(year + 1, number)
+    return at
 
 
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}

@@ -9,11 +9,11 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from vrm.front import jobs as front
 from vrm.front.counter import Counter
 from vrm.front.jobs import Job, Node, Site
+from vrm.front.options import VERSION as VERSION
 from vrm.model import JobState
+from vrm.model.job import ANY, FAIL, OK, START
 from vrm.model.ranges import numbers
-
-VERSION = "slurm 22.05.8"
-"""What `--version` says: tools look for options by it, and these are those of that version."""
+from vrm.run.book import DEPENDED
 
 STATES: Dict[str, str] = {
     "PENDING": "PD", "RUNNING": "R", "COMPLETING": "CG", "COMPLETED": "CD", "FAILED": "F", "CANCELLED": "CA",
@@ -28,22 +28,41 @@ _OF = {JobState.QUEUED: "PENDING", JobState.RUNNING: "RUNNING", JobState.COMPLET
        JobState.REFUSED: "FAILED"}
 
 
+_OF_CAUSE = {"memory": "OUT_OF_MEMORY", "node": "NODE_FAIL", "interrupted": "PREEMPTED"}
+"""States by why the manager has ended a job: the end of the allocation takes it away as a preemption does."""
+
+
 def state(job: Job) -> str:
     """The long form of a job's state."""
-    return "COMPLETING" if job.ending else _OF[job.state]
+    if job.ending:
+        return "COMPLETING"
+    return _OF_CAUSE.get(job.cause, _OF[job.state]) if job.state.ended else _OF[job.state]
 
 
-_WHY = {front.HELD: "JobHeldUser", front.DEPENDENCY: "Dependency", front.RESOURCES: "Resources",
-        front.PRIORITY: "Priority", front.LATE: "PartitionTimeLimit", front.RESERVATION: "Reservation",
-        front.DOWN: "NodeDown"}
+_WHY = {front.HELD: "JobHeldUser", front.DEPENDENCY: "Dependency", front.BEGIN: "BeginTime",
+        front.RESOURCES: "Resources", front.PRIORITY: "Priority", front.LATE: "PartitionTimeLimit",
+        front.RESERVATION: "Reservation", front.DOWN: "NodeDown"}
 
 
 def reason(job: Job) -> str:
     """Why a job waits or has not succeeded, in one word."""
     if job.state is JobState.QUEUED:
         return _WHY.get(job.why, "None")
+    if job.state is JobState.CANCELLED and DEPENDED in job.reason:
+        return "DependencyNeverSatisfied"
+    if job.cause in ("memory", "node"):
+        return {"memory": "OutOfMemory", "node": "NodeDown"}[job.cause]
     return {JobState.FAILED: "NonZeroExitCode", JobState.REFUSED: "BadConstraints",
             JobState.TIMEOUT: "TimeLimit"}.get(job.state, "None")
+
+
+_DEPENDED = {OK: "afterok", ANY: "afterany", START: "after", FAIL: "afternotok"}
+
+
+def dependency(job: Job) -> str:
+    """What a job still waits for: `afterok:2(unfulfilled),after:3+5(unfulfilled)`."""
+    return ",".join(f"{_DEPENDED[each.kind]}:{job_id}{f'+{each.delay / 60:g}' if each.delay else ''}(unfulfilled)"
+                    for each in job.waits for job_id in each.ids) or "(null)"
 
 
 def states_of(text: str) -> Optional[List[str]]:
@@ -105,9 +124,20 @@ def find(counter: Counter, text: str) -> Tuple[List[Job], List[str]]:
     return list(found.values()), missing
 
 
+OUT_OF_MEMORY = 125
+"""What Slurm shows in the place of a signal."""
+
+_KILLED = re.compile(r"killed by signal (\d+)")
+
+
 def exit_code(job: Job) -> str:
     """The exit status as `code:signal`."""
     code = job.code
+    if job.cause == "memory":
+        return f"0:{OUT_OF_MEMORY}"
+    killed = _KILLED.match(job.reason)
+    if killed and job.state is JobState.FAILED:
+        return f"0:{killed[1]}"
     if code is None or not job.state.ended:
         return "0:0" if job.state in (JobState.COMPLETED, JobState.QUEUED, JobState.RUNNING) else (
             "0:15" if job.state in (JobState.CANCELLED, JobState.TIMEOUT) and math.isfinite(job.start) else

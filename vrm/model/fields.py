@@ -113,10 +113,11 @@ TABLE: List[Field] = [
           option=Option("N", "cores of each rank (default: 1)")),
     Field("name", LABEL, "a label of at most 64 printable characters", DETAILS, "name", "",
           record="name", shown="name", column="name", form=2, option=Option("TEXT", "a label")),
-    Field("after", AFTER, "the ids or the names of jobs that must have completed before, as "
-          "3,5-7 or prep, or any:3 however it ends", DETAILS, "after", (), record="after",
-          column="after", option=Option("IDS", "start only when these jobs have completed: 3,5-7; "
-                                        "any:3 = however it ends")),
+    Field("after", AFTER, "the ids or the names of jobs that must have completed before, as 3,5-7 or prep; any:3 "
+          "(however it ends), fail:3 (without success), start:3 or start:3+5m (it has begun)", DETAILS, "after", (),
+          record="after", column="after",
+          option=Option("IDS", "start only when these jobs have completed: 3,5-7; any:3 = however it ends, fail:3 = "
+                        "without success, start:3+5m = 5 minutes after it has begun")),
     Field("priority", INTEGER, "a whole number; the jobs of a higher one come first", JOB,
           "priority", 0, record="priority", shown="priority", column="priority",
           option=Option("N", "jobs of a higher priority start first (default: 0)")),
@@ -212,6 +213,11 @@ TABLE: List[Field] = [
     Field("", AMOUNT, "", RESULT, "borrowed", 0.0, column="borrowed", form=4),
     Field("", COUNT, "", RESULT, "changes", 0, column="changes", form=4),
     Field("", FLAG, "", RESULT, "metered", False, column="metered", form=4),
+    Field("begin", AMOUNT, "a time after the submission, as 90m, 2h or 1-12:00:00", DETAILS, "begin", 0.0,
+          record="begin", shown="begin", column="begin", form=4,
+          option=Option("TIME", "do not start it earlier than so long after its submission: 90m, 2h")),
+    Field("", TEXT, "", RESULT, "cause", "", column="cause", form=4),
+    Field("", NAME, "", DETAILS, "requeue", "", record="requeue"),
 ]
 
 

@@ -28,22 +28,33 @@ class JobState(str, enum.Enum):
         return self not in (JobState.QUEUED, JobState.RUNNING)
 
 
+OK, ANY, START, FAIL = "", "any", "start", "fail"
+"""What a job waits for of another: that it completes, that it ends, that it has begun (or will not), or that
+it ends without success."""
+
+
 class Dependency(NamedTuple):
-    """That a job waits for the ends of the jobs `ids`: for successful ones, or with `any` for
-    whatever ends. With a `name` these are the jobs of that name (see `resolved`)."""
+    """That a job waits for the jobs `ids`: see OK for the kinds. With a `name` these are the jobs of that name
+    (see `resolved`). `delay` are seconds that pass after the last of them has begun, with START."""
 
     ids: range
-    any: bool = False
+    kind: str = OK
     name: str = ""
+    delay: float = 0.0
 
     @classmethod
-    def on(cls, job_id: int, any: bool = False) -> Dependency:
+    def on(cls, job_id: int, kind: str = OK) -> Dependency:
         """The wait for one job."""
-        return cls(range(job_id, job_id + 1), any)
+        return cls(range(job_id, job_id + 1), kind)
+
+    def met(self, state: JobState) -> bool:
+        """Whether a job that has ended so is what was waited for."""
+        return self.kind in (ANY, START) or (state is JobState.COMPLETED) is (self.kind == OK)
 
     def __str__(self) -> str:
-        prefix = "any:" if self.any else ""
-        return ",".join(prefix + part for part in (self.name or fold_range(self.ids)).split(","))
+        prefix = f"{self.kind}:" if self.kind else ""
+        suffix = f"+{self.delay:g}" if self.delay else ""
+        return ",".join(prefix + part + suffix for part in (self.name or fold_range(self.ids)).split(","))
 
 
 def resolved(after: tuple[Dependency, ...], ids_of: Mapping[str, Sequence[int]]
@@ -60,7 +71,7 @@ def resolved(after: tuple[Dependency, ...], ids_of: Mapping[str, Sequence[int]]
             raise ValueError(f"no job before it has the name `{each.name}`, for which it is to "
                              "wait")
         else:
-            found += [Dependency(ids, each.any) for ids in to_ranges(ids_of[each.name])]
+            found += [each._replace(ids=ids, name="") for ids in to_ranges(ids_of[each.name])]
     return tuple(found)
 
 

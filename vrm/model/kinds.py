@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Sequence, Tuple
 
 from vrm.model import shapes
 from vrm.model.amounts import GPU, MEMORY, Amounts, amounts, memory_bytes, memory_text, said
-from vrm.model.job import Dependency
+from vrm.model.job import ANY, OK, START, Dependency
 from vrm.model.ranges import MOST_JOBS, fold, member_range, numbers
 from vrm.model.times import seconds_of
 
@@ -116,19 +116,23 @@ def _integer(text: str) -> int:
 _LIKE_IDS = re.compile(r"[0-9:,-]+")
 
 
+_KIND = re.compile(r"(?:(any|start|fail):)?(.*)", re.DOTALL)
+
+
 def dependencies(text: str) -> Tuple[Dependency, ...]:
-    """What `after=` names: ids and ranges of them, or names of jobs, each perhaps behind `any:`."""
+    """What `after=` names: ids and ranges of them, or names of jobs, each perhaps behind `any:`, `fail:` or
+    `start:`, the ids of the last perhaps with a time, as `start:3+5m`."""
     found: Dict[Dependency, None] = {}
     total = 0
     for part in text.split(","):
-        whatever = part.startswith("any:")
-        what = part[4:] if whatever else part
-        if _LIKE_IDS.fullmatch(what) or not what:
-            ids = member_range(what)
-            found[Dependency(ids, whatever)] = None
-            total += len(ids)
+        kind, what = _KIND.fullmatch(part).groups(OK)  # type: ignore[union-attr]
+        ids, plus, time = what.partition("+") if kind == START else (what, "", "")
+        if _LIKE_IDS.fullmatch(ids) or not ids:
+            members = member_range(ids)
+            found[Dependency(members, kind, delay=_time(time) if plus else 0.0)] = None
+            total += len(members)
         else:
-            found[Dependency(range(0), whatever, _label(what))] = None
+            found[Dependency(range(0), kind, _label(what))] = None
         if total > MOST_JOBS:
             raise FieldError(f"after: `{{}}` names more than {MOST_JOBS} jobs", text)
     return tuple(found)
@@ -139,9 +143,9 @@ def _after_text(value: Sequence[Dependency]) -> str:
 
 
 def _after_of(record: Any) -> Tuple[Dependency, ...]:
-    """As `after=` has it, or a pair for each job, as vrm 0.1.0 wrote it."""
+    """As `after=` has it, or a pair for each job and whether its end is enough, as vrm 0.1.0 wrote it."""
     if isinstance(record, list):
-        return tuple(Dependency.on(*each) for each in record)
+        return tuple(Dependency.on(job_id, ANY if whatever else OK) for job_id, whatever in record)
     return dependencies(record) if record else ()
 
 
@@ -173,8 +177,13 @@ def _variable(text: str) -> Tuple[str, str]:
 
 def _variables_sound(value: Any) -> bool:
     return type(value) is dict and all(
-        _NAME_OF_VARIABLE.fullmatch(name) and not name.startswith("VRM_") and shapes.line(said)
+        _NAME_OF_VARIABLE.fullmatch(name) and not name.startswith("VRM_") and _path_sound(said)
         for name, said in value.items())
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Words as a shell would quote them, on one line."""
+    return shapes.CONTROL.sub("?", shlex.join(words))
 
 
 def _arguments(text: str) -> Tuple[str, ...]:
@@ -198,7 +207,7 @@ def _path_sound(value: Any) -> bool:
 def _label(text: str) -> str:
     if not text.isprintable() or not 0 < len(text) <= 64:
         raise ValueError(text)
-    if _LIKE_IDS.fullmatch(text) or text.startswith("any:"):
+    if _LIKE_IDS.fullmatch(text) or _KIND.fullmatch(text)[1]:  # type: ignore[index]
         raise FieldError("name: `{}` would be taken for ids in after=; put a letter before it: "
                          "name=run{}", text, text)
     return text
@@ -337,8 +346,8 @@ LABEL = Kind(_label, shapes.line)
 PATH = Kind(_directory, _path_sound, plain_sound=shapes.text)
 AFTER = Kind(dependencies, _after_sound, lambda value: [_after_text(value)],
              to_record=_after_text, of_record=_after_of, plain=_after_text, of_plain=_after_of)
-ARGUMENTS = Kind(_arguments, shapes.list_of(shapes.line), lambda value: [shlex.join(value)],
-                 to_record=list, of_record=tuple, plain=shlex.join,
+ARGUMENTS = Kind(_arguments, shapes.list_of(_path_sound), lambda value: [shlex.join(value)],
+                 to_record=list, of_record=tuple, plain=_joined,
                  of_plain=lambda text: tuple(shlex.split(text)))
 VARIABLES = Kind(_variable, _variables_sound,
                  lambda value: [f"{name}={text}" for name, text in value.items()], repeated=True,

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from typing import Dict, List, Union
     PathLike = Union[str, os.PathLike[str]]
 
-COLUMNS = ("job", "step", "name", "start", "end", "state", "exit_code", "tasks", "cores", "nodes")
+COLUMNS = ("job", "step", "name", "start", "end", "state", "exit_code", "tasks", "cores", "nodes", "user", "system",
+           "maxrss")
 HEADER = ",".join(COLUMNS) + "\n"
 
 BATCH = "batch"
@@ -27,16 +28,20 @@ class Step:
     `job` is vrm's id of the job, `step` 0, 1 and so on, or `batch`; `name` the program's. `start` and
     `end` are seconds since the epoch. `state` is completed, failed, cancelled or timeout; `exit_code` what
     a shell would show (128 and the number of a signal), None where it is not known. `tasks` and `cores`
-    count over all `nodes`, whose names have a blank between them.
+    count over all `nodes`, whose names have a blank between them. `user` and `system` are the CPU seconds of
+    its processes on the script's node, `maxrss` the bytes of the largest of them; those of the script are of its
+    steps, too.
     """
 
     __slots__ = COLUMNS
 
     def __init__(self, job: int, step: str, name: str, start: float, end: float, state: str,
-                 exit_code: "int | None", tasks: int, cores: int, nodes: str) -> None:
+                 exit_code: "int | None", tasks: int, cores: int, nodes: str, user: float = 0.0, system: float = 0.0,
+                 maxrss: int = 0) -> None:
         self.job, self.step, self.name = job, step, name
         self.start, self.end, self.state, self.exit_code = start, end, state, exit_code
         self.tasks, self.cores, self.nodes = tasks, cores, nodes
+        self.user, self.system, self.maxrss = user, system, maxrss
 
     def __repr__(self) -> str:
         return f"Step({self.line.rstrip()})"
@@ -49,7 +54,7 @@ class Step:
             name = '"' + name.replace('"', '""') + '"'
         code = "" if self.exit_code is None else self.exit_code
         return (f"{self.job},{self.step},{name},{self.start:.3f},{self.end:.3f},{self.state},{code},"
-                f"{self.tasks},{self.cores},{self.nodes}\n")
+                f"{self.tasks},{self.cores},{self.nodes},{self.user:.3f},{self.system:.3f},{self.maxrss}\n")
 
 
 def append(path: "PathLike", step: Step) -> None:
@@ -78,9 +83,11 @@ def read_steps(path: "PathLike") -> "Dict[int, List[Step]]":
     with file:
         for words in csv.reader(line.replace("\0", "?") for line in file):
             try:
-                job, step, name, start, end, state, code, tasks, cores, nodes = words
+                job, step, name, start, end, state, code, tasks, cores, nodes, *used = words
+                user, system, maxrss = used or ("0", "0", "0")  # which older versions did not write
                 found = Step(int(job), step, name, float(start), float(end), state,
-                             int(code) if code else None, int(tasks), int(cores), nodes)
+                             int(code) if code else None, int(tasks), int(cores), nodes,
+                             float(user), float(system), int(maxrss))
             except ValueError:  # the header, or a torn line
                 continue
             before = tries.setdefault(found.job, [])

@@ -17,10 +17,14 @@ def waits_again(entry: Entry, state: JobState, reason: str, intent: str, requeue
 
     `state` and `reason` are how it ended, and `intent` why the manager ended it (see
     `vrm.live.manager.verdict`); `requeue`: jobs that are interrupted run again (the configuration's
-    `Interrupted`).
+    `Interrupted`), unless the job itself says something else (its field `requeue`: yes or no).
     """
+    own = entry.details.more.get("requeue", "")
+    if own == "no":
+        return "", False
     if intent == "requeue":
         return "requeued by its user", False
+    requeue = requeue or own == "yes"
     if state is JobState.COMPLETED or intent in ("cancel", "stop"):
         return "", False
     if intent == "interrupted":

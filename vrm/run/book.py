@@ -1,8 +1,8 @@
 """The jobs of a run, from submission to end: which may start, and why others must wait.
 
-A job is eligible when nobody holds it, the jobs it depends on have ended as it wants, and it can
-end before the allocation does. Only eligible jobs are in the scheduler's queue: the others are
-for it as if they were not there, so no reservation is made for them and none is broken.
+A job is eligible when nobody holds it, the jobs it depends on have ended (or begun) as it wants, its time to
+begin has come, and it can end before the allocation does. Only eligible jobs are in the scheduler's queue: the
+others are for it as if they were not there, so no reservation is made for them and none is broken.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from vrm.model import Dependency, Job, JobState
-from vrm.model.job import PLAIN, Details
+from vrm.model.job import PLAIN, START, Details
 from vrm.model.ranges import fold
 from vrm.scheduling.queue import JobQueue
 
@@ -22,33 +22,44 @@ FLEXIBLE = "flexible"
 """The `limit` of a job whose time ends with the allocation at the latest: it starts as long as others do."""
 
 
+DEPENDED = ", on which it depends, ended as"
+"""What the reason of a job says that was dropped since another one ended otherwise than it wants."""
+
+
 class LifeError(ValueError):
     """What was asked cannot be done with that job; the text says why."""
 
 
 class Wish:
-    """What all jobs with one `after` wait for, counted once for all of them: `open` jobs of it have
-    not ended, `failed` are the ids of those that ended otherwise than wanted."""
+    """What all jobs with one `after` wait for, counted once for all of them: `open` things of it have
+    not happened, `failed` are the ids of jobs that ended otherwise than wanted, and how. `ready` is when the
+    last of its delays is over (seconds)."""
 
-    __slots__ = ("after", "open", "failed", "dependents", "_text")
+    __slots__ = ("after", "open", "failed", "dependents", "ready", "_text")
 
     def __init__(self, after: Tuple[Dependency, ...]) -> None:
         self.after = after
         self.open = 0
-        self.failed: Dict[int, None] = {}
+        self.failed: Dict[int, JobState] = {}
         self.dependents: List[Entry] = []
+        self.ready = -math.inf
         self._text: Optional[str] = None  # as `still` gives it, until something changes
 
     def count(self, change: int) -> None:
-        """So many more of its jobs have not ended."""
+        """So many more of its jobs have not ended, or begun."""
         self.open += change
         self._text = None
 
+    def begun(self, wanted: Dependency, time: float) -> None:
+        """A job has begun, or never will, and that is what was wanted of it."""
+        self.count(-1)
+        self.ready = max(self.ready, time + wanted.delay)
+
     def still(self, entries: Mapping[int, Entry]) -> str:
-        """The ids of the jobs that have not ended, as ranges."""
+        """The ids of the jobs that have not ended, or begun, as ranges."""
         if self._text is None:
             self._text = fold(sorted({job_id for each in self.after for job_id in each.ids
-                                      if job_id in entries and not entries[job_id].state.ended}))
+                                      if job_id in entries and entries[job_id].open_for(each)}))
         return self._text
 
 
@@ -56,8 +67,10 @@ class Wish:
 class Entry:
     """A job and where it is in its life. `tries` counts the retries that were used, `losses` how
     often it has lost a node, `wish` is what it waits for, once it waits, `wished` are those of
-    others in which it is (and whether it must have completed), `late`: it would not end before the
-    allocation does. `lacks` says why it cannot run on the nodes there are now, "" when it can."""
+    others in which it is (and what they want of it), `late`: it would not end before the
+    allocation does. `lacks` says why it cannot run on the nodes there are now, "" when it can.
+    `begun` is when it first began, or was found never to, in seconds; `early`: it is not to start yet, but at
+    `begin`."""
 
     job: Job
     details: Details = PLAIN
@@ -66,19 +79,26 @@ class Entry:
     tries: int = 0
     losses: int = 0
     wish: Optional[Wish] = None
-    wished: Optional[List[Tuple[Wish, bool]]] = None
+    wished: Optional[List[Tuple[Wish, Dependency]]] = None
     late: bool = False
     lacks: str = ""
+    begun: float = math.inf
+    early: bool = False
+    begin: float = -math.inf
+
+    def open_for(self, wanted: Dependency) -> bool:
+        """Whether what is wanted of it has yet to happen."""
+        return self.begun == math.inf if wanted.kind == START else not self.state.ended
 
     @property
     def missing(self) -> int:
-        """How many jobs it still waits for."""
+        """How many ends and starts of jobs it still waits for."""
         return self.wish.open if self.wish is not None else 0
 
     @property
     def eligible(self) -> bool:
         """Whether it may start as soon as there is room for it."""
-        return not (self.held or self.missing or self.late or self.lacks)
+        return not (self.held or self.missing or self.late or self.lacks or self.early)
 
 
 class Dropped(NamedTuple):
@@ -86,6 +106,10 @@ class Dropped(NamedTuple):
 
     job: Job
     reason: str
+
+
+Look = Callable[[int], Optional[Tuple[Job, JobState, float]]]
+"""Gives a job, its state, and when it began (seconds); None for one that has completed."""
 
 
 class JobBook:
@@ -100,8 +124,7 @@ class JobBook:
     """
 
     def __init__(self, queue: JobQueue, lacks: Optional[Callable[[Job], str]] = None,
-                 look: Optional[Callable[[int], Optional[Tuple[Job, JobState]]]] = None,
-                 frozen: bool = False) -> None:
+                 look: Optional[Look] = None, frozen: bool = False) -> None:
         self.queue = queue
         self.frozen = frozen
         self._lacks = lacks
@@ -111,6 +134,8 @@ class JobBook:
         self._wishes: Dict[Tuple[Dependency, ...], Wish] = {}
         self._latest: Optional[Wish] = None
         self._longest: List[Tuple[float, int]] = []  # (-walltime, id) of what was queued, a heap
+        self.opened = False  # jobs have become eligible since somebody looked
+        self.begins: List[Tuple[float, int]] = []  # (time, id) of jobs that are not to start before, a heap
         self._deadline = math.inf
 
     @property
@@ -147,6 +172,8 @@ class JobBook:
             return []
         wish = self._wish(details.after, job.id) if details.after else None
         entry = self.entries[job.id] = Entry(job, details, held=details.held)
+        if "begin" in details.more:
+            self._not_before(entry, job.submit + details.more["begin"])
         if wish is not None:
             self._join(entry, wish)
         return self._wait(entry)
@@ -157,37 +184,77 @@ class JobBook:
             return self._latest  # the next job of an array: even the hash would be too dear
         wish = self._wishes.get(after)
         if wish is None:
-            strict = {job_id: True for each in after if not each.any for job_id in each.ids}
-            named = {**{job_id: False for each in after if each.any for job_id in each.ids},
-                     **strict}
-            for job_id in list(named):
-                if job_id in self.entries:
-                    continue
-                found = self._look(job_id) if self._look is not None else None
-                if found is not None:
-                    self.know(found[0], PLAIN, found[1])
-                elif self._look is not None and job_id < before:
-                    del named[job_id]  # it has completed
-                else:
-                    raise LifeError(f"it depends on job {job_id}, and a job can depend only on "
-                                    "such as were submitted before it")
+            gone = set(self._find({job_id for each in after for job_id in each.ids}, before))
             wish = self._wishes[after] = Wish(after)
-            both = (wish, False), (wish, True)
-            for job_id, completed in named.items():
-                entry = self.entries[job_id]
-                if entry.wished is None:
-                    entry.wished = []
-                entry.wished.append(both[completed])
-                if not entry.state.ended:
-                    wish.open += 1
-                elif completed and entry.state is not JobState.COMPLETED:
-                    wish.failed[job_id] = None
+            for each in dict.fromkeys(after):
+                pair = wish, each
+                for job_id in each.ids:
+                    if job_id in gone:
+                        if not each.met(JobState.COMPLETED):
+                            wish.failed[job_id] = JobState.COMPLETED
+                        continue
+                    entry = self.entries[job_id]
+                    if entry.open_for(each):
+                        wish.open += 1
+                    elif each.kind == START:
+                        wish.ready = max(wish.ready, entry.begun + each.delay)
+                        continue  # it has begun for good, even if it waits again
+                    elif not each.met(entry.state):
+                        wish.failed[job_id] = entry.state
+                    if entry.wished is None:
+                        entry.wished = []
+                    entry.wished.append(pair)
         self._latest = wish
         return wish
+
+    def _find(self, ids: Collection[int], before: int) -> Iterator[int]:
+        """Know all of these jobs, on which one of the id `before` depends; gives those of which nothing is
+        known any more: they have completed. LifeError for one that did not come."""
+        for job_id in ids:
+            if job_id in self.entries:
+                continue
+            found = self._look(job_id) if self._look is not None else None
+            if found is not None:
+                self.know(found[0], PLAIN, found[1])
+                if found[1] is not JobState.QUEUED:
+                    self.entries[job_id].begun = found[2]
+            elif self._look is not None and job_id < before:
+                yield job_id
+            else:
+                raise LifeError(f"it depends on job {job_id}, and a job can depend only on "
+                                "such as were submitted before it")
 
     def _join(self, entry: Entry, wish: Wish) -> None:
         entry.wish = wish
         wish.dependents.append(entry)
+        if not wish.open:
+            self._not_before(entry, wish.ready)
+
+    def _not_before(self, entry: Entry, time: float) -> None:
+        """A job does not start before this time (seconds)."""
+        if time > max(entry.begin, entry.job.submit):
+            entry.begin, entry.early = time, True
+            heapq.heappush(self.begins, (time, entry.job.id))
+
+    @property
+    def next_begin(self) -> float:
+        """When the time of the next job comes that is to begin then; infinity for none."""
+        while self.begins:
+            time, job_id = self.begins[0]
+            entry = self.entries[job_id]
+            if entry.early and entry.begin == time and entry.state is JobState.QUEUED:
+                return time
+            heapq.heappop(self.begins)
+        return math.inf
+
+    def begin(self, now: float) -> bool:
+        """Let jobs start whose time has come; whether there was one."""
+        found = False
+        while self.next_begin <= now:
+            entry = self.entries[heapq.heappop(self.begins)[1]]
+            entry.early, found = False, True
+            self._place(entry)
+        return found
 
     def _wait(self, entry: Entry) -> List[Dropped]:
         """Let a job wait for what it depends on; it is in the result when that has failed, with
@@ -199,56 +266,81 @@ class JobBook:
             self._place(entry)
             return []
         self._take_out(entry)
-        return [_dropped(entry, against), *self._settle(entry, JobState.CANCELLED)]
+        return [_dropped(entry, *against), *self._settle(entry, JobState.CANCELLED, entry.job.submit)]
 
-    def against(self, entry: Entry) -> Optional[Entry]:
-        """A job that ended otherwise than this one, which depends on it, wants; None: there is
-        none."""
+    def against(self, entry: Entry) -> Optional[Tuple[int, JobState]]:
+        """The id of a job that ended otherwise than this one, which depends on it, wants, and how it ended;
+        None: there is none."""
         if entry.wish is None and entry.details.after:
             self._join(entry, self._wish(entry.details.after, entry.job.id))
         if entry.wish is None or not entry.wish.failed:
             return None
-        return self.entries[next(iter(entry.wish.failed))]
+        return next(iter(entry.wish.failed.items()))
 
     def know(self, job: Job, details: Details, state: JobState) -> None:
         """Enter a job that was refused, or that runs or ended under an earlier manager."""
-        self.entries[job.id] = Entry(job, details, state)
+        self.entries[job.id] = Entry(job, details, state, begun=math.inf if state is JobState.QUEUED else job.submit)
 
-    def started(self, job_id: int) -> None:
+    def started(self, job_id: int, now: float) -> None:
         """A job was taken out of the queue to run."""
-        self.entries[job_id].state = JobState.RUNNING
+        entry = self.entries[job_id]
+        entry.state = JobState.RUNNING
+        if entry.begun == math.inf:
+            self._has_begun(entry, now)
 
-    def ended(self, job_id: int, state: JobState) -> List[Dropped]:
+    def _has_begun(self, entry: Entry, now: float) -> None:
+        """Count the first start of a job, or that it will not start, for those that wait for it."""
+        entry.begun = now
+        mine = [pair for pair in entry.wished or () if pair[1].kind == START]
+        if not mine:
+            return
+        assert entry.wished is not None
+        entry.wished = [pair for pair in entry.wished if pair[1].kind != START]
+        for wish, wanted in mine:
+            wish.begun(wanted, now)
+            if not wish.open and not wish.failed:
+                self._open(wish, now)
+
+    def _open(self, wish: Wish, now: float) -> None:
+        """All that was waited for has happened."""
+        self.opened = True
+        for dependent in wish.dependents:
+            if dependent.state is JobState.QUEUED:
+                if wish.ready > now:
+                    self._not_before(dependent, wish.ready)
+                self._place(dependent)
+
+    def ended(self, job_id: int, state: JobState, now: float) -> List[Dropped]:
         """A job ended for good: those that waited for it alone become eligible; the result are
         those that now can never run, which have ended, too."""
         entry = self.entries[job_id]
         self._take_out(entry)
         if entry.state.ended:  # it was dropped, and those that depend on it with it
             return []
-        return self._settle(entry, state)
+        return self._settle(entry, state, now)
 
-    def _settle(self, entry: Entry, state: JobState) -> List[Dropped]:
+    def _settle(self, entry: Entry, state: JobState, now: float) -> List[Dropped]:
         """Count the end of a job for those that wait for it; the result is as of `ended`."""
         entry.state = state
         dropped: List[Dropped] = []
         ended = [entry]
         while ended:
             other = ended.pop()
-            for wish, completed in other.wished or ():
+            if other.begun == math.inf:
+                self._has_begun(other, now)
+            for wish, wanted in other.wished or ():
                 wish.count(-1)
-                if completed and other.state is not JobState.COMPLETED:
+                if not wanted.met(other.state):
                     first = not wish.failed
-                    wish.failed[other.job.id] = None
+                    wish.failed[other.job.id] = other.state
                     for dependent in wish.dependents if first else ():
                         if dependent.state is JobState.QUEUED:
                             self._take_out(dependent)
                             dependent.state = JobState.CANCELLED
-                            dropped.append(_dropped(dependent, other))
+                            dropped.append(_dropped(dependent, other.job.id, other.state))
                             ended.append(dependent)
                 elif not wish.open and not wish.failed:
-                    for dependent in wish.dependents:
-                        if dependent.state is JobState.QUEUED:
-                            self._place(dependent)
+                    self._open(wish, now)
         return dropped
 
     def again(self, job_id: int, retry: bool = False) -> List[Dropped]:
@@ -264,6 +356,8 @@ class JobBook:
                         self._place(dependent)
         entry.state = JobState.QUEUED
         entry.late = False  # the next `fit` judges it anew
+        if entry.early:
+            heapq.heappush(self.begins, (entry.begin, job_id))
         entry.tries += retry
         return self._wait(entry)
 
@@ -305,7 +399,7 @@ class JobBook:
             self._place(entry)
 
     def copy(self, queue: JobQueue,
-             look: Optional[Callable[[int], Optional[Tuple[Job, JobState]]]] = None) -> JobBook:
+             look: Optional[Look] = None) -> JobBook:
         """An independent copy over a copy of the queue."""
         twin = JobBook(queue, self._lacks, look, self.frozen)
         wishes = {id(wish): Wish(wish.after) for wish in self._wishes.values()}
@@ -314,13 +408,13 @@ class JobBook:
             if entry.wish is not None:
                 new.wish = wishes[id(entry.wish)]
             if entry.wished is not None:
-                new.wished = [(wishes[id(wish)], completed) for wish, completed in entry.wished]
+                new.wished = [(wishes[id(wish)], wanted) for wish, wanted in entry.wished]
         for after, wish in self._wishes.items():
             new_wish = twin._wishes[after] = wishes[id(wish)]
-            new_wish.open, new_wish.failed = wish.open, dict(wish.failed)
+            new_wish.open, new_wish.failed, new_wish.ready = wish.open, dict(wish.failed), wish.ready
             new_wish.dependents = [twin.entries[each.job.id] for each in wish.dependents]
         twin.parked = {job_id: twin.entries[job_id] for job_id in self.parked}
-        twin._longest = list(self._longest)
+        twin._longest, twin.begins = list(self._longest), list(self.begins)
         twin._deadline = self._deadline
         return twin
 
@@ -367,12 +461,11 @@ class JobBook:
         return late
 
 
-def _dropped(entry: Entry, other: Entry) -> Dropped:
-    return Dropped(entry.job, f"job {other.job.id}, on which it depends, ended as "
-                              f"{other.state.value}")
+def _dropped(entry: Entry, other: int, state: JobState) -> Dropped:
+    return Dropped(entry.job, f"job {other}{DEPENDED} {state.value}")
 
 
 def _twin(entry: Entry) -> Entry:
     """A copy without its wishes."""
     return Entry(entry.job, entry.details, entry.state, entry.held, entry.tries, entry.losses, None,
-                 None, entry.late, entry.lacks)
+                 None, entry.late, entry.lacks, entry.begun, entry.early, entry.begin)

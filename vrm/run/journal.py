@@ -237,7 +237,7 @@ class Past:
     after a start. `waits` are the seconds that jobs had waited at each start. `rules` is the last
     record of a change of how the run schedules, if there was one. `rooms` are, by lender and borrower, the
     records of the start of jobs that have lent cores, and of the manager then. `of_file` are the jobs of the queue
-    file's lines, in their order.
+    file's lines, in their order, `by_command` those of each command file.
     """
 
     def __init__(self, state: Optional[State] = None) -> None:
@@ -254,6 +254,7 @@ class Past:
         self.runs: List[Record] = []
         self.run_of: Dict[int, Record] = {}
         self.commands: List[str] = []
+        self.by_command: Dict[str, List[int]] = {}
         self.rules: Optional[Record] = None
         self.rooms: Dict[Tuple[int, int], lending.Room] = {}
         self.of_file: List[int] = []
@@ -338,7 +339,7 @@ def _apply(record: Record, past: Past) -> None:
         past.waits.append(record["time"] - state.book.entries[record["id"]].job.submit)
         past.again.discard(record["id"])
         past.run_of[record["id"]] = past.runs[-1]
-        state.began(record["id"])
+        state.began(record["id"], record["time"])
     elif event == "back":
         del past.started[record["id"]]
         state.back(record["id"])
@@ -396,6 +397,8 @@ def _jobs_came(past: Past, record: Record) -> None:
     """The job of a record, or all jobs of an array."""
     jobs, details, indices = jobs_of(record)
     past.state.submit(jobs, details, indices)
+    if record.get("command"):
+        past.by_command.setdefault(record["command"], []).extend(job.id for job in jobs)
     if record.get("position"):
         past.of_file += [job.id for job in jobs]
     past.position = record.get("position") or past.position

@@ -28,13 +28,15 @@ def clock(moment: float, now: float) -> str:
     return time.strftime("%H:%M:%S" if today else "%d %b %H:%M", there)
 
 
-def parked(entry: Entry, entries: Mapping[int, Entry]) -> str:
+def parked(entry: Entry, entries: Mapping[int, Entry], now: float) -> str:
     """Why a job waits that may not start even if there is room."""
     if entry.held:
         return "held"
     if entry.missing:
         assert entry.wish is not None
         return f"after {_few(entry.wish.still(entries))}"
+    if entry.early:
+        return f"begins {clock(entry.begin, now)}"
     return entry.lacks or ("would not end before the allocation does" if entry.late else "")
 
 

@@ -30,8 +30,19 @@ class Run:
         state = self.state
         if state.reservations:
             state.pass_time(now)
+        starts = self._starts(now)
+        while state.book.opened and not self.scheduler.interval:  # by a start that others waited for
+            starts += self._starts(now)
+        if state.log is not None and self.scheduler.dispatcher.promising:
+            state.promise(self.scheduler.promises(now, state.queue, state.cluster), now)
+        return starts
+
+    def _starts(self, now: float) -> List[Start]:
+        """What starts by one decision."""
+        state = self.state
         starts = self.scheduler.step(now, state.queue, state.cluster)
         if not state.sparse or state.book.entries:
+            state.book.opened = False
             for start in starts:
                 placement = start.booking.placement
                 if isinstance(placement, Borrowed) and not state.sparse:
@@ -42,8 +53,6 @@ class Run:
                     if self.asks:
                         continue  # it has started when its cores are clear
                 state.started(start, now)
-        if state.log is not None and self.scheduler.dispatcher.promising:
-            state.promise(self.scheduler.promises(now, state.queue, state.cluster), now)
         return starts
 
     def learn(self, job: Job, run: float, how: JobState) -> None:

@@ -106,12 +106,14 @@ class State:
                 self.book.know(found[0], PLAIN, found[1])
         return self.book.get(job_id)
 
-    def _look(self, job_id: int) -> Optional[Tuple[Job, JobState]]:
+    def _look(self, job_id: int) -> Optional[Tuple[Job, JobState, float]]:
         if job_id in self.cluster.bookings:
-            return self.cluster.bookings[job_id].job, JobState.RUNNING
+            booking = self.cluster.bookings[job_id]
+            return booking.job, JobState.RUNNING, booking.start
         if job_id in self.queue:
-            return self.queue.get(job_id), JobState.QUEUED
-        return self._failed.get(job_id)
+            return self.queue.get(job_id), JobState.QUEUED, math.inf
+        failed = self._failed.get(job_id)
+        return failed and (*failed, failed[0].submit)
 
     @property
     def waiting(self) -> int:
@@ -181,9 +183,9 @@ class State:
             self.promises.pop(job_id, None)
             self.running[job_id] = start
             self.lends.begins(job_id)
-            self.book.started(job_id)
+            self.book.started(job_id, now)
         elif job_id in self.book.entries:
-            self.book.started(job_id)
+            self.book.started(job_id, now)
         if self.log is not None:
             self.log("start", id=job_id, time=now, backfilled=start.backfilled,
                      placement=placement_forms.to_record(start.booking.placement))
@@ -228,7 +230,7 @@ class State:
         self.lends.forget(job_id)
         if self.sparse and job_id not in self.book.entries:
             return []
-        return self._lose(self.book.ended(job_id, state))
+        return self._lose(self.book.ended(job_id, state, now))
 
     def again(self, job_id: int, now: float, reason: str = "", retry: bool = False,
               **origin: Any) -> List[Dropped]:
@@ -482,12 +484,13 @@ class State:
             old = entries[job_id]
             if job_id not in waiting:
                 book.know(old.job, old.details, old.state)
+                book.entries[job_id].begun = old.begun
             else:
                 details = old.details
                 book.enter(old.job, details if details.held == old.held
                            else replace(details, held=old.held))
             new = book.entries[job_id]
-            new.tries, new.losses = old.tries, old.losses
+            new.tries, new.losses, new.begun = old.tries, old.losses, old.begun
         for name, ids in self.names.items():
             kept = [job_id for job_id in ids if job_id in book.entries]
             if kept:
@@ -501,14 +504,14 @@ class State:
 
     # From a journal: what was decided, where nothing is to be decided or booked again.
 
-    def began(self, job_id: int) -> None:
+    def began(self, job_id: int, now: float) -> None:
         """A job was started, wherever that was."""
         self.intents.pop(job_id, None)
         self.losing.pop(job_id, None)
         self.promises.pop(job_id, None)
         self.book.parked.pop(job_id, None)
         self.lends.begins(job_id)
-        self.book.started(job_id)
+        self.book.started(job_id, now)
 
     def kept(self, job_id: int, held: bool) -> None:
         """A job was held, or released."""

@@ -2,9 +2,9 @@
 event to event.
 
 The order of things at one instant is fixed: first all ends, then running jobs that have outlived
-what was expected of them, then nodes that go or come, then all submissions, then one scheduling step.
-Jobs that end at one instant do so by id. The real run time of a job is known to the executor alone:
-who decides sees what is expected of it.
+what was expected of them, then nodes that go or come, then all submissions, then one scheduling step of these
+and of jobs whose time to begin has come. Jobs that end at one instant do so by id. The real run time of a job
+is known to the executor alone: who decides sees what is expected of it.
 """
 
 from __future__ import annotations
@@ -172,6 +172,7 @@ class Simulator:
         wakes = interval or not self.scheduler.dispatcher.heads_first or bool(
             state.reservations) or cluster.budget is not None
         busy_cores = cluster.taken_cores
+        book, begins = state.book, state.book.begins
         nodes, never, last, progress = self._nodes, math.inf, self.end, self.progress
         changes, single = self._changes, self.one_by_one
         end_job, pop = self._end, heapq.heappop
@@ -187,6 +188,8 @@ class Simulator:
                 now = events[0][0]
             if wake < now:
                 now = wake
+            if begins and book.next_begin < now:
+                now = max(book.next_begin, self.now)
             if nodes and nodes[0][0] < now:
                 now = nodes[0][0]
             if changes and changes[0][0] <= now and (now < never or waiting):
@@ -213,7 +216,7 @@ class Simulator:
                 passed = single
                 assert following is not None
                 if (sparse and following[2:5] == plain and not following[5].retries
-                        and "reservation" not in following[5].more):
+                        and "reservation" not in following[5].more and "begin" not in following[5].more):
                     job = following[0]
                     runs[job.id] = following[1]
                     if expect is not None:
@@ -226,6 +229,8 @@ class Simulator:
                     self._submit(following)
                 following = next(source, None)
                 submit = following[0].submit if following is not None else never
+            if begins:
+                book.begin(now)
             if waiting and now < last:
                 if fit:
                     state.book.fit(now, last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _signal
 import os
+import resource
 import sys
 import time
 
@@ -376,10 +377,12 @@ class _Srun:
     def _record(self, claim: Claim, state: str, code: int) -> None:
         """Write the line of `steps.csv`."""
         job, tasks = self.job, claim.tasks
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
         step = Step(job.id, str(claim.number), self.options.get("job-name") or os.path.basename(
             self.options.words[0]), self.started, time.time(), state, code, len(tasks),
             sum(len(task.cores) for task in tasks),
-            " ".join(dict.fromkeys(job.nodes[task.node].name for task in tasks)))
+            " ".join(dict.fromkeys(job.nodes[task.node].name for task in tasks)),
+            used.ru_utime, used.ru_stime, used.ru_maxrss * 1024)
         try:
             append(job.one("records"), step)
         except OSError as error:

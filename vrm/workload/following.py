@@ -52,13 +52,14 @@ class QueueFollower:
 
     `position` (of a Line, or of an earlier follower) continues there: nothing taken before it
     is taken again, nothing after it is missed. `fault` may tell why a file's new lines are not to
-    be obeyed ("" when they are).
+    be obeyed ("" when they are). Of a file that is not `needed` nothing is said while it is not there.
     """
 
     def __init__(self, path: Union[str, Path], position: Optional[Position] = None,
-                 fault: Callable[[Path], str] = lambda path: "") -> None:
+                 fault: Callable[[Path], str] = lambda path: "", needed: bool = True) -> None:
         self.path = Path(path)
         self.position = position or Position()
+        self._needed = needed
         self._fault = fault
         self.ended = False
         """Nothing more will come: the `end` line was read, or all there was after `finish()`."""
@@ -118,7 +119,7 @@ class QueueFollower:
                 f"is read from its start")
             self._restart()
             self.trouble = "is not there"
-        else:
+        elif self._needed:
             self._in_trouble("is not there", "it is waited for")
         self.ended = self._finishing
 

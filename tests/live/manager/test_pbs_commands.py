@@ -100,7 +100,7 @@ def test_a_session_of_a_pbs_user(cluster: Cluster) -> None:
             (["qsub", "-l", "ncpus=99"], 1, "qsub: "), (["qsub", "-l", "nodes=n0:ppn=1"], 2, "none of the"), (["qsub", "-J", "5", "job.pbs"], 2, "X-Y"),
             (["qsub", "-W", "depend=afterok:99", "job.pbs"], 153, "Unknown Job Id 99.vrm"), (["qsub", "-Y"], 2, "usage"),
             (["qsub", "-W", "depend=before:1", "job.pbs"], 2, "afterok"), (["qsub", "-j", "x", "job.pbs"], 2, "oe, eo"),
-            (["qsub", "-a", "1200", "job.pbs"], 2, "before which"), (["qstat", "99"], 153, "qstat: Unknown Job Id 99.vrm"),
+            (["qsub", "-a", "2561", "job.pbs"], 2, "a time as"), (["qstat", "99"], 153, "qstat: Unknown Job Id 99.vrm"),
             (["qdel", "99.vrm"], 153, "Unknown Job Id"), (["qdel", "x"], 1, "illegally formed job identifier: x"),
             (["qdel", "1"], 35, "Job has finished"), (["qalter", "-N", "x", "1"], 2, "walltime"), (["qdel"], 2, "usage"),
             (["qstat", "-Q"], 2, "jobs only"), (["pbsnodes", "nowhere"], 1, "Unknown node")):

@@ -9,14 +9,18 @@ import signal
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Iterator
 
 import pytest
 
 from conftest import Site, wait_until
-from vrm.front import build
-from vrm.run import journal as journals
+from vrm.front import build, client
+from vrm.front.wire import Call
+from vrm.results.jobs import read_jobs
+from vrm.run import control, journal as journals
+from vrm.run.rundir import RunDirectory, write_json
 
 pytestmark = pytest.mark.slow
 
@@ -284,3 +288,133 @@ def test_vrm_slurm(cluster: Cluster) -> None:
     assert "where to?" in cluster.site.run("slurm", "link").stderr
     assert subprocess.run([sys.executable, "-m", "vrm.cli", "slurm", "--help"], capture_output=True, text=True,
                           check=True).stdout.startswith("usage: vrm slurm")
+
+
+def test_dependencies_of_starts_and_failures_and_times_to_begin(cluster: Cluster) -> None:
+    """Found like this on Slurm 22.05.8, but that vrm cancels what can never start. A killed manager forgets none of it."""
+    root = cluster.site.root
+    cluster.start()
+    (root / "go").touch()
+    script = "while [ -e go ]; do sleep 0.02; done"
+    base = cluster.sbatch("-J", "base", "-n2", "--wrap", script)
+    blocked = cluster.sbatch("-J", "blocked", "-n2", "--wrap", "exit 3")
+    begun = cluster.sbatch("-J", "begun", "-d", f"after:{base}", "--wrap", "true")
+    begins = cluster.sbatch("-J", "begins", "-d", f"after:{blocked}", "--wrap", "sleep 600")
+    later = cluster.sbatch("-J", "later", "-d", f"after:{blocked}+1", "--wrap", "true")
+    failed = cluster.sbatch("-d", f"afternotok:{blocked}", "--wrap", "true")
+    worked = cluster.sbatch("-d", f"afternotok:{base}", "--wrap", "true")
+    single = cluster.sbatch("-J", "base", "-d", "singleton", "--wrap", "true")
+    early = cluster.sbatch("--begin", "now+1hour", "--wrap", "true")
+    soon = cluster.sbatch("--begin", "now+1", "-o", "soon", "--wrap", "date +%s")
+    array = cluster.sbatch("-a", "1-3", "-H", "--wrap", "test $SLURM_ARRAY_TASK_ID != 2")
+    each = cluster.sbatch("-a", "1-3", "-d", f"aftercorr:{array}", "--wrap", "true")
+
+    def shown(job_id: int, form: str) -> str:
+        return cluster.said("squeue", "-h", "-t", "all", "-j", f"{job_id},{job_id}", "-o", form).strip()
+    assert shown(begun, "%T %r %E") == "PENDING Priority (null)"
+    assert shown(later, "%T %r %E") == f"PENDING Dependency after:{blocked}+1(unfulfilled)"
+    assert shown(failed, "%r %E") == f"Dependency afternotok:{blocked}(unfulfilled)"
+    assert shown(single, "%r %E") == f"Dependency afterany:{base}(unfulfilled)"
+    when = cluster.said("squeue", "-h", "-j", str(early), "-o", "%T|%r|%S|%V", SLURM_TIME_FORMAT="%s").strip().split("|")
+    assert when[:2] == ["PENDING", "BeginTime"] and abs(int(when[2]) - int(when[3]) - 3600) <= 1
+    assert "Reason=BeginTime Dependency=(null)" in cluster.said("scontrol", "show", "job", str(early))
+    cluster.process.kill()
+    cluster.process.wait()
+    cluster.start()
+    assert shown(later, "%T %r %E") == f"PENDING Dependency after:{blocked}+1(unfulfilled)"
+    assert shown(early, "%T %r") == "PENDING BeginTime"
+    (root / "go").unlink()
+    wait_until(lambda: shown(begins, "%T") == "RUNNING", "it begins after another")
+    cluster.said("scancel", str(begins))
+    cluster.ended(base, blocked, begun, failed, worked, single, soon)
+    assert [cluster.state(job) for job in (begun, failed, worked, single)] == [
+        "COMPLETED", "COMPLETED", "CANCELLED", "COMPLETED"]
+    assert shown(worked, "%T %r") == "CANCELLED DependencyNeverSatisfied"
+    assert shown(later, "%T %r") == "PENDING BeginTime"  # a minute after the start of the other
+    submitted = cluster.said("sacct", "-nXP", "-j", str(soon), "-o", "submit", SLURM_TIME_FORMAT="%s")
+    assert int((root / "soon").read_text()) >= int(submitted) + 1
+    cluster.said("scontrol", "release", str(array))
+    cluster.ended(*range(array, array + 3), *range(each, each + 3))
+    assert cluster.said("sacct", "-nXP", "-j", str(each), "-o", "state").split() == [
+        "COMPLETED", "CANCELLED", "COMPLETED"]
+
+    # When a job would start, by a forecast; and one that is not to run again.
+    def asked(*words: str) -> "subprocess.CompletedProcess[str]":
+        return cluster.call("sbatch", "--test-only", "--wrap", "true", *words)
+    before = cluster.said("squeue", "-h", "-t", "all")
+    done = asked("-n1")
+    assert done.stderr.startswith(f"sbatch: Job {each + 3} to start at ") and done.returncode == 0 and " using 1 processors on nodes " in done.stderr and " to start at 20" in done.stderr
+    assert cluster.said("squeue", "-h", "-t", "all") == before
+    done = asked("-n99")
+    assert done.returncode == 1 and done.stderr.startswith("allocation failure: ")
+    never = cluster.sbatch("--no-requeue", "--wrap", "sleep 600")
+    wait_until(lambda: cluster.state(never) == "RUNNING", "it runs")
+    done = cluster.call("scontrol", "requeue", str(never))
+    assert done.returncode == 1 and "--no-requeue" in done.stderr
+    assert "Requeue=0" in cluster.said("scontrol", "show", "job", str(never))
+    cluster.stop()
+
+
+def test_a_command_file_whose_manager_was_killed_is_answered_and_taken_once(
+        cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """From another node; the manager dies behind the record of the job, before the answer."""
+    run = RunDirectory(cluster.site.log, cluster.site.log, cluster.site.log / "state")
+
+    def sent_and_killed(of: RunDirectory, command: control.Command) -> str:
+        name = send(of, command)
+        wait_until(lambda: name.encode() in of.journal.read_bytes(), "it is in the journal")
+        cluster.process.kill()
+        cluster.process.wait()
+        (of.replies / name).unlink(missing_ok=True)
+        write_json(of.commands / name, command, private=True)
+        return name
+    send = control.send
+    call = Call("sbatch", ["--parsable", "-H", "--wrap", "true"], str(cluster.site.root), {})
+    monkeypatch.setattr(control, "send", sent_and_killed)
+    monkeypatch.setattr(client, "REPLY_SECONDS", 0.1)
+    cluster.start()
+    assert client.by_files(call, cluster.site.log) == 0  # no manager comes: the journal is asked
+    assert capfd.readouterr().out == "1\n" and not list(run.commands.iterdir())
+    cluster.start()
+    record = client.call_record(replace(call, arguments=["-H", "--wrap", "true"]))
+    name = sent_and_killed(run, {"do": "front", "call": record})
+    cluster.start()  # the next one answers, and does not take it again
+    reply = control.wait_reply(run, name, 20)
+    assert reply is not None and (reply["out"], reply["code"]) == ("Submitted batch job 2\n", 0)
+    assert cluster.said("squeue", "-h", "-o", "%i").split() == ["1", "2"]
+    cluster.stop()
+
+
+def test_what_jobs_use_while_they_run_and_afterwards(cluster: Cluster) -> None:
+    (cluster.site.root / "eat.py").write_text(
+        "import os, sys, time\nroom = bytearray(64 << 20)\nend = time.process_time() + 0.3\n"
+        "while time.process_time() < end: pass\nopen(sys.argv[1], 'w').close()\n"
+        "while os.path.exists('go'): time.sleep(0.02)\n")
+    root, python = cluster.site.root, sys.executable
+    (root / "go").touch()
+    cluster.start()
+    job = cluster.sbatch("-n1", data=f"#!/bin/sh\nsrun -n1 {python} eat.py one &\n{python} eat.py two\nwait\n")
+    wait_until(lambda: (root / "one").exists() and (root / "two").exists(), "both have eaten")
+    rows = dict(line.split("|", 1) for line in cluster.said(
+        "sstat", "-aPnj", str(job), "-o", "jobid,maxrss,averss,ntasks").splitlines())
+    assert set(rows) == {f"{job}.batch", f"{job}.0"}, rows
+    assert all(65536 <= int(each.split("|")[0].rstrip("K")) < 400_000 for each in rows.values()), rows
+    assert len(cluster.said("sstat", "-nj", str(job), "-o", "jobid").split()) == 1
+    (root / "go").unlink()
+    cluster.ended(job)
+    wait_until(lambda: "batch" in (cluster.site.log / "steps.csv").read_text(), "its line is written")
+    found = {line.split("|")[0]: line.split("|")[1:] for line in cluster.said(
+        "sacct", "-nPj", str(job), "-o", "jobid,maxrss,totalcpu,usercpu").splitlines()}
+
+    def seconds(text: str) -> float:
+        minutes, _, rest = text.partition(":")
+        return 60 * int(minutes) + float(rest)
+    whole, script, step = (seconds(found[f"{job}{suffix}"][1]) for suffix in ("", ".batch", ".0"))
+    assert step >= 0.3 and script >= 0.3 and abs(whole - script - step) < 0.01, found
+    assert int(found[f"{job}.0"][0].rstrip("K")) >= 65536
+    timed = cluster.sbatch("-t", "0:1", "--wrap", "sleep 600")
+    cluster.ended(timed)
+    assert cluster.said("sacct", "-nPj", str(timed), "-o", "state,exitcode").split() == ["TIMEOUT|0:0", "CANCELLED|0:15"]
+    assert next(iter(read_jobs(cluster.site.log / "jobs.csv"))).cause == ""
+    assert [row.cause for row in read_jobs(cluster.site.log / "jobs.csv") if row.id == timed] == ["timeout"]
+    cluster.stop()

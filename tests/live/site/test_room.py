@@ -62,7 +62,7 @@ def test_a_waiting_job_without_room_is_not_in_the_queue() -> None:
     book.hold(0)
     book.release(0)
     assert book.lacking == [0] and not len(book.queue)
-    book.ended(0, JobState.CANCELLED)
+    book.ended(0, JobState.CANCELLED, 0.0)
     assert book.lacking == [] and book.waiting == 0
 
 

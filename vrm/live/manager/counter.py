@@ -16,13 +16,14 @@ from vrm.live.manager.ends import Ends
 from vrm.live.manager.intake import Intake
 from vrm.live.manager.orders import Orders
 from vrm.live.manager.records import Outcome
+from vrm.live.manager.sampling import sampled
 from vrm.live.manager.surroundings import files_of, packed
 from vrm.live.manager.stopping import Stopping
-from vrm.model import Booking, Job, JobState
+from vrm.model import Booking, Infeasible, Job, JobState
 from vrm.model.amounts import GPU, MEMORY, base
-from vrm.model.job import Dependency
+from vrm.model.job import ANY, Dependency
 from vrm.model.node import Node
-from vrm.model.ranges import fold
+from vrm.model.ranges import fold, to_ranges
 from vrm.results.jobs import JobRow
 from vrm.results.places import unfold_nodes
 from vrm.results.steps import Step, read_steps
@@ -42,6 +43,7 @@ class LiveCounter:
         self._rows: Dict[int, JobRow] = {}   # of jobs that ended, as far as they were looked at
         self._seen = 0
         self.command = ""                    # the command file that is being obeyed
+        self.start_of: Callable[..., Optional[Booking]] = _nobody_knows  # see `vrm.forecast.asked.start_of`
         self._site_at = -math.inf
         self._site: front.Site
         self._steps: Dict[int, List[Step]] = {}
@@ -94,6 +96,10 @@ class LiveCounter:
             self._steps_of = about.st_mtime_ns, about.st_size
         return self._steps.get(job.id, [])
 
+    def usage(self, job: front.Job) -> List[front.Usage]:
+        """What the script of a running job, and its steps, use now on this node."""
+        return sampled(self.desk.launcher.run_id, job.id, socket.gethostname())
+
     def files(self, job: front.Job) -> Tuple[str, str, str]:
         """The paths of a job's output, errors and input."""
         payload, run = job.job.payload, self.desk.run_directory
@@ -135,8 +141,12 @@ class LiveCounter:
             more.update(_place(booking, self.desk.cluster.nodes), start=self.desk.now)
         else:
             more["why"], more["reason"] = self._why(entry, head)
+            if entry.missing:
+                more["waits"] = tuple(self._open(entry))
             promise = self.desk.state.promises.get(job.id)
-            if promise is not None:
+            if entry.early:
+                more["start"] = entry.begin
+            elif promise is not None:
                 more["start"] = promise
         if details.index is not None:
             more["array"] = details.more.get("array_id")
@@ -150,6 +160,8 @@ class LiveCounter:
         if entry.missing:
             assert entry.wish is not None
             return front.DEPENDENCY, entry.wish.still(self.desk.state.book.entries)
+        if entry.early:
+            return front.BEGIN, "its time to begin has not come"
         if entry.lacks:
             return front.DOWN, entry.lacks
         if entry.late:
@@ -157,6 +169,13 @@ class LiveCounter:
         if self.desk.state.bound_to(job.id) is not None:
             return front.RESERVATION, "it waits for its reservation"
         return (front.RESOURCES if job.id == head else front.PRIORITY), ""
+
+    def _open(self, entry: Entry) -> Iterator[Dependency]:
+        """What a job depends on that has not happened."""
+        entries = self.desk.state.book.entries
+        for each in entry.wish.after if entry.wish is not None else ():
+            for ids in to_ranges([job_id for job_id in each.ids if entries[job_id].open_for(each)]):
+                yield each._replace(ids=ids)
 
     def _ended(self, job: Job) -> Dict[str, Any]:
         """When, where and how a job ended."""
@@ -176,12 +195,13 @@ class LiveCounter:
         names = unfold_nodes(row.nodes) if row.nodes else []
         return {"nodes": tuple(names), "cores": (row.processors,) if row.start is not None else (),
                 "start": math.inf if row.start is None else row.start,
-                "end": math.inf if row.end is None else row.end, "code": row.exit_code, "reason": row.reason}
+                "end": math.inf if row.end is None else row.end, "code": row.exit_code, "reason": row.reason,
+                "cause": row.cause}
 
     def _of_outcome(self, outcome: Outcome) -> Dict[str, Any]:
         nodes = self.desk.cluster.nodes if outcome.cluster is None else outcome.cluster.nodes
         return {**_place(outcome.booking, nodes), "end": outcome.end, "code": outcome.exit_code,
-                "reason": outcome.reason,
+                "reason": outcome.reason, "cause": outcome.cause,
                 "start": outcome.booking.start if outcome.booking else math.inf}
 
     # Nodes.
@@ -213,6 +233,9 @@ class LiveCounter:
         desk = self.desk
         if desk.phase != "running":
             raise Refused("the manager of vrm is stopping and takes no more jobs")
+        known = self._orders.known(self.command)
+        if known:
+            return known
         values = {**asked.values, "limit": FLEXIBLE if asked.flexible else "strict"}
         state = desk.state
         try:
@@ -239,6 +262,28 @@ class LiveCounter:
         for note in asked.notes:
             desk.tell("note", f"#{fold(ids)} {values['app']}: {note}")
         return ids
+
+    def foresee(self, asked: Asked) -> front.Job:
+        """The job as it would start, if it were submitted now. It is as long as its limit, as all others."""
+        desk, state, closing = self.desk, self.desk.state, self._stopping.end.closing
+        if desk.phase != "running":
+            raise Refused("the manager of vrm is stopping and takes no more jobs")
+        values = {**asked.values, "limit": FLEXIBLE if asked.flexible else "strict",
+                  "after": (*asked.values.get("after", ()), *asked.own.get(next(iter(asked.indices), -1), ()))}
+        values.pop("copy", None)
+        job, details, reason = self._intake.judged(
+            values, state.next_id if desk.ids.kept else max(state.next_id, desk.ids.first))
+        if reason:
+            raise Refused(reason)
+        try:
+            booking = self.start_of(job, details, desk.subject, desk.now, closing, desk.settings.walltime == "kill",
+                                    desk.settings.end.fit)
+        except (Infeasible, LifeError) as never:
+            raise Refused(str(never)) from never
+        if booking is None:
+            raise Refused("it would not start in this allocation, as things are")
+        return front.Job(job.id, job, details, JobState.QUEUED, start=booking.start,
+                         **_place(booking, desk.cluster.nodes))
 
     def _one(self, what: str, job_id: int) -> None:
         try:
@@ -283,6 +328,10 @@ class LiveCounter:
         self.desk.changes()
 
 
+def _nobody_knows(*_: object) -> Optional[Booking]:
+    raise Refused("this manager makes no forecasts")
+
+
 def _of_array(indices: Sequence[int]) -> Dict[str, str]:
     """What the jobs of an array are told of it."""
     step = indices[1] - indices[0] if len(indices) > 1 else 1
@@ -291,14 +340,15 @@ def _of_array(indices: Sequence[int]) -> Dict[str, str]:
 
 
 def _parts(asked: Asked, first: int) -> Iterator[Tuple[Sequence[int], Tuple[Dependency, ...]]]:
-    """The jobs of an array at once; or where only some may run at a time, one by one, each behind the end
-    of one before it."""
-    if not 0 < asked.width < len(asked.indices):
+    """The jobs of an array at once; or where only some may run at a time, or each waits for something of its own,
+    one by one, each behind the end of one before it."""
+    width = asked.width or len(asked.indices)
+    if width >= len(asked.indices) and not asked.own:
         yield asked.indices, ()
         return
     for at, index in enumerate(asked.indices):
-        before = first + at - asked.width
-        yield (index,), (Dependency.on(before, any=True),) if at >= asked.width else ()
+        before = (Dependency.on(first + at - width, ANY),) if at >= width else ()
+        yield (index,), (*asked.own.get(index, ()), *before)
 
 
 def _place(booking: Optional[Booking], nodes: Sequence[Node]) -> Dict[str, Any]:

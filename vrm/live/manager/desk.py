@@ -81,6 +81,8 @@ class Desk:
         self.phase = "running"
         self.closing = False
         self.input_ended = False
+        self.feeder = ""                            # the program behind `vrm run --`, if there is one, and
+        self.fed: Callable[[], bool] = lambda: False  # whether it still gives jobs
         self.changed = True
         self.dirty = True
         self.blocked_until = 0.0

@@ -141,6 +141,8 @@ class Ends:
                           None if running.away or clean else running.session,
                           running.marker.started if running.marker else None,
                           (status.start, status.end) if status else None, running.former)
+        if status is not None:
+            outcome.used = status.user, status.system, status.maxrss
         if any(name == MEMORY for name, _ in (*job.request.per_task, *job.request.per_node)):
             # A process alone may have had more than was seen of all together.
             outcome.memory = max(running.memory, status.maxrss if status else 0)
@@ -180,6 +182,7 @@ class Ends:
 
     def _conclude(self, outcome: Outcome, intent: str) -> None:
         """Record the end of a job that ran, or let it wait again."""
+        outcome.cause = intent if outcome.state is not JobState.COMPLETED else ""
         self.records.batch_step(outcome)
         why, retry = waits_again(self.desk.state.entry(outcome.job.id), outcome.state,
                                  outcome.reason, intent,
@@ -229,7 +232,8 @@ class Ends:
         slower = self._slower(outcome)
         dropped = state.end(job_id, outcome.state, outcome.end, outcome.reason,
                             exit_code=outcome.exit_code, ran=outcome.ran,
-                            **({"slower": slower} if slower else {}))
+                            **({"slower": slower} if slower else {}),
+                            **({"cause": outcome.cause} if outcome.cause else {}))
         self.records.pending.append(outcome)
         if outcome.booking is not None:
             self.desk.subject.learn(outcome.job, outcome.end - outcome.booking.start - slower,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from vrm.model.ranges import fold, to_ranges
 from vrm.model.reservation import ReservationError
 from vrm.run import reserving
 from vrm.run.book import Dropped
+from vrm.run.reasons import clock
 from vrm.run.journal import Past
 from vrm.system.errors import RunError
 from vrm.system.trust import distrust, leads_astray
@@ -58,7 +60,7 @@ class Intake:
         self._of_file = past.of_file
         follower = QueueFollower(settings.applications.queue,
                                  Position(*past.position) if past.position else None,
-                                 fault=lambda path: distrust(path, settings.trust))
+                                 fault=lambda path: distrust(path, settings.trust), needed=not self.desk.feeder)
         if once:
             follower.finish()
         self._input = Replay(follower, settings.replay.speed)
@@ -86,20 +88,25 @@ class Intake:
         waits = ""
         desk, book = self.desk, self.desk.state.book
         if not (desk.running or len(desk.queue)):
-            held, lacking = book.held, book.lacking
-            if held:
+            held, lacking, begin = book.held, book.lacking, book.next_begin
+            if begin < math.inf:
+                waits = f"only jobs are left that are not to start yet, the first at {clock(begin, desk.now)}"
+            elif held:
                 waits = (f"only held jobs are left ({fold(sorted(held)[:20])}); `vrm release` or "
                          "`vrm cancel` lets the run continue")
             elif lacking and not desk.input_ended:
                 waits = (f"only jobs are left that need more nodes than there are "
-                         f"({fold(sorted(lacking)[:20])}); waiting for lines in {queue} (`vrm stop` "
+                         f"({fold(sorted(lacking)[:20])}); waiting for {self._more(queue)} (`vrm stop` "
                          "ends the run, and the same command continues them)")
-            elif not desk.input_ended:
-                waits = (f"nothing to do; waiting for lines in {queue} (an `end` line or "
+            elif not desk.input_ended and not desk.feeder:
+                waits = (f"nothing to do; waiting for {self._more(queue)} (an `end` line or "
                          "`vrm stop` ends the run)")
         if waits and waits != self._said_waiting:
             desk.tell("note", waits)
         self._said_waiting = waits
+
+    def _more(self, queue: Path) -> str:
+        return f"jobs of {self.desk.feeder}" if self.desk.feeder else f"lines in {queue}"
 
     def _take_line(self, line: Line) -> None:
         if not isinstance(line.parsed, LineError):
@@ -146,14 +153,13 @@ class Intake:
                 raise ValueError(f"it depends on job {missing[0]} of the queue file, and a job can depend only "
                                  "on such as came before it")
             for ids in to_ranges([self._of_file[number] for number in each.ids]):
-                yield Dependency(ids, each.any)
+                yield each._replace(ids=ids)
 
     def take(self, values: Mapping[str, Any], indices: Sequence[int] = (), fault: str = "",
              keep: bool = True, **origin: object) -> Tuple[List[int], str]:
         """Enter the job of these values, which are named as in `vrm.model.fields.made`, or an array of it;
         the rest as of `enter`. Without `keep` nothing is kept of what is refused."""
-        desk, state, app = self.desk, self.desk.state, values["app"]
-        now, settings = desk.now, desk.settings
+        desk, state, app, now = self.desk, self.desk.state, values["app"], self.desk.now
         ids = range(state.next_id, state.next_id + (len(indices) or 1))
         after = values.get("after", ())
         try:
@@ -165,10 +171,7 @@ class Intake:
                 desk.ids.keep(ids[-1])
             except OSError as error:
                 desk.disk_trouble(f"{desk.run_directory.directory}: {error.strerror}")
-        own = {"retries": settings.retries, "malleable": app in settings.applications.malleable}
-        first, details = made({**own, **values, "after": after}, ids[0], now)
-        if desk.expectations is not None:
-            first = desk.expectations.of(first)
+        first, details = self._made({**values, "after": after}, ids[0])
         if first.payload.script and first.malleable:  # its steps are where they start, and nobody moves them
             first = first.but(malleable=False)
             desk.tell("note", f"#{fold(ids)} {app}: malleable=1 is for programs; a script lends no cores, and starts "
@@ -179,7 +182,7 @@ class Intake:
             first, reason = self._kept(first)
             jobs = [first.but(id=job_id) for job_id in ids]
         if "position" in origin:  # a line of the queue file, which others may write
-            reason = reason or leads_astray(jobs[0].payload.variables, settings.trust)
+            reason = reason or leads_astray(jobs[0].payload.variables, desk.settings.trust)
         if reason and not keep:
             return [], reason
         if reason:
@@ -195,6 +198,21 @@ class Intake:
             self.tell_lacking([job_id for job_id in ids if state.book.entries[job_id].lacks])
         desk.dirty = True
         return list(ids), reason
+
+    def judged(self, values: Mapping[str, Any], job_id: int) -> Tuple[Job, Details, str]:
+        """The job of these values, as `take` would enter it, and why it would be refused ("": it would not)."""
+        try:
+            job, details = self._made({**values, "after": self.desk.state.resolved(values.get("after", ()))}, job_id)
+        except ValueError as unknown:
+            job, details = self._made({**values, "after": ()}, job_id)
+            return job, details, str(unknown)
+        return job, details, self._fault(job, details)
+
+    def _made(self, values: Mapping[str, Any], job_id: int) -> Tuple[Job, Details]:
+        settings = self.desk.settings
+        own = {"retries": settings.retries, "malleable": values["app"] in settings.applications.malleable}
+        job, details = made({**own, **values}, job_id, self.desk.now)
+        return (job if self.desk.expectations is None else self.desk.expectations.of(job)), details
 
     def tell_lacking(self, ids: Sequence[int]) -> None:
         """Report waiting jobs that cannot run on the nodes there are now."""

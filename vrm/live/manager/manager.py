@@ -77,7 +77,6 @@ class Manager:
         self.desk = Desk(settings, site, run, tell)
         self.once = once
         self.begun: Callable[[], None] = lambda: None  # called when programs can give jobs
-        self.awaited: Callable[[], bool] = lambda: False  # whether a program still gives jobs
         self.fresh = fresh
         self.failed = failed  # run the jobs again that did not complete
         self.emulated = site.emulated
@@ -155,7 +154,7 @@ class Manager:
                 self.stopping.ask_end(desk.now, wait=5.0)
                 self.records.open(past)
                 try:
-                    self.orders.taken(past.commands)
+                    self.orders.taken(past)
                     self.intake.open(past, self.once)
                     self.continuing.take_up(past, self.warnings, self.failed)
                     self._loop()
@@ -199,7 +198,7 @@ class Manager:
                     self._next_poll = now + POLL
                     self._look_at_files(now)
                 self.door.serve()
-                if desk.changed or now >= self._next_step:
+                if desk.changed or now >= min(self._next_step, self.state.book.next_begin):
                     self._step(now)
                 self.door.answer()
                 self.lending.act(now)
@@ -209,11 +208,11 @@ class Manager:
 
     def _moment(self) -> float:
         """Now; with an interval the tick that is due, so that what it decides bears its time, as
-        what follows from a job that has outlived what was expected of it bears that one's."""
+        what follows from a job that has outlived what was expected of it, or may begin, bears that one's."""
         desk, now = self.desk, self.desk.clock()
         if desk.scheduler.interval:
             return self._next_step if self._next_step <= now else now
-        due = desk.revision_due
+        due = min(desk.revision_due, self.state.book.next_begin)
         return max(due, desk.now) if now - POLL < due <= now else now
 
     def _done(self) -> bool:
@@ -227,7 +226,8 @@ class Manager:
             return True
         # Held jobs are waited for; what does not fit before the allocation's end is the next one's.
         return (desk.input_ended and not len(desk.queue) and not book.held
-                and not self.orders.waiting() and not self.awaited())
+                and book.next_begin >= self.end.closing
+                and not self.orders.waiting() and not desk.fed())
 
     def _next_deadline(self) -> float:
         """When the loop must wake up even if nothing happens."""
@@ -235,7 +235,8 @@ class Manager:
         if self._record_more:
             return now
         recording = self.door.next_call if self.records.pending and self.door.next_call > now else math.inf
-        return min([recording, self._next_poll, self._next_step, self.records.sweep_at, self.watch.deadline,
+        return min([recording, self._next_poll, self.state.book.next_begin, self._next_step,
+                    self.records.sweep_at, self.watch.deadline,
                     self.stopping.next_deadline(), self.adoption.deadline(now),
                     self.lending.deadline, self.desk.first_due, self.desk.revision_due, *self.nodes.closed.values(),
                     *(max(held.until, now + POLL) for held in self.ends.held.values())])
@@ -254,6 +255,7 @@ class Manager:
         """Start everything that may start now."""
         desk = self.desk
         desk.changed = False
+        desk.dirty |= desk.state.book.begin(now)
         self._next_step = math.inf
         if desk.phase != "running":
             return

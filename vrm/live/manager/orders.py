@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import math
 import re
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Set, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, Set, Tuple
 
 from vrm.live.manager import changes, door
 from vrm.live.manager.desk import Desk
@@ -22,6 +22,7 @@ from vrm.live.manager.takeup import RERUN
 from vrm.model import Job, JobState
 from vrm.run import control
 from vrm.run.book import Entry, LifeError
+from vrm.run.journal import Past
 from vrm.model.ranges import fold
 from vrm.model.reservation import ReservationError, Wanted
 from vrm.results.places import fold_nodes
@@ -47,15 +48,24 @@ class Orders:
         self.lending = lending
         self.gone = False
         self._unanswered: Dict[str, control.Command] = {}
+        self._jobs_of: Dict[str, List[int]] = {}
         self._name = ""                # of the command that is being carried out
         self._requeued: List[int] = []
         self._deaf: Set[str] = set()   # files among the commands that stay there
         self.counter: LiveCounter
 
-    def taken(self, names: Iterable[str]) -> None:
+    def taken(self, past: Past) -> None:
         """Commands that an earlier manager has carried out; they are only answered."""
-        reply = {"ok": True, "text": "taken before the manager was restarted"}
-        self._unanswered.update(dict.fromkeys(names, reply))
+        self._jobs_of = past.by_command
+        for name in past.commands:
+            ids = past.by_command.get(name)
+            text = f"job{'s' * (len(ids) > 1)} {fold(ids)}: " if ids else ""
+            self._unanswered[name] = {"ok": True, "text": f"{text}taken before the manager was restarted",
+                                      **({"id": ids[0], "ids": ids} if ids else {})}
+
+    def known(self, name: str) -> List[int]:
+        """The jobs that an earlier manager has made of a command."""
+        return self._jobs_of.get(name, [])
 
     def waiting(self) -> List[Tuple[str, control.Command]]:
         """The commands that wait. Without the directory of the run no job can be followed."""
@@ -109,8 +119,8 @@ class Orders:
     def obey(self, name: str, command: control.Command) -> None:
         """Carry out a command and answer it; OSError when the answer can't be written, and then
         it is only answered the next time."""
-        if name not in self._unanswered:
-            self._name = name
+        if name not in self._unanswered or command["do"] == "front" and self.known(name):
+            self._name = name  # what a command of another batch system says of its jobs, it says again
             self._unanswered[name] = self._reply_to(command)
         self.desk.journal.sync()
         if command.get("unasked"):  # nobody waits for the answer
@@ -290,6 +300,8 @@ class Orders:
     def requeue(self, entry: Entry) -> str:
         """It waits again."""
         job, running = entry.job, self.desk.running.get(entry.job.id)
+        if entry.details.more.get("requeue") == "no":
+            raise LifeError(f"job {job.id} is not to run again: it was submitted with --no-requeue")
         if running is not None:
             self.ends.end_job(running, "requeue", command=self._name)
             return "is being ended and will wait again"
@@ -301,8 +313,8 @@ class Orders:
             raise LifeError(f"job {job.id} was refused; submit it again")
         against = self.desk.state.book.against(entry)
         if against is not None:
-            raise LifeError(f"job {job.id} depends on job {against.job.id}, which ended as "
-                            f"{against.state.value}; requeue that one first")
+            raise LifeError(f"job {job.id} depends on job {against[0]}, which ended as "
+                            f"{against[1].value}; requeue that one first")
         self.ends.wait_again(job, "requeued by its user", command=self._name)
         self._requeued.append(job.id)
         return "waits again"

@@ -61,6 +61,8 @@ class Outcome:
     memory: int = 0                      # the most bytes on a node, of one that was followed
     joules: Optional[float] = None       # that its nodes used, where they could be read
     frequency: float = 0.0               # in GHz, where it was set
+    cause: str = ""                      # why the manager ended it, see `verdict`
+    used: Tuple[float, float, int] = (0.0, 0.0, 0)  # CPU seconds (user, system), bytes of the largest process
 
 
 class Records:
@@ -121,7 +123,8 @@ class Records:
                                         bool(start and start["backfilled"]), end["exit_code"],
                                         end["time"], cluster=cluster,
                                         details=entry.details,
-                                        mates=past.state.lends.mates_of(job_id)))
+                                        mates=past.state.lends.mates_of(job_id),
+                                        cause=end.get("cause", "")))
 
     def close(self) -> None:
         """Close `jobs.csv`."""
@@ -200,7 +203,7 @@ class Records:
             cores=text.cores(placed) if placed else "",
             binding=binding, reason=outcome.reason,
             **{**fields_of(job, outcome.details),
-               "devices": text.devices(placed) if placed else "",
+               "devices": text.devices(placed) if placed else "", "cause": outcome.cause,
                "memory_peak": f"{math.ceil(outcome.memory / 2**20)}M" if outcome.memory else "",
                **self._shared(outcome), **self._drawn(outcome)})
 
@@ -233,7 +236,7 @@ class Records:
         slots = list(booking.placement.slots(nodes))
         step = Step(job.id, BATCH, BATCH, booking.start, outcome.end, outcome.state.value,
                     outcome.exit_code, 1, sum(len(slot.cores) for slot in slots),
-                    " ".join({nodes[slot.node].name: None for slot in slots}))
+                    " ".join({nodes[slot.node].name: None for slot in slots}), *outcome.used)
         try:
             append(self.run.steps, step)
         except OSError as error:

@@ -145,7 +145,7 @@ def _waiting(now: float, state: State, scheduler: Scheduler, phase: str) -> List
                    reserved.get(job_id))
     for job_id in sorted(book.parked):
         entry = book.parked[job_id]
-        groups.add(entry.job, STOPPING if phase != "running" else parked(entry, book.entries))
+        groups.add(entry.job, STOPPING if phase != "running" else parked(entry, book.entries, now))
     for facts in groups.made:
         for key in ("ids", "indices"):
             if key in facts:
@@ -167,8 +167,8 @@ class _Groups:
         """The next waiting job in order."""
         entry = self.book.entries[job.id]
         details = entry.details
-        key = (_job_key(job), _details_key(details), details.index is None, entry.held, entry.late, entry.lacks, id(entry.wish) if entry.missing else 0, why,
-               start)
+        key = (_job_key(job), _details_key(details), details.index is None, entry.held, entry.late,
+               entry.lacks, id(entry.wish) if entry.missing else 0, why, start)
         if key != self._key:
             self._key = key
             self._ids, self._indices = [], []

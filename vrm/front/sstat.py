@@ -1,0 +1,117 @@
+"""`sstat`: what the steps of running jobs use at this moment, by their processes on the manager's node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, List, Tuple
+
+from vrm.front import formats, times, words
+from vrm.front.answers import Answer, Call
+from vrm.front.counter import Counter
+from vrm.front.formats import Field
+from vrm.front.jobs import Job, Usage
+from vrm.front.options import Options
+from vrm.model import JobState
+from vrm.results.steps import BATCH
+
+OPTIONS = Options("sstat", """
+a allsteps n
+e helpformat n
+h help n
+i pidformat n
+j jobs v
+. noconvert n -
+n noheader n
+o format v
+. fields v format
+p parsable n
+P parsable2 n
+. usage n help
+v verbose n -
+V version n
+""", "[options] -j JOB[.STEP]")
+
+DEFAULT = (
+    "JobID,MaxVMSize,MaxVMSizeNode,MaxVMSizeTask,AveVMSize,MaxRSS,MaxRSSNode,MaxRSSTask,AveRSS,MaxPages,MaxPagesNode,"
+    "MaxPagesTask,AvePages,MinCPU,MinCPUNode,MinCPUTask,AveCPU,NTasks,AveCPUFreq,ReqCPUFreqMin,ReqCPUFreqMax,"
+    "ReqCPUFreqGov,ConsumedEnergy,MaxDiskRead,MaxDiskReadNode,MaxDiskReadTask,AveDiskRead,MaxDiskWrite,"
+    "MaxDiskWriteNode,MaxDiskWriteTask,AveDiskWrite,TRESUsageInAve,TRESUsageInMax,TRESUsageInMaxNode,"
+    "TRESUsageInMaxTask,TRESUsageInMin,TRESUsageInMinNode,TRESUsageInMinTask,TRESUsageInTot,TRESUsageOutAve,"
+    "TRESUsageOutMax,TRESUsageOutMaxNode,TRESUsageOutMaxTask,TRESUsageOutMin,TRESUsageOutMinNode,"
+    "TRESUsageOutMinTask,TRESUsageOutTot")
+"""The columns of Slurm's own; most of them vrm leaves empty."""
+
+PIDS = "JobID,Nodelist,Pids"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A step that runs."""
+
+    job: Job
+    usage: Usage
+
+
+def sstat(call: Call, counter: Counter) -> Answer:
+    """The table of steps."""
+    given, rest = OPTIONS.parse(call.arguments)
+    known = _columns()
+    if "helpformat" in given:
+        names = sorted(field.name for field in known.values())
+        return Answer("\n".join(" ".join(name.ljust(19) for name in names[at:at + 4]).rstrip()
+                                for at in range(0, len(names), 4)) + "\n")
+    if rest or not given.get("jobs"):
+        raise OPTIONS.error("You didn't give me any jobs to stat: sstat -j JOB[.STEP]")
+    try:
+        chosen = formats.fields(given.get("format") or (PIDS if "pidformat" in given else DEFAULT), known)
+    except ValueError as error:
+        raise OPTIONS.error(f"Invalid field requested: \"{error}\"") from error
+    rows: List[Row] = []
+    wrong: List[str] = []
+    for word in words.split(given["jobs"]):
+        found, why = _steps(word, "allsteps" in given, counter)
+        rows += found
+        wrong += [f"sstat: error: {why}\n"] * bool(why)
+    heading = "noheader" not in given
+    text = (formats.parsable(chosen, rows, heading, "|", "parsable" in given)
+            if "parsable" in given or "parsable2" in given else formats.aligned(chosen, rows, heading))
+    return Answer(text, "".join(wrong))
+
+
+def _steps(word: str, every: bool, counter: Counter) -> Tuple[List[Row], str]:
+    """The running steps that a word names, and what is wrong with it."""
+    number, dot, step = word.partition(".")
+    try:
+        jobs = [job for job in words.find(counter, number)[0] if job.state is JobState.RUNNING]
+    except ValueError as error:
+        raise OPTIONS.error(f"Bad job/step specified: {word}") from error
+    if not jobs:
+        return [], f"couldn't get steps for job {number}: it does not run"
+    rows = [Row(job, usage) for job in jobs for usage in counter.usage(job)]
+    if dot:
+        rows = [row for row in rows if row.usage.step == step]
+    elif not every:
+        rows = [row for row in rows if row.usage.step != BATCH]
+    return rows, "" if rows else f"no steps running for job {word}"
+
+
+def _kib(size: float) -> str:
+    return f"{round(size / 1024)}K"
+
+
+def _columns() -> Dict[str, Field]:
+    """What each name stands for, by its small letters."""
+    def each(seconds: float, row: Row) -> str:
+        return times.elapsed(seconds / row.usage.tasks)
+    known = {
+        "JobID": Field("JobID", -12, lambda row: f"{row.job.shown_id}.{row.usage.step}"),
+        "MaxRSS": Field("MaxRSS", 10, lambda row: _kib(row.usage.largest)),
+        "AveRSS": Field("AveRSS", 10, lambda row: _kib(row.usage.memory / row.usage.tasks)),
+        "MaxRSSNode": Field("MaxRSSNode", 10, lambda row: row.usage.node),
+        "AveCPU": Field("AveCPU", 10, lambda row: each(row.usage.cpu, row)),
+        "MinCPU": Field("MinCPU", 10, lambda row: ""),
+        "NTasks": Field("NTasks", 8, lambda row: str(row.usage.tasks)),
+        "Nodelist": Field("Nodelist", 20, lambda row: row.usage.node),
+        "Pids": Field("Pids", 20, lambda row: ",".join(map(str, row.usage.pids)))}
+    names = [*DEFAULT.split(","), "Nodelist", "Pids", "ConsumedEnergyRaw", "ReqCPUFreq"]
+    return {name.lower(): known.get(name) or Field(name, max(10, len(name)), None) for name in names}
