@@ -40,7 +40,7 @@ def learn(rows: Iterable[JobRow], class_of: ClassOf, watts: float = 0.0) -> Lear
     for row in rows:
         name = class_of(row.nodes) if row.nodes else None
         why = ("did not complete" if row.status != "completed" else
-               "ran where no energy was measured, or beside others"
+               "ran where no energy was measured, or with others"
                if not watts and not (row.metered and row.power) else
                "ran on several nodes" if "[" in row.nodes or "," in row.nodes else
                "had a frequency set" if row.frequency else
