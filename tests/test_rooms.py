@@ -28,7 +28,7 @@ DIRECT = {
     "steps": "results",
     "live.launch": "live.nodes live.batch scheduling steps",
     "live.lending": "live.launch",
-    "live.spawn": "system",
+    "live.spawn": "steps",
     "live.site": "run config live.launch live.spawn",
     "front": "run results steps",
     "live.manager": "run results live.site live.lending front",

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import pytest
 
 from conftest import mpirun_environment, wait_until
-from vrm.front.build import script
+from vrm.front.build import COMPILERS, link, script
+from vrm.live.spawn import supervisor
 from vrm.results.steps import Step, read_steps
 from vrm.steps.jobfile import JOB, text_of
 from vrm.steps.options import Wrong, hosts
 from vrm.steps.programs import links_mpi
+from vrm.steps.server import SOCKET
 
 
 class Around:
@@ -36,13 +40,13 @@ class Around:
         self.env = {**mpirun_environment(), "VRM_STEPS": str(self.steps), "VRM_NODE": "n0", "SLURM_NTASKS": "8",
                     "SLURM_JOB_NAME": "relax", "OMP_NUM_THREADS": "4", "VRM_RUN": "t", "VRM_JOB_ID": "7"}
 
-    def write(self, nodes: Any = ("n0 n0 4 0/1;2/3", "n1 n1 4 0/1;2/3"), **values: str) -> None:
+    def write(self, nodes: Any = ("n0 n0 4 0/1;2/3", "n1 n1 4 0/1;2/3"), gpu: Any = (), **values: str) -> None:
         """Write the job's file."""
         given = {"job": "7", "slurm": "7", "run": "t", "name": "relax.sh", "records": str(self.records),
                  "tasks": "8", "cpus": "1", "bound": "0", "launcher": "direct", "program": "", "threads": "4",
                  **values}
         (self.steps / JOB).write_text(text_of({**{key: [value] for key, value in given.items()},
-                                               "node": list(nodes)}))
+                                               "node": list(nodes), "gpu": list(gpu)}))
 
     def start(self, *words: str, **how: Any) -> "subprocess.Popen[str]":
         """Start a step."""
@@ -65,9 +69,51 @@ class Around:
         return read_steps(self.records).get(7, [])
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Around:
-    return Around(tmp_path)
+SERVER = f"""
+import os, sys
+sys.path.insert(0, {str(Path(supervisor.__file__).parent)!r})
+import supervisor
+server = supervisor.StepServer(os.fsencode(sys.argv[1]), supervisor.Facts())
+server.start()
+sys.stdin.read()
+server.end()
+print(server.usage.ru_utime + server.usage.ru_stime)
+"""
+"""A supervisor's server of steps, until standard input ends; prints its seconds of CPU."""
+
+
+@contextlib.contextmanager
+def serving(around: Around) -> "Iterator[subprocess.Popen[str]]":
+    """Steps of this job are started by a server, through the C program."""
+    around.srun.unlink()
+    assert link(around.root, ["srun"])
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", SERVER, str(around.steps)], text=True,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        wait_until((around.steps / SOCKET).exists, "it listens")
+        try:
+            yield server
+        finally:
+            if server.returncode is None:
+                server.communicate(timeout=30)
+
+
+def of_server(server: "subprocess.Popen[str]") -> int:
+    """The server's number."""
+    return int(subprocess.run(["ps", "-o", "pid=", "--ppid", str(server.pid)], text=True, capture_output=True,
+                              check=True).stdout)
+
+
+@pytest.fixture(params=["alone", "server"])
+def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Around]:
+    """Steps start Python, or are forks of a server: all is the same."""
+    around = Around(tmp_path)
+    if request.param == "alone":
+        yield around
+    elif not any(map(shutil.which, COMPILERS)):
+        pytest.skip("needs a C compiler")
+    else:
+        with serving(around):
+            yield around
 
 
 def pairs(text: str) -> Dict[str, str]:
@@ -158,7 +204,7 @@ def test_steps_side_by_side_have_cores_of_their_own_and_wait(job: Around) -> Non
     out, err = third.communicate(timeout=30)
     assert (out, third.returncode) == ("third\n", 0) and "Step created for job 7" in err
     pipes[1].communicate("\n", timeout=30)
-    assert sorted(each.name for each in job.steps.iterdir()) == ["job", "lock"]
+    assert {each.name for each in job.steps.iterdir()} - {SOCKET} == {"job", "lock"}
 
 
 def test_many_steps_at_once_all_run(job: Around) -> None:
@@ -208,6 +254,55 @@ def test_export_says_which_variables_tasks_have(job: Around) -> None:
     assert job.run("-n1", "--export=ALL,OTHER=5", *show, env=env).stdout == "1 5 0\n"
 
 
+GPUS = [f"n0 {index} {index % 2} CUDA_VISIBLE_DEVICES GPU-a{index}" for index in range(4)] + [
+    f"n1 {index} -1 CUDA_VISIBLE_DEVICES {index}" for index in (2, 5)]
+"""Four on the first node, two on the second."""
+
+SEEN = 'echo "$SLURM_PROCID $SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES-all} $SLURM_GPUS_ON_NODE ${HIP_VISIBLE_DEVICES-no}"'
+
+
+def test_tasks_see_the_gpus_that_are_asked_for(job: Around) -> None:
+    job.write(gpu=GPUS)
+
+    def seen(*words: str) -> List[str]:
+        done = job.shell(SEEN, *words, env={"CUDA_VISIBLE_DEVICES": "of the script", "HIP_VISIBLE_DEVICES": "0"})
+        assert (done.returncode, done.stderr) == (0, ""), words
+        return sorted(done.stdout.splitlines())
+
+    every = "GPU-a0,GPU-a1,GPU-a2,GPU-a3"
+    assert seen("-n5") == [*(f"{rank} n0 {every} 4 no" for rank in range(4)), "4 n1 2,5 2 no"]
+    assert seen("-n2", "--gpus-per-task=1") == ["0 n0 GPU-a0 1 no", "1 n0 GPU-a2 1 no"]  # its socket's
+    assert seen("-n5", "--gpus-per-task=1") == ["0 n0 GPU-a0 1 no", "1 n0 GPU-a2 1 no", "2 n0 GPU-a1 1 no",
+                                                "3 n0 GPU-a3 1 no", "4 n1 2 1 no"]
+    assert seen("-n2", "--gpus=2") == ["0 n0 GPU-a0,GPU-a2 2 no", "1 n0 GPU-a0,GPU-a2 2 no"]
+    assert seen("-n2", "-G", "3") == ["0 n0 GPU-a0,GPU-a1,GPU-a2 3 no", "1 n0 GPU-a0,GPU-a1,GPU-a2 3 no"]
+    assert seen("-n2", "-N2", "--gres=gpu:a100:2") == ["0 n0 GPU-a0,GPU-a2 2 no", "1 n1 2,5 2 no"]
+    assert seen("-n2", "-N2", "--gpus=4") == ["0 n0 GPU-a0,GPU-a2 2 no", "1 n1 2,5 2 no"]
+    assert seen("-n1", "--gres=none") == seen("-n1", "--gpus=0") == ["0 n0  0 no"]
+    assert seen("-n1", "-w", "n1", "--tres-per-task=gres/gpu:2") == ["0 n1 2,5 2 no"]
+    for words in (("-n1", "--gpus=5"), ("-n4", "-w", "n1", "--gpus-per-task=1"), ("-n2", "-N1-2", "--gpus=3")):
+        done = job.run(*words, "true")
+        assert done.returncode == 1 and "GPU" in done.stderr.upper(), words
+
+
+def test_no_two_steps_have_the_same_gpu(job: Around) -> None:
+    """Many at once, of all kinds: what each sees, nobody else that asked for GPUs sees meanwhile."""
+    job.write(gpu=GPUS)
+    (job.root / "held").mkdir()
+    step = """for gpu in $(echo $CUDA_VISIBLE_DEVICES | tr , " "); do
+        mkdir "held/$SLURMD_NODENAME.$gpu" || echo twice "$gpu"
+    done
+    sleep 0.02
+    for gpu in $(echo $CUDA_VISIBLE_DEVICES | tr , " "); do rmdir "held/$SLURMD_NODENAME.$gpu"; echo "$gpu"; done"""
+    wishes = ["--gpus=1", "-n2 --gpus-per-task=1", "--gpus=3", "--gres=gpu:2", "-n3 --gpus-per-task=2"] * 3
+    script = "".join(f'"$0" -Q -n1 {wish} sh -c "$1" & ' for wish in wishes) + "wait"
+    done = subprocess.run(["sh", "-c", script, str(job.srun), step], env=job.env, text=True, capture_output=True,
+                          timeout=60, stdin=subprocess.DEVNULL, check=False, cwd=job.root)
+    assert "twice" not in done.stdout and done.stderr == ""
+    assert len(done.stdout.split()) == 3 * (1 + 2 + 3 + 2 + 6) and set(done.stdout.split()) == {
+        "GPU-a0", "GPU-a1", "GPU-a2", "GPU-a3", "2", "5"}
+
+
 def test_lists_of_nodes() -> None:
     assert hosts("n1") == ["n1"] and hosts("a,b7,") == ["a", "b7"]
     assert hosts("a,n[08-10,3]x,m[1-2]") == ["a", "n08x", "n09x", "n10x", "n3x", "m1", "m2"]
@@ -231,7 +326,9 @@ def test_what_cannot_be_is_said_in_one_line(job: Around) -> None:
              ("-n", "0"): "Invalid numeric value", ("-N", "3-2"): "invalid number of nodes",
              ("-N", "3", "-n", "3"): "the job has 4 on n0, 4 on n1", ("-t", "soon"): "Invalid --time",
              ("--cpu-bind=map_cpu:0", "-n1"): "binds tasks to cores itself", ("--multi-prog",): "does not do",
-             ("--gpus=1",): "share its GPUs", ("--ntask-per-node=1",): "unrecognized option",
+             ("--gpus=1", "-n1"): "1 GPUs each and 0 on each node; the job has 4 on n0 and 0 GPUs, 4 on n1 and 0 GPUs",
+             ("--gpus=x",): "Invalid specification", ("--gres=ssd:1",): "share what the job has of ssd",
+             ("--ntask-per-node=1",): "unrecognized option",
              ("-w", "n7"): "n7 is no node of job 7", ("-D", "/no/such"): "couldn't chdir",
              ("--distribution=plane=2",): "block and cyclic", ("-n",): "requires an argument",
              ("-y",): "invalid option"}
@@ -294,3 +391,71 @@ def test_a_step_without_a_tidy_end_of_its_reader(job: Around) -> None:
     step.stdout.close()  # type: ignore[union-attr]
     begun = time.monotonic()
     assert step.wait(20) != 0 and time.monotonic() - begun < 20
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> "Iterator[tuple[Around, subprocess.Popen[str]]]":
+    """A job with a server of its steps, and who started that."""
+    if not any(map(shutil.which, COMPILERS)):
+        pytest.skip("needs a C compiler")
+    around = Around(tmp_path)
+    with serving(around) as server:
+        yield around, server
+
+
+def test_a_server_gives_a_step_what_it_would_inherit(served: "tuple[Around, subprocess.Popen[str]]") -> None:
+    """Directory, mask, limits, cores, priority and ignored signals; and the parent is the server's fork."""
+    job, server = served
+    core = min(os.sched_getaffinity(0))
+    (job.root / "far away").mkdir()
+    show = ("umask; ulimit -n; ulimit -s; pwd; nice; grep -E 'Cpus_allowed_list|SigIgn' /proc/self/status; "
+            "ps -o ppid= -p $PPID")
+    around = (f"cd 'far away'; umask 027; ulimit -n 77; ulimit -s 4096; trap '' HUP USR1; "
+              f"exec taskset -c {core} nice -n 3 {job.srun} -n1 sh -c \"$1\"")
+    got = subprocess.run(["sh", "-c", around, "sh", show], env=job.env, cwd=job.root, text=True, capture_output=True,
+                         stdin=subprocess.DEVNULL, timeout=30, check=True).stdout.split()
+    usual = subprocess.run(["sh", "-c", around.replace(f"{job.srun} -n1 ", ""), "sh", show], env=job.env, cwd=job.root,
+                           text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=30, check=True).stdout.split()
+    assert got[:-1] == usual[:-1] and "77" in got and "4096" in got
+    assert int(got[-1]) == of_server(server)
+
+
+def test_an_srun_in_another_world_goes_on_alone(served: "tuple[Around, subprocess.Popen[str]]") -> None:
+    """Another scheduling class is not taken over; without a server, or with a dead one, steps start, too."""
+    job, server = served
+    parent = ["sh", "-c", "ps -o ppid= -p $PPID"]
+    other = subprocess.run(["chrt", "--batch", "0", str(job.srun), "-n1", *parent], env=job.env, text=True,
+                           capture_output=True, stdin=subprocess.DEVNULL, timeout=30, check=True)
+    assert int(other.stdout) == os.getpid()
+    assert int(job.run("-n1", *parent).stdout) == of_server(server)
+    server.communicate("", timeout=30)
+    assert int(job.run("-n1", *parent).stdout) == os.getpid()
+    (job.steps / SOCKET).unlink()
+    assert int(job.run("-n1", *parent).stdout) == os.getpid()
+
+
+def test_a_server_knows_the_time_that_its_steps_took(served: "tuple[Around, subprocess.Popen[str]]") -> None:
+    job, server = served
+    burn = "import time\nwhile time.process_time() < 0.2: pass"
+    assert job.run("-n", "2", sys.executable, "-S", "-c", burn).returncode == 0
+    assert 0.4 <= float(server.communicate("", timeout=30)[0]) < 30
+
+
+def test_steps_end_with_a_killed_server(served: "tuple[Around, subprocess.Popen[str]]") -> None:
+    job, server = served
+    step = job.start("-n", "2", "sh", "-c", "echo $$; exec sleep 77")
+    pids = [int(step.stdout.readline()) for _ in range(2)]  # type: ignore[union-attr]
+    os.kill(of_server(server), signal.SIGKILL)
+    assert step.wait(30) == 137
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "its tasks have ended")
+
+
+def test_nonsense_at_the_server_harms_nobody(served: "tuple[Around, subprocess.Popen[str]]") -> None:
+    job, _ = served
+    for text in (b"", b"\0", b"\xff" * 8, b"\x04\0\0\0abc\0", b"\x02\0\0\x00" + b"7\0"):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(job.steps / SOCKET))
+            client.sendall(text)
+            client.shutdown(socket.SHUT_WR)
+            assert client.recv(10) in (b"-\n", b"-\n1\n", b"")
+    assert job.run("-n", "8", "true").returncode == 0

@@ -3,20 +3,25 @@ is no compiler, scripts that start Python."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import platform
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from hashlib import sha256
 from pathlib import Path
+from secrets import token_hex
 from typing import Dict, List, Optional
 
 from vrm.front.names import LAUNCHERS, LOCAL, TABLE
 from vrm.steps import START
 from vrm.steps.jobfile import VARIABLE
+from vrm.system.compiling import cache
 from vrm.system.files import write_atomically
 
 SOURCE = Path(__file__).with_name("client.c")
@@ -37,8 +42,7 @@ def link(directory: Path, names: Optional[List[str]] = None, source: Optional[Pa
     built = _current(program) or build(program)
     for name in names or sorted(set(TABLE) - LAUNCHERS):
         path = directory / name
-        temporary = directory / f".{name}.{os.getpid()}"
-        temporary.unlink(missing_ok=True)
+        temporary = directory / f".{name}.{os.getpid()}.{token_hex(4)}"
         if built:
             os.link(program, temporary)
         else:
@@ -83,8 +87,37 @@ def _current(program: Path) -> bool:
         return False
 
 
+def _kept() -> Path:
+    """Where the program is kept for later runs."""
+    return cache() / f"client-{platform.machine()}-{_mark()[:16]}"
+
+
+def ready() -> bool:
+    """Whether the program need not be compiled."""
+    return _kept().is_file()
+
+
 def build(program: Path) -> bool:
-    """Compile the program; False where there is no compiler, or one that cannot."""
+    """Make the program, which is compiled once for all runs; False where there is no compiler, or one that
+    cannot."""
+    kept = _kept()
+    try:
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if kept.is_file() or _compiled(kept):
+            with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build.") as folder:
+                os.replace(shutil.copy(kept, folder), program)
+            write_atomically(program.with_suffix(".sum"), _mark())
+            return True
+    except OSError:  # no home: then for this run alone
+        if _compiled(program):
+            write_atomically(program.with_suffix(".sum"), _mark())
+            return True
+    program.unlink(missing_ok=True)
+    return False
+
+
+def _compiled(program: Path) -> bool:
+    """Compile the program."""
     for compiler in (os.environ.get("CC", ""), *COMPILERS):
         found = shutil.which(compiler) if compiler else None
         if found is None:
@@ -99,7 +132,33 @@ def build(program: Path) -> bool:
                 continue
             if done.returncode == 0 and made.exists():
                 os.replace(made, program)
-                write_atomically(program.with_suffix(".sum"), _mark())
                 return True
-    program.unlink(missing_ok=True)
     return False
+
+
+class Aside:
+    """The commands of a directory as the program: at once where it is there already, else compiled next to
+    the run when `start` says that somebody needs them. Until then, and without a compiler, they are scripts."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._thread: Optional[threading.Thread] = None
+
+    def __enter__(self) -> Aside:
+        if ready():
+            self._link()
+        return self
+
+    def start(self) -> None:
+        """Compile it, unless that was tried."""
+        if self._thread is None and not _current(self._directory / PROGRAM):
+            self._thread = threading.Thread(target=self._link, name="commands", daemon=True)
+            self._thread.start()
+
+    def _link(self) -> None:
+        with contextlib.suppress(OSError):
+            link(self._directory)
+
+    def __exit__(self, *failure: object) -> None:
+        if self._thread is not None:
+            self._thread.join(BUILDING)

@@ -48,29 +48,6 @@ static void python(void)
     exit(1);
 }
 
-/* srun in a script job is a step, of which the manager need not know. */
-
-static void step(void)
-{
-    static char code[] = "import sys; sys.path.insert(0, " ROOT "); " STEP;
-    int count = 0;
-    while (words[count])
-        count++;
-    char **argv = calloc(count + 5, sizeof *argv);
-    if (!argv)
-        exit(1);
-    argv[0] = (char *)PYTHON;
-    argv[1] = "-I";
-    argv[2] = "-S";
-    argv[3] = "-c";
-    argv[4] = code;
-    for (int i = 1; i < count; i++)
-        argv[4 + i] = words[i];
-    execv(PYTHON, argv);
-    fprintf(stderr, "%s: error: vrm cannot start %s: %s\n", name, PYTHON, strerror(errno));
-    exit(1);
-}
-
 /* Bytes that grow. */
 
 struct bytes {
@@ -144,7 +121,7 @@ static void unanswered(const char *why)
 
 /* The socket, by a name that is short however long the directory's is. */
 
-static int connected(const char *directory)
+static int reached(const char *directory, uid_t *uid)
 {
     int folder = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0)
@@ -164,7 +141,15 @@ static int connected(const char *directory)
     }
     struct ucred peer;
     socklen_t size = sizeof peer;
-    if (getsockopt(client, SOL_SOCKET, SO_PEERCRED, &peer, &size) || peer.uid != geteuid()) {
+    *uid = getsockopt(client, SOL_SOCKET, SO_PEERCRED, &peer, &size) ? (uid_t)-1 : peer.uid;
+    return client;
+}
+
+static int connected(const char *directory)
+{
+    uid_t uid;
+    int client = reached(directory, &uid);
+    if (client >= 0 && uid != geteuid()) {
         fprintf(stderr, "%s: error: the manager in %s is not yours\n", name, directory);
         exit(1);
     }
@@ -223,6 +208,124 @@ static void pass_signals_on(void)
         if (!sigaction(numbers[i], NULL, &now) && now.sa_handler != SIG_IGN)
             sigaction(numbers[i], &act, NULL);
     }
+}
+
+/* Have the server of the job's steps start the step, and end as it ends. Returns where that cannot be: nothing
+   has happened then. */
+
+static void served(void)
+{
+    const char *directory = getenv("VRM_STEPS");
+    uid_t uid;
+    if (isatty(0) || isatty(1) || isatty(2))
+        return;
+    int files[4] = {0, 1, 2, open(".", O_PATH | O_DIRECTORY | O_CLOEXEC)};
+    int server = files[3] < 0 ? -1 : reached(directory, &uid);
+    if (server < 0 || uid != geteuid())
+        return;
+    struct bytes call = {0};
+    char number[16];
+    int count = 0;
+    while (words[count])
+        count++;
+    add(&call, "\0\0\0", 4);
+    snprintf(number, sizeof number, "%d", count - 1);
+    add_text(&call, number);
+    for (int i = 1; i < count; i++)
+        add_text(&call, words[i]);
+    for (char **each = environ; *each; each++)
+        add_text(&call, *each);
+    put_length(call.data, (uint32_t)(call.size - 4));
+    union {
+        char room[CMSG_SPACE(sizeof files)];
+        struct cmsghdr align;
+    } control = {{0}};
+    struct iovec first = {call.data, call.size < 1 << 16 ? call.size : 1 << 16};
+    struct msghdr message = {.msg_iov = &first, .msg_iovlen = 1, .msg_control = control.room,
+                             .msg_controllen = sizeof control.room};
+    struct cmsghdr *about = CMSG_FIRSTHDR(&message);
+    about->cmsg_level = SOL_SOCKET;
+    about->cmsg_type = SCM_RIGHTS;
+    about->cmsg_len = CMSG_LEN(sizeof files);
+    memcpy(CMSG_DATA(about), files, sizeof files);
+    /* A signal before there is somebody to pass it to waits until there is. */
+    sigset_t all, before;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &before);
+    ssize_t sent = sendmsg(server, &message, MSG_NOSIGNAL);
+    char got[64];
+    size_t have = 0;
+    long pid = 0;
+    if (sent > 0) {
+        while ((size_t)sent < call.size) {
+            ssize_t more = send(server, call.data + sent, call.size - sent, MSG_NOSIGNAL);
+            if (more <= 0)
+                break;
+            sent += more;
+        }
+        while (have < sizeof got - 1 && read(server, got + have, 1) == 1 && got[have++] != '\n')
+            ;
+        got[have] = 0;
+        pid = have && got[have - 1] == '\n' ? atol(got) : 0;
+    }
+    free(call.data);
+    if (pid <= 0) {
+        close(server);
+        close(files[3]);
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        return;
+    }
+    pass_signals_on();
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    int last = SIGKILL;
+    have = 0;
+    for (;;) {
+        struct pollfd ready[2] = {{server, POLLIN, 0}, {caught_by[0], POLLIN, 0}};
+        if (poll(ready, 2, -1) < 0 && errno != EINTR)
+            exit(1);
+        if (caught) {
+            char byte;
+            caught = 0;
+            while (read(caught_by[0], &byte, 1) == 1)
+                kill((pid_t)pid, last = byte);
+        }
+        if (!(ready[0].revents & (POLLIN | POLLHUP | POLLERR)))
+            continue;
+        ssize_t size = read(server, got + have, sizeof got - 1 - have);
+        if (size < 0 && errno == EINTR)
+            continue;
+        if (size <= 0)
+            exit(128 + last);
+        have += size;
+        got[have] = 0;
+        if (memchr(got, '\n', have))
+            exit(atoi(got));
+    }
+}
+
+/* srun in a script job is a step, of which the manager need not know. The server of the job's steps starts it
+   (vrm/steps/server.py), or where there is none, Python. */
+
+static void step(void)
+{
+    served();
+    static char code[] = "import sys; sys.path.insert(0, " ROOT "); " STEP;
+    int count = 0;
+    while (words[count])
+        count++;
+    char **argv = calloc(count + 5, sizeof *argv);
+    if (!argv)
+        exit(1);
+    argv[0] = (char *)PYTHON;
+    argv[1] = "-I";
+    argv[2] = "-S";
+    argv[3] = "-c";
+    argv[4] = code;
+    for (int i = 1; i < count; i++)
+        argv[4 + i] = words[i];
+    execv(PYTHON, argv);
+    fprintf(stderr, "%s: error: vrm cannot start %s: %s\n", name, PYTHON, strerror(errno));
+    exit(1);
 }
 
 static void print(int to, const char *data, size_t size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import struct
 import sys
@@ -27,6 +28,11 @@ REPLY_SECONDS = 60.0
 
 SETTLING = 0.5
 """Seconds after which a manager that took a command file just before it was taken back has answered."""
+
+ASK_EVERY = 0.5
+"""Seconds between two questions of a client on another node whose job runs."""
+
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main(argv: List[str]) -> int:
@@ -168,14 +174,37 @@ def by_files(call: Call, place: Path) -> int:
             else:
                 sent[path] = text
             continue
-        return _printed(reply)
+        return wait_by_files(call, run, reply["waits"]) if "waits" in reply else _printed(reply)
+
+
+def wait_by_files(call: Call, run: RunDirectory, of: str) -> int:
+    """Ask again and again, until what was called has ended; pass signals on. The exit status."""
+    signals: List[int] = []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    ignored = {number for number in PASSED_ON if signal.getsignal(number) is signal.SIG_IGN}
+    try:
+        while True:
+            name = control.send(run, {"do": "front", "of": of, "signals": signals})
+            reply = control.wait_reply(run, name, REPLY_SECONDS)
+            if reply is None:
+                control.withdraw(run, name)
+                raise RunError(f"the manager of vrm has not answered within {REPLY_SECONDS:g} s; its job goes on")
+            code = _printed(reply)
+            if "waits" not in reply:
+                return code
+            got = signal.sigtimedwait(PASSED_ON, 0 if reply["out"] or reply["err"] else ASK_EVERY)
+            signals = [got.si_signo] if got is not None and got.si_signo not in ignored else []
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _printed(reply: Mapping[str, Any]) -> int:
-    """Print an answer; its exit status."""
+    """Print what an answer says; its exit status. One without any is of a manager that was killed before it
+    could say what became of the call, or did not understand it."""
+    done = "code" in reply or "waits" in reply
     _print(True, os.fsencode(reply.get("out", "")))
-    _print(False, os.fsencode(reply.get("err", "") or ("" if reply["ok"] else f"{reply.get('text', '')}\n")))
-    return int(reply.get("code", not reply["ok"]))
+    _print(False, os.fsencode(reply.get("err", "") if done else f"{reply['text']}; `vrm queue` shows the jobs\n"))
+    return int(reply.get("code", 1))
 
 
 def _unanswered(call: Call, run: RunDirectory, name: str) -> int:

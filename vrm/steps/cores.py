@@ -1,8 +1,9 @@
-"""Which cores a step gets: those of its job that no other step has; it waits while there are too few.
+"""Which cores and GPUs a step gets: those of its job that no other step has; it waits while there are too few.
 
-In the directory of a job's steps each running step has a file with its number as name and its cores as
-content, on which it holds a lock; so the cores of a step that was killed are free at once. All of this is
-looked at and changed under the lock of one file, `lock`, which holds the number of the next step.
+In the directory of a job's steps each running step has a file with its number as name and as content its
+cores, and GPUs (`0:2 0:3 0:g1`: cores 2 and 3, and the second GPU, of the first node), on which it holds a
+lock; so the cores of a step that was killed are free at once. All of this is looked at and changed under the
+lock of one file, `lock`, which holds the number of the next step.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from vrm.steps.jobfile import StepJob
+from vrm.steps.jobfile import JobNode, StepJob
 
 LOCK = "lock"
 
@@ -23,12 +24,13 @@ class TooFew(Exception):
 
 
 class Task:
-    """A task of a step: the number of its node in the job, and those of its cores on the node."""
+    """A task of a step: the number of its node in the job, those of its cores on the node, and of the GPUs that
+    it sees there (None: all of the job, which are not for this step alone)."""
 
-    __slots__ = ("node", "cores")
+    __slots__ = ("node", "cores", "gpus")
 
-    def __init__(self, node: int, cores: "list[int]") -> None:
-        self.node, self.cores = node, cores
+    def __init__(self, node: int, cores: "list[int]", gpus: "list[int] | None" = None) -> None:
+        self.node, self.cores, self.gpus = node, cores, gpus
 
     def __repr__(self) -> str:
         return f"Task({self.node}, {self.cores})"
@@ -37,17 +39,21 @@ class Task:
 class Wish:
     """What a step asks for: `tasks` of so many `cpus` (cores) each; on how many `nodes` (least and
     most; None for any), with at most `per_node` tasks on each, of these `allowed` nodes (numbers; None for
-    all). `cyclic`: tasks take turns on the nodes."""
+    all). `cyclic`: tasks take turns on the nodes. `gpus`: how many for each task, and for each node, that has some;
+    tasks see all that the step has on their node if they are `shared`, as those for each node are. None: the
+    step asks for none, and sees those of the job."""
 
     def __init__(self, tasks: int, cpus: int = 1, nodes: "tuple[int, int] | None" = None, per_node: int = 0,
-                 allowed: "set[int] | None" = None, cyclic: bool = False) -> None:
+                 allowed: "set[int] | None" = None, cyclic: bool = False,
+                 gpus: "tuple[int, int] | None" = None, shared: bool = False) -> None:
         self.tasks, self.cpus, self.nodes, self.per_node = tasks, cpus, nodes, per_node
-        self.allowed, self.cyclic = allowed, cyclic
+        self.allowed, self.cyclic, self.gpus, self.shared = allowed, cyclic, gpus, shared
 
 
-def choose(job: StepJob, wish: Wish, used: "set[tuple[int, int]]") -> "list[Task] | None":
-    """The tasks, in the order of their numbers, on cores that are not `used` (pairs of node and core);
-    None where there are too few.
+def choose(job: StepJob, wish: Wish, used: "set[tuple[int, int]]",
+           held: "set[tuple[int, int]]" = frozenset()) -> "list[Task] | None":  # type: ignore[assignment]
+    """The tasks, in the order of their numbers, on cores that are not `used` (pairs of node and core), with GPUs
+    that are not `held`; None where there are too few.
 
     Nodes are filled one after the other. With `nodes` each of these gets a task at least.
     """
@@ -56,16 +62,31 @@ def choose(job: StepJob, wish: Wish, used: "set[tuple[int, int]]") -> "list[Task
     room = [len(cores) // wish.cpus for cores in free]
     if wish.per_node:
         room = [min(most, wish.per_node) for most in room]
+    each, together = wish.gpus or (0, 0)
+    gpus = [[gpu for gpu in range(len(node.gpus)) if (at, gpu) not in held] for at, node in enumerate(job.nodes)]
+    if each or together:
+        room = [min(most, (len(mine) - together) // each if each else most) if len(mine) >= together else 0
+                for most, mine in zip(room, gpus)]
     counts = _counts(room, wish)
     if counts is None:
         return None
     tasks: "list[Task]" = []
     for at, count in enumerate(counts):
-        left = free[at]
+        left, here = free[at], []
         for _ in range(count):
             cores = _of_one_socket(left, job.nodes[at].socket, wish.cpus)
-            tasks.append(Task(at, cores))
+            own = _nearest(job.nodes[at], gpus[at], cores, each)
+            gpus[at] = [gpu for gpu in gpus[at] if gpu not in own]
+            here.append(Task(at, cores, None if wish.gpus is None else own))
             left = [core for core in left if core not in cores]
+        if together and count:
+            own = _nearest(job.nodes[at], gpus[at], [core for task in here for core in task.cores], together)
+            for task in here:
+                task.gpus = [*(task.gpus or ()), *own]
+        if wish.shared:
+            for task in here:
+                task.gpus = sorted({gpu for other in here for gpu in other.gpus or ()})
+        tasks += here
     if wish.cyclic:
         turns: "dict[int, int]" = {}
         keyed = []
@@ -107,6 +128,12 @@ def _of_one_socket(free: "list[int]", socket: "list[int]", count: int) -> "list[
     return free[:count]
 
 
+def _nearest(node: JobNode, free: "list[int]", cores: "list[int]", count: int) -> "list[int]":
+    """So many of the free GPUs of a node, those of the sockets of these cores first."""
+    sockets = {node.socket[core] for core in cores}
+    return sorted(sorted(free, key=lambda gpu: (node.gpus[gpu].socket not in sockets, gpu))[:count])
+
+
 class Claim:
     """Cores that a step has: `number` is that of the step, `tasks` where they are. They are given back by
     `release`, or when the last process ends that has `handle` open."""
@@ -136,9 +163,9 @@ class Claims:
         job = self.job
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         try:
-            tasks = choose(job, wish, self._used())
+            tasks = choose(job, wish, *self._used())
             if tasks is None:
-                whole = choose(job, wish, set())
+                whole = choose(job, wish, set(), set())
                 if whole is None:
                     raise TooFew
                 if not overlap:
@@ -150,15 +177,17 @@ class Claims:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             fcntl.flock(handle, fcntl.LOCK_EX)
             if not overlap:
-                os.write(handle, " ".join(f"{task.node}:{core}" for task in tasks
-                                          for core in task.cores).encode())
+                words = {f"{task.node}:{word}": None for task in tasks for word in (
+                    *task.cores, *(f"g{gpu}" for gpu in task.gpus or ()))}
+                os.write(handle, " ".join(words).encode())
             return Claim(path, number, tasks, handle)
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    def _used(self) -> "set[tuple[int, int]]":
-        """The cores of the steps that run; the files of others are removed."""
+    def _used(self) -> "tuple[set[tuple[int, int]], set[tuple[int, int]]]":
+        """The cores and the GPUs of the steps that run; the files of others are removed."""
         used: "set[tuple[int, int]]" = set()
+        held: "set[tuple[int, int]]" = set()
         for name in os.listdir(self.job.directory):
             if not name.isdigit():
                 continue
@@ -173,12 +202,12 @@ class Claims:
             except BlockingIOError:
                 for word in os.read(handle, 1 << 20).split():
                     node, _, core = word.partition(b":")
-                    used.add((int(node), int(core)))
+                    (held if core[:1] == b"g" else used).add((int(node), int(core.lstrip(b"g"))))
             except FileNotFoundError:
                 pass
             finally:
                 os.close(handle)
-        return used
+        return used, held
 
     def wait(self, wish: Wish, overlap: bool = False) -> Claim:
         """Take cores as soon as there are enough. TooFew as `take`."""

@@ -10,6 +10,7 @@ It is lines of a key and a value; line ends in values are written as `\\n`.
 | `records` | the path of `steps.csv` |
 | `tasks`, `cpus` | its tasks, and the cores of each |
 | `node` | one for each: name, name of the machine, tasks there, its cores: `0,4/1,5;2,6` are three, of two sockets |
+| `gpu` | one for each GPU: node, index and socket there (-1: not known), variable that shows it, word in that |
 | `bound` | 1: tasks are bound to their cores; 0: nodes are emulated, or the machine made up |
 | `launcher` | what starts MPI programs: openmpi4, openmpi5, mpich, intel, srun or direct |
 | `program`, `option` | its program, and its options, one a line |
@@ -33,14 +34,25 @@ NODE = "VRM_NODE"
 """The variable that says on which of the job's nodes a process is."""
 
 
-class JobNode:
-    """A node of the job: `cores` are the CPU numbers of each, `socket` that of each core."""
+class Gpu:
+    """A GPU that the job has on a node: by its `word` in a `variable` programs choose it."""
 
-    __slots__ = ("name", "host", "tasks", "cores", "socket")
+    __slots__ = ("index", "socket", "variable", "word")
+
+    def __init__(self, index: int, socket: int, variable: str, word: str) -> None:
+        self.index, self.socket, self.variable, self.word = index, socket, variable, word
+
+
+class JobNode:
+    """A node of the job: `cores` are the CPU numbers of each, `socket` that of each core (counted in the job),
+    `gpus` the job's GPUs there."""
+
+    __slots__ = ("name", "host", "tasks", "cores", "socket", "gpus")
 
     def __init__(self, name: str, host: str, tasks: int, cores: "list[list[int]]", socket: "list[int]") -> None:
         self.name, self.host, self.tasks = name, host, tasks
         self.cores, self.socket = cores, socket
+        self.gpus: "list[Gpu]" = []
 
     @property
     def text(self) -> str:
@@ -68,6 +80,10 @@ class StepJob:
     def __init__(self, values: "dict[str, list[str]]", directory: str = "") -> None:
         self.values, self.directory = values, directory
         self.nodes = [node_of(text) for text in values["node"]]
+        for text in values.get("gpu", ()):
+            name, index, socket, variable, word = text.split(" ", 4)
+            next(node for node in self.nodes if node.name == name).gpus.append(
+                Gpu(int(index), int(socket), variable, word))
         self.id, self.slurm = int(values["job"][0]), values["slurm"][0]
         self.tasks, self.cpus = int(values["tasks"][0]), int(values["cpus"][0])
         self.launcher = values["launcher"][0]
@@ -107,5 +123,5 @@ def read(directory: str) -> StepJob:
             values.setdefault(key, []).append(value)
     try:
         return StepJob(values, directory)
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, StopIteration) as error:
         raise ValueError(f"{path} is damaged ({error})") from None

@@ -13,8 +13,8 @@ from vrm.steps import jobfile
 from vrm.steps.cores import Claim, Claims, Task, TooFew, Wish
 from vrm.steps.guard import Guard
 from vrm.steps.jobfile import StepJob
-from vrm.steps.options import Options, Wrong, each_task, exported, hosts, parse, pattern, refuse, wide
-from vrm.steps.programs import command, environment, links_mpi, wrapper
+from vrm.steps.options import Options, Wrong, each_task, exported, gpus_of, hosts, parse, pattern, refuse, wide
+from vrm.steps.programs import OUTER, command, devices, environment, links_mpi, wrapper
 from vrm.steps.tasks import Process, Running, feed
 
 VERSION = "slurm 22.05.8"
@@ -107,8 +107,10 @@ class _Srun:
                 raise Wrong(f"--nodelist: {unknown[0]} is no node of job {job.slurm}")
             allowed = {names[name] for name in wanted}
         kind = options.get("distribution", "block").lower()
-        return Wish(tasks, options.number("cpus-per-task", job.cpus), nodes, per_node, allowed,
+        wish = Wish(tasks, options.number("cpus-per-task", job.cpus), nodes, per_node, allowed,
                     kind.startswith("cyclic"))
+        _ask_for_gpus(wish, gpus_of(options), len(job.nodes))
+        return wish
 
     def _program(self, word: str) -> str:
         """The path of the program, looked for as a shell does."""
@@ -167,7 +169,11 @@ class _Srun:
                  f"{wish.tasks} task{'s' * (wish.tasks > 1)} of {wish.cpus} core{'s' * (wish.cpus > 1)}"
                  + (f" on {wish.nodes[0]} node{'s' * (wish.nodes[0] > 1)}" if wish.nodes else "")
                  + (f", at most {wish.per_node} on a node" if wish.per_node else "")
-                 + "; the job has " + ", ".join(f"{len(node.cores)} on {node.name}" for node in job.nodes))
+                 + (f", {wish.gpus[0]} GPUs each and {wish.gpus[1]} on each node" if wish.gpus and any(wish.gpus)
+                    else "")
+                 + "; the job has " + ", ".join(
+                     f"{len(node.cores)} on {node.name}" + f" and {len(node.gpus)} GPUs" * any(wish.gpus or ())
+                     for node in job.nodes))
             return None
 
     def _by_launcher(self, tasks: "list[Task]", here: int) -> bool:
@@ -299,11 +305,15 @@ class _Srun:
             local = sum(each.node == task.node for each in tasks[:rank])
             used = [core for each in same for core in each.cores] if wide(
                 self.options.get("cpu-bind")) else task.cores
-            env = {**self.env, **common, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local),
-                   "SLURM_NODEID": values["n"], "SLURMD_NODENAME": node.name, jobfile.NODE: node.name,
+            env = {**self.env, **common, **devices(self.job, task),
+                   "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local), "SLURM_NODEID": values["n"],
+                   "SLURMD_NODENAME": node.name, jobfile.NODE: node.name,
                    "SLURM_CPUS_ON_NODE": str(sum(len(each.cores) for each in same)),
                    "SLURM_GTIDS": ",".join(str(number) for number, each in enumerate(tasks)
                                            if each.node == task.node)}
+            for name in OUTER:
+                if name in env and node.gpus:
+                    del env[name]
             if "label" in self.options:
                 from vrm.steps.label import prefix
                 label = prefix(str(rank), width)
@@ -387,6 +397,28 @@ class _Srun:
             append(job.one("records"), step)
         except OSError as error:
             _say(f"error: {job.one('records')} lacks the line of step {self.step}: {error.strerror}")
+
+
+def _ask_for_gpus(wish: Wish, asked: "dict[str, int]", nodes: int) -> None:
+    """Add the GPUs to a wish. Wrong where they cannot be shared out."""
+    if not asked:
+        return
+    each = asked.get("gpus-per-task") or asked.get("tres-per-task") or 0
+    together = asked.get("gpus-per-node") or asked.get("gres") or 0
+    total = asked.get("gpus") or 0
+    if total and not each and not together:
+        wide = wish.nodes[0] if wish.nodes and wish.nodes[0] == wish.nodes[1] else 1 if nodes == 1 else 0
+        if wide and total % wide == 0:
+            wish.nodes, together = (wide, wide), total // wide
+        elif total % wish.tasks == 0:
+            each, wish.shared = total // wish.tasks, True
+        elif wish.nodes is None:
+            wish.nodes, together = (1, 1), total
+        else:
+            raise Wrong(f"--gpus={total}: so many cannot be shared out equally; say --gpus-per-node or --gpus-per-task")
+    elif total and total != each * wish.tasks:
+        raise Wrong(f"--gpus={total} is not what the other options of GPUs come to")
+    wish.gpus = each, together
 
 
 class _NotRun(Wrong):

@@ -109,6 +109,36 @@ class Options:
         return (numbers[0] * 60 + numbers[1]) * 60.0 + numbers[2]
 
 
+GPUS = ("gpus", "gpus-per-task", "gpus-per-node", "gres", "tres-per-task")
+"""The options that ask for GPUs."""
+
+
+def gpus_of(options: Options) -> "dict[str, int]":
+    """How many GPUs were asked for, by those of these options that were given. The kind of a GPU (`a100:2`) is
+    that of the job. Wrong for other resources."""
+    found = {}
+    for name in GPUS:
+        text = options.given.get(name)
+        if text is None:
+            continue
+        parts = text.lower().replace("gres/", "").split(",")
+        amount = 0
+        for part in parts:
+            words = part.replace("=", ":").split(":")
+            if part in ("none", "0", ""):
+                continue
+            if name in ("gres", "tres-per-task"):
+                if words.pop(0) != "gpu":
+                    raise Wrong(f"steps share what the job has of {part.partition(':')[0]}; leave out --{name}={text}")
+                words = words or ["1"]
+            number = words.pop()
+            if len(words) > 1 or not number.isascii() or not number.isdigit() or len(number) > 6:
+                raise Wrong(f'Invalid specification "{text}" for --{name}.')
+            amount += int(number)
+        found[name] = amount
+    return found
+
+
 def parse(arguments: "list[str]") -> Options:
     """What these arguments ask for. Options end at the first word that is none. Raises Wrong."""
     given: "dict[str, str]" = {}
@@ -174,9 +204,6 @@ def refuse(options: Options) -> None:
     kind = given.get("distribution", "block").partition(",")[0].split(":")[0].lower()
     if kind not in ("block", "*", "cyclic", ""):
         raise Wrong(f"vrm does not do --distribution={given['distribution']}; block and cyclic are known")
-    for name in ("gpus", "gpus-per-task", "gpus-per-node", "gres", "tres-per-task"):
-        if given.get(name, "none").lower() not in ("none", "0", ""):
-            raise Wrong(f"all steps of a job share its GPUs; leave out --{name}={given[name]}")
     for part in binding(given.get("cpu-bind", "")):
         if part not in _BINDINGS:
             raise Wrong(f"vrm binds tasks to cores itself; leave out --cpu-bind={given['cpu-bind']}, or take "

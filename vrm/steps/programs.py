@@ -24,6 +24,12 @@ _OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "PMI2_", "PRTE_", "HYDI_", "HYDRA_", 
 _AGENTS = ("OMPI_MCA_orte_fork_agent", "PRTE_MCA_odls_base_exec_agent")
 """What keeps the ranks of a plain mpirun on the job's cores: here the script of the step does it."""
 
+OUTER = ("HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+"""Variables that count within ROCR_VISIBLE_DEVICES, see `vrm.live.launch.visible`."""
+
+_NOTHING = {"ZE_AFFINITY_MASK": "4095"}
+"""What hides all devices, where an empty value does not."""
+
 RANK = "${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${PMI_RANK:-$SLURM_PROCID}}}"
 LOCAL = "${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-$SLURM_LOCALID}}"
 
@@ -36,6 +42,19 @@ def quoted(text: str) -> str:
 def is_name(text: str) -> bool:
     """Whether a shell can have a variable of this name."""
     return text.isascii() and text.isidentifier()
+
+
+def devices(job: StepJob, task: Task) -> "dict[str, str]":
+    """The variables that show a task its GPUs, and no others; none where the job has no GPUs."""
+    node = job.nodes[task.node]
+    shown: "dict[str, list[str]]" = {gpu.variable: [] for each in job.nodes for gpu in each.gpus}
+    if not shown:
+        return {}
+    mine = range(len(node.gpus)) if task.gpus is None else task.gpus
+    for gpu in mine:
+        shown[node.gpus[gpu].variable].append(node.gpus[gpu].word)
+    return {"SLURM_GPUS_ON_NODE": str(len(mine)), **{name: ",".join(words) or _NOTHING.get(name, "")
+                                                     for name, words in shown.items()}}
 
 
 def wrapper(job: StepJob, tasks: "list[Task]", common: "Mapping[str, str]", cwd: str, wide: bool,
@@ -84,6 +103,11 @@ def wrapper(job: StepJob, tasks: "list[Task]", common: "Mapping[str, str]", cwd:
                 lines.append(f"{number}.{local}) c={','.join(map(str, cpus))};;")
         lines += ["*) echo 'srun: error: the launcher has started more tasks on a node than it was to' >&2; "
                   "exit 1;;", "esac"]
+    seen = [devices(job, task) for task in tasks]
+    if any(seen):
+        lines += [f"unset {' '.join(OUTER)}", "case $r in", *(
+            f"{rank}) export {' '.join(f'{name}={quoted(value)}' for name, value in each.items())};;"
+            for rank, each in enumerate(seen)), "esac"]
     lines.append(f"cd {quoted(cwd)} || exit 1")
     if any(out or err for out, err in outputs):
         lines.append("case $r in")

@@ -17,6 +17,7 @@ from conftest import Site, mpirun_environment, mpiruns, wait_until
 from vrm.live.launch.script import Scripts
 from vrm.live.launch.stepping import counted, folded_names
 from vrm.live.manager.surroundings import environment
+from vrm.front.build import COMPILERS
 from vrm.model import Cluster, RankSlot
 from vrm.results.steps import read_steps
 
@@ -275,6 +276,25 @@ def test_steps_go_on_while_the_manager_is_dead(anywhere: Site) -> None:
     assert site.statuses() == {0: "completed"} and output(site, 0) == "well\n"
     assert [(step.step, step.state) for step in read_steps(site.log / "steps.csv")[0]] == [
         ("0", "completed"), ("1", "completed"), ("batch", "completed")]
+
+
+@pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="needs a C compiler")
+def test_steps_are_started_by_a_server_which_ends_with_the_script(anywhere: Site) -> None:
+    """From the first script on that needs it: the program is built next to the run, and used."""
+    site = anywhere
+    script(site.bin / "served.sh", """
+        until [ -S "$VRM_STEPS/socket" ] && cmp -s "$VRM_DIRECTORY/bin/srun" "$VRM_DIRECTORY/bin/.vrm-client"; do
+            sleep 0.02
+        done
+        srun -n 1 sh -c 'ps -o args= -p $(ps -o ppid= -p $PPID)'
+        srun -n 2 sh -c 'exit 3'
+        """)
+    site.env["XDG_CACHE_HOME"] = str(site.root / "cache")
+    site.lines("served.sh 2 60 script=1")
+    done = site.run("--once")
+    assert done.returncode == 1 and "exit 3" in done.stdout, done.stdout
+    assert "supervisor.py" in output(site, 0)
+    site.nothing_left()
 
 
 def test_what_is_checked_before_the_run(anywhere: Site) -> None:

@@ -267,9 +267,12 @@ def test_strangers_and_nonsense_at_the_socket(cluster: Cluster) -> None:
 
 
 def test_the_commands_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert build.link(tmp_path / "built") == any(map(shutil.which, build.COMPILERS))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert build.link(tmp_path / "built") == build.ready() == any(map(shutil.which, build.COMPILERS))
     monkeypatch.setattr(build, "COMPILERS", ("no-such-compiler",))
     monkeypatch.delenv("CC", raising=False)
+    assert build.link(tmp_path / "kept") == build.ready()  # compiled once for all runs
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
     assert not build.link(tmp_path / "plain")
     for place in ("built", "plain"):
         done = subprocess.run([str(tmp_path / place / "squeue")], capture_output=True, text=True, timeout=60, check=False,

@@ -3,13 +3,16 @@ nodes and cores of its own job, next to another job on the same nodes."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Dict, Iterator, List, Set, Tuple
 
 import pytest
 import yaml
-from conftest import mpiexecs, mpiruns
+from conftest import mpiexecs, mpiruns, wait_until
 from testbed import Batch, Testbed
 
 from vrm.live.nodes.topology import parse_cpu_list, read_topology
@@ -117,3 +120,36 @@ def test_steps_and_mpiruns_stay_on_the_nodes_and_cores_of_their_job(
 
 IDS = (0, 1)
 """The jobs of a run's queue."""
+
+
+def test_commands_on_another_node_than_the_managers(real: Testbed, batch: Batch, tmp_path: Path) -> None:
+    """They talk to it by files, and wait for their jobs: output, exit status, a signal."""
+    config, log = tmp_path / "vrm.yaml", tmp_path / "log"
+    config.write_text(yaml.safe_dump({
+        "Applications": {"Path": str(tmp_path), "Queue": str(tmp_path / "queue"), "Any": True}, "Nodes": 2,
+        "Sockets": 1, "Cores": 2, "Log": str(log), "Allocation": {"Policy": "pack"},
+        "Launcher": {"Kind": "srun", "AllowRoot": True}}))
+    manager = real.popen(batch.host, [sys.executable, "-m", "vrm.cli", "-c", config], env=batch.env, cwd=tmp_path,
+                         stdout=subprocess.PIPE, text=True)
+    try:
+        wait_until((log / "socket").exists, "it listens")
+        other = next(node for node in ("n0", "n1") if node != batch.host)
+        env = {"VRM_DIRECTORY": str(log), "PATH": f"{log / 'bin'}:{os.environ['PATH']}"}
+        done = real.exec(other, ["srun", "-n", "2", "sh", "-c", "echo out; echo err >&2; exit 3"], env=env,
+                         cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (3, "out\nout\n") and done.stderr.count("err\n") == 2, done.stderr
+        submitted = real.exec(other, ["sbatch", "--wait", "-o", "filed", "--wrap", "echo filed; exit 4"], env=env,
+                              cwd=tmp_path)
+        assert submitted.returncode == 4 and (tmp_path / "filed").read_text() == "filed\n", submitted.stderr
+        inside = real.exec(other, ["salloc", "-n", "2", "--", "srun", "hostname"], env=env, cwd=tmp_path)
+        assert inside.returncode == 0 and len(inside.stdout.split()) == 2, inside.stderr
+        client = real.popen(other, ["srun", "-n", "1", "sh", "-c", "echo begun; exec sleep 777"], env=env,
+                            cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        assert client.stdout.readline() == "begun\n"
+        client.send_signal(signal.SIGINT)
+        client.communicate(timeout=60)
+        assert client.returncode == 130
+    finally:
+        manager.send_signal(signal.SIGTERM)
+        manager.communicate(timeout=60)
+    assert [row.status for row in read_jobs(log / "jobs.csv")] == ["failed", "failed", "completed", "cancelled"]

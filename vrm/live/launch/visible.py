@@ -72,6 +72,12 @@ class Visible:
             return program, tuple(arguments), {}
         return "/bin/sh", (SCRIPT, os.fspath(table), os.fspath(program), *arguments), {table: text}
 
+    def of_steps(self, booking: Booking, nodes: Sequence[Node]) -> List[str]:
+        """The GPUs of a script job, as `vrm.steps.jobfile` has them: its steps share them out."""
+        return [f"{nodes[node].name} {index} {gpu.socket} {VARIABLES[gpu.kind]} {gpu.word}"
+                for node, by_name in booking.placement.devices.items() for index in by_name.get(GPU, ())
+                for gpu in [self._gpus[nodes[node].name][index]]]
+
     def _table(self, booking: Booking, nodes: Sequence[Node], chosen: "frozenset[str] | set[str]",
                one_process: bool) -> str:
         """The table for a job; empty where nothing is to be set."""

@@ -13,7 +13,7 @@ import socket
 from dataclasses import dataclass, field
 from functools import partial
 from traceback import print_exc
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from vrm.front import names, wire
 from vrm.front.answers import Answer, Locally, Needs, Refused, Reply, Waiting
@@ -46,6 +46,13 @@ class Client:
     events: int = 0                     # what the loop waits for
     last: bool = False                  # nothing follows what is to be sent
     parts: List[bytes] = field(default_factory=list)
+
+
+SILENCE = 60.0
+"""Seconds after which a client on another node that has not asked again is taken to be gone."""
+
+AGAIN = 5.0
+"""Seconds in which one that is there asks again."""
 
 
 class Door:
@@ -270,16 +277,54 @@ class Door:
         client.events = events
 
 
-def by_file(record: object, counter: Counter) -> Dict[str, object]:
-    """The answer to a call that came as a command file, from another node. Nobody waits there for
-    what takes long."""
-    call = call_of_record(record)
-    reply = reply_to(call, counter)
-    if isinstance(reply, Needs):
-        return {"ok": True, "text": "", "needs": reply.path}
-    if not isinstance(reply, Answer):
-        reply = Answer(err=f"{call.name}: error: this can be done on the node alone where vrm runs\n", code=1)
-    return {"ok": not reply.code, "text": reply.err, "out": reply.out, "err": reply.err, "code": reply.code}
+class Afar:
+    """Calls that come as command files, from other nodes. One that takes long is given a name, under which its
+    client asks again and again; the job of a client that has not asked for SILENCE seconds ends, as that of
+    one that was killed does on this node."""
+
+    def __init__(self) -> None:
+        self._waiting: Dict[str, Waiting] = {}
+        self._heard: Dict[str, float] = {}
+
+    def answer(self, command: Mapping[str, Any], name: str, counter: Counter, now: float) -> Dict[str, object]:
+        """The answer to a command of this name. ValueError, TypeError or KeyError for what is none."""
+        if "of" in command:
+            return self._go_on(command["of"], [int(number) for number in command["signals"]], now)
+        call = call_of_record(command["call"])
+        reply = reply_to(call, counter)
+        if isinstance(reply, Needs):
+            return {"ok": True, "text": "", "needs": reply.path}
+        if isinstance(reply, Waiting):
+            self._waiting[name], self._heard[name] = reply, now
+            return {"ok": True, "text": "", "waits": name}
+        if not isinstance(reply, Answer):
+            reply = Answer(err=f"{call.name}: error: this can be done on the node alone where vrm runs\n", code=1)
+        return {"ok": not reply.code, "text": reply.err, "out": reply.out, "err": reply.err, "code": reply.code}
+
+    def _go_on(self, name: str, signals: List[int], now: float) -> Dict[str, object]:
+        waiting = self._waiting.get(name)
+        if waiting is None:
+            return {"ok": False, "text": "error: the manager of vrm was started again, or has heard nothing for "
+                    f"{SILENCE:g} s"}
+        self._heard[name] = now
+        for number in signals:
+            waiting.signalled(number)
+        done = waiting.poll()
+        out, err = map(os.fsdecode, waiting.take())
+        if done is None:
+            return {"ok": True, "text": "", "out": out, "err": err, "waits": name}
+        del self._waiting[name], self._heard[name]
+        return {"ok": not done.code, "text": "", "out": out + done.out, "err": err + done.err, "code": done.code}
+
+    def busy(self, now: float) -> bool:
+        """Whether somebody is about to ask again."""
+        return any(now - heard < AGAIN for heard in self._heard.values())
+
+    def sweep(self, now: float) -> None:
+        """Give up those whose clients are gone."""
+        for name in [name for name, heard in self._heard.items() if now - heard > SILENCE]:
+            del self._heard[name]
+            self._waiting.pop(name).gone()
 
 
 def reply_to(call: Call, counter: Counter) -> Reply:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Dict, List, Mapping, Set
 
+from vrm.front import build
 from vrm.live.launch.base import LaunchError
 from vrm.live.launch.stepping import of_submission
 from vrm.live.lending.job import following, note
@@ -23,6 +24,7 @@ from vrm.live.spawn.spawner import Spawner, SpawnerError
 from vrm.live.batch.adoption import Adoption
 from vrm.model import Booking, Job, JobState
 from vrm.scheduling import Start
+from vrm.steps.jobfile import JOB, text_of
 from vrm.system.errors import RunError
 from vrm.system.files import write_new
 
@@ -38,9 +40,10 @@ FILES = 1000
 
 class Launches:
     """Launches what was decided, and follows it by what the spawner tells. `workplace` is where
-    jobs run that say nothing of it."""
+    jobs run that say nothing of it, `commands` makes the programs that scripts use."""
 
     spawner: Spawner
+    commands: build.Aside
 
     def __init__(self, desk: Desk, ends: Ends, nodes: Nodes, adoption: Adoption,
                  prepared: List[Start]) -> None:
@@ -81,7 +84,9 @@ class Launches:
                 continue
             running.memory_due = now + BINDINGS_AFTER
             running.signal_due = signals.due(running, signals.warning_of(desk.state.entry(start.job.id).details))
-            if not start.job.payload.script:
+            if start.job.payload.script:
+                self.commands.start()
+            else:
                 running.bindings_due = running.memory_due
             self.untold.append(start)
 
@@ -141,7 +146,9 @@ class Launches:
             except FileExistsError:  # of an earlier try
                 shutil.rmtree(steps, ignore_errors=True)
                 os.mkdir(steps, 0o700)
-        for path, text in (*launch.files.items(), *table.items()):
+            gpus = text_of({"gpu": desk.visible.of_steps(booking, desk.cluster.nodes)})
+            table = {**table, steps / JOB: launch.files[steps / JOB] + gpus}
+        for path, text in {**launch.files, **table}.items():
             self._write(path, text)
         return LaunchRequest(job.id, launch.argv, env,
                              directory, output, errors, paths.marker, paths.status,

@@ -146,6 +146,7 @@ class Manager:
             desk.open_journal()
             with (Spawner([lock], self.relay) as self.spawner, self.stopping.woken_by_signals(),
                   planning_aside(desk.scheduler), changes.advised_aside(desk),
+                  build.Aside(desk.run_directory.programs) as self.launches.commands,
                   forecasting_aside(desk.settings, desk.run_directory, desk.now,
                                     lambda text: desk.tell("warning", text)) as self.forecaster):
                 self.launches.spawner = self.spawner
@@ -227,7 +228,8 @@ class Manager:
         # Held jobs are waited for; what does not fit before the allocation's end is the next one's.
         return (desk.input_ended and not len(desk.queue) and not book.held
                 and book.next_begin >= self.end.closing
-                and not self.orders.waiting() and not desk.fed())
+                and not self.orders.waiting() and not desk.fed()
+                and not self.orders.afar.busy(desk.clock()))
 
     def _next_deadline(self) -> float:
         """When the loop must wake up even if nothing happens."""

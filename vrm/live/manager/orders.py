@@ -53,6 +53,7 @@ class Orders:
         self._requeued: List[int] = []
         self._deaf: Set[str] = set()   # files among the commands that stay there
         self.counter: LiveCounter
+        self.afar = door.Afar()
 
     def taken(self, past: Past) -> None:
         """Commands that an earlier manager has carried out; they are only answered."""
@@ -84,6 +85,7 @@ class Orders:
 
     def obey_all(self) -> None:
         """Carry out the commands that wait."""
+        self.afar.sweep(self.desk.clock())
         for name, command in self.waiting():
             self.try_to_obey(name, command)
 
@@ -150,7 +152,7 @@ class Orders:
             if what == "front":
                 self.counter.command = self._name
                 try:
-                    return door.by_file(command["call"], self.counter)
+                    return self.afar.answer(command, self._name, self.counter, self.desk.clock())
                 finally:
                     self.counter.command = ""
             if what in each:
