@@ -7,6 +7,7 @@ from typing import Any, Dict
 
 import pytest
 
+from vrm.front import pbs_qstat
 from vrm.front import pbs_words as words
 from vrm.front.pbs_qsub import array, directives
 from vrm.model.job import Request
@@ -90,3 +91,32 @@ def test_when_a_job_may_begin(text: str, wanted: "tuple[int, ...]") -> None:
 def test_what_is_no_time_to_begin(text: str) -> None:
     with pytest.raises(ValueError):
         words.moment(text, 1e9)
+
+
+def test_long_values_break_where_qstat_breaks_them() -> None:
+    """As the code of OpenPBS's qstat (`prt_attr`) printed them."""
+    variables = ("PBS_O_HOME=/home/me,PBS_O_LANG=C.UTF-8,PBS_O_LOGNAME=me,PBS_O_PATH=/usr/local/bin:/usr/bin:/bin:"
+                 "/usr/local/games:/usr/games:/opt/some/where/else/bin,PBS_O_SHELL=/bin/bash")
+    assert pbs_qstat.folded("Variable_List", variables) == (
+        "    Variable_List = PBS_O_HOME=/home/me,PBS_O_LANG=C.UTF-8,PBS_O_LOGNAME=me,\n"
+        "\tPBS_O_PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games:/o\n"
+        "\tpt/some/where/else/bin,PBS_O_SHELL=/bin/bash")
+    assert pbs_qstat.folded("comment", "Not Running: Insufficient amount of resource: ncpus (R: 64 A: 16 T: 16) and "
+                            "more words") == (
+        "    comment = Not Running: Insufficient amount of resource: ncpus (R: 64 A: 16 \n\tT: 16) and more words")
+
+
+def test_values_of_json_as_pbs_writes_them() -> None:
+    found = {"5": 5, "0123": 123, "1.50": 1.5, "-2e3": -2000, "1.2.3": "1.2.3", "12 ": "12 ", "00:05:00": "00:05:00",
+             "true": True, "null": None, '"x"': "x", "{": "{", "[1]": [1], "": "", "2gb": "2gb"}
+    for text, value in found.items():
+        assert pbs_qstat.parsed(text) == value, text
+    assert [pbs_qstat._size(amount) for amount in (1, 100 << 20, 2 << 30, 2 * GB + 1, 20 << 40)] == [
+        "1kb", "100mb", "2gb", "2049mb", "20tb"]
+
+
+def test_nodes_of_a_job_in_lines_and_in_one() -> None:
+    hosts = "+".join(f"node{number}/0*16" for number in range(10))
+    lines = pbs_qstat._nodes(hosts, False)
+    assert [len(line) for line in lines] == [3 + 7 * 11, 3 + 3 * 11 - 1] and lines[0].endswith("node6/0*16+")
+    assert pbs_qstat._nodes(hosts, True) == [hosts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from typing import Any, Dict, List, Tuple
 
 from vrm.front import pbs_words as words
@@ -76,7 +77,11 @@ def _nested(shown: Tuple[str, List[Tuple[str, Any]]]) -> Tuple[str, Dict[str, An
     for key, value in shown[1]:
         above, dot, name = key.partition(".")
         if dot:
-            found.setdefault(above, {})[name] = value
+            part = found.setdefault(above, {})
+            if above != "resources_assigned" or str(value)[0] != "0":  # pbsnodes leaves out what nobody has
+                part[name] = value
+        elif key == "jobs":
+            found[key] = [job for job, _ in groupby(each.partition("/")[0] for each in value.split(", "))]
         else:
-            found[key] = value.split(", ") if key == "jobs" else value
+            found[key] = value
     return shown[0], found

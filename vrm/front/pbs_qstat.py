@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from vrm.front import pbs_words as words
 from vrm.front.answers import Answer, Call, Refused
@@ -21,8 +21,14 @@ OTHER_HEAD = ("\n{server}: \n{space}                                            
               "Job ID          Username Queue    Jobname    SessID NDS TSK Memory Time  S Time\n"
               "--------------- -------- -------- ---------- ------ --- --- ------ ----- - -----\n")
 
-WIDE = 79
+LIMIT = 78
 """Characters of a line of -f; the rest goes to lines that begin with a tab."""
+
+BLANK = " -- "
+"""What stands for nothing in the table of -a."""
+
+COMMENT, SHORT = 74, 71
+"""Characters of a comment in that table, and how many of a longer one."""
 
 
 class Row(NamedTuple):
@@ -110,13 +116,14 @@ def table(rows: Sequence[Row], counter: Counter) -> str:
     lines = []
     for row in rows:
         used = words.used(row.one, now)
-        lines.append(f"{_cut(row.id, 17):<17} {_cut(row.one.name, 16):<16} {site.user[:16]:<16}  "
+        lines.append(f"{_cut(row.id, 17):<17} {_cut(row.one.name, 16, 1):<16} {site.user[:16]:<16}  "
                      f"{words.clock(used) if used else '0':>8} {row.state:>1} {words.queue(row.one, site)[:16]}\n")
     return HEAD + "".join(lines) if lines else ""
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[:width - 1] + "*"
+def _cut(text: str, width: int, less: int = 0) -> str:
+    """As many characters, the last a `*` if there are more. (qstat does so with names of just the width: `less`.)"""
+    return text if len(text) <= width - less else text[:width - 1] + "*"
 
 
 def other(rows: Sequence[Row], counter: Counter, given: Dict[str, str]) -> str:
@@ -129,18 +136,39 @@ def other(rows: Sequence[Row], counter: Counter, given: Dict[str, str]) -> str:
         job = row.one
         used = words.used(job, now)
         memory = sum(amount for name, amount in job.job.request.per_task if name == "mem") * job.job.procs
-        line = (f"{_cut(row.id, 15):<15} {_cut(site.user, 8):<8} {_cut(words.queue(job, site), 8):<8} "
-                f"{_cut(job.name, 10):<10} {'--':>6} {nodes(job):>3} {job.job.request.cores:>3} "
-                f"{f'{memory >> 30}gb' if memory >> 30 else f'{memory >> 20}mb' if memory else '--':>6.6} "
-                f"{words.clock(job.job.walltime)[:5]:>5.5} {row.state} {words.clock(used)[:5] if used else '--':>5.5}")
         more = []
         if {"n", "1"} & set(given):
-            more.append(exec_host(job) or "--")
+            more += _nodes(exec_host(job) or BLANK, "1" in given)
         if "s" in given:
-            more.append(comment(job) or "--")
-        lines.append(" ".join([line, *more]) + "\n" if "1" in given else
-                     line + "\n" + "".join(f"   {text}\n" for text in more))
+            text = comment(job) or BLANK
+            more.append("   " + (text if len(text) <= COMMENT else text[:SHORT] + "..."))
+        lines.append(
+            f"{_cut(row.id, 15):<15} {_cut(site.user, 8):<8} {_cut(words.queue(job, site), 8):<8} "
+            f"{_cut(job.name, 10):<10} {BLANK:>6} {_cut(str(nodes(job)), 3):>3} "
+            f"{_cut(str(job.job.request.cores), 3):>3} {_size(memory) if memory else BLANK:>6.6} "
+            f"{words.clock(job.job.walltime):>5.5} {row.state} {words.clock(used) if used else BLANK:>5.5}"
+            + (" " if "1" in given else "\n") + "".join(f"{text}\n" for text in more))
     return "".join(lines)
+
+
+def _nodes(text: str, one: bool) -> List[str]:
+    """Nodes and cores as lines, or as one."""
+    lines, line = [], ""
+    for part in text.split("+"):
+        if len(line) + len(part) >= LIMIT - 1:
+            lines.append(line)
+            line = ""
+        line += part + "+"
+    lines.append(line[:-1])
+    return ["".join(lines)] if one else [f"   {line}" for line in lines]
+
+
+def _size(amount: int) -> str:
+    """Bytes with at most four digits, rounded up."""
+    power, amount = 1, -(-amount >> 10)
+    while amount > 9999 or power < 3 and amount % 1024 == 0:
+        amount, power = (amount + 1023) >> 10, power + 1
+    return f"{amount}{' kmgtp'[power]}b"
 
 
 def nodes(job: Job) -> int:
@@ -242,9 +270,9 @@ def full(rows: Sequence[Row], counter: Counter, given: Dict[str, str]) -> str:
         mark = given.get("D", "|")
         return "".join(mark.join([f"Job Id: {name}", *(f"{key}={_plain(value, mark)}" for key, value in _listed(each))])
                        + "\n" for name, each in known)
-    fold: Callable[[str], str] = (lambda line: line) if "w" in given else _folded
-    return "".join(f"Job Id: {name}\n" + "".join(fold(f"    {key} = {_plain(value)}") + "\n"
-                                                 for key, value in _listed(each)) + "\n"
+    def line(key: str, value: str) -> str:
+        return f"    {key} = {value}" if "w" in given else folded(key, value)
+    return "".join(f"Job Id: {name}\n" + "".join(line(key, _plain(value)) + "\n" for key, value in _listed(each)) + "\n"
                    for name, each in known)
 
 
@@ -268,15 +296,36 @@ def _listed(each: Sequence[Fact]) -> List[Fact]:
     return listed
 
 
-def _folded(line: str) -> str:
-    """A long line as several, at commas where there are some."""
-    parts = []
-    width = WIDE
-    while len(line) > width:
-        cut = line.rfind(",", 1, width) + 1 or width
-        parts.append(line[:cut])
-        line, width = line[cut:], WIDE - 7
-    return "\n\t".join([*parts, line])
+def folded(key: str, value: str) -> str:
+    """A long line as several, as qstat breaks it: at commas, or anywhere within what has none."""
+    out, at, first = f"    {key} = ", len(key) + 7, True
+    parts = [part for part in value.split(",") if part]
+    for number, part in enumerate(parts):
+        if len(part) + at < LIMIT:
+            out, at = out + part, at + len(part)
+        else:
+            if not first:
+                out, at = out + "\n\t", 9
+            for letter in part:
+                out, at = out + letter, at + 1
+                if at > LIMIT:
+                    out, at = out + "\n\t", 8
+        if number < len(parts) - 1:
+            out, first = out + ",", False
+    return out
+
+
+def parsed(text: str) -> Any:
+    """What PBS writes as JSON for a value: a number, or other JSON, where it is such."""
+    if re.fullmatch(r"-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?", text):
+        number = float(text)
+        return int(number) if number.is_integer() and abs(number) < 2 ** 53 else number
+    if text[:1] in ('"', "{", "[") or text in ("true", "false", "null"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            pass
+    return text
 
 
 def _nested(each: Sequence[Fact]) -> Dict[str, Any]:
@@ -286,7 +335,7 @@ def _nested(each: Sequence[Fact]) -> Dict[str, Any]:
         above, dot, name = key.partition(".")
         said = str(value) if isinstance(value, Moment) else value
         if dot:
-            found.setdefault(above, {})[name] = said
+            found.setdefault(above, {})[name] = parsed(said) if isinstance(said, str) else said
         else:
             found[key] = said
     return found
