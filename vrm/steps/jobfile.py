@@ -14,8 +14,6 @@ It is lines of a key and a value; line ends in values are written as `\\n`.
 | `bound` | 1: tasks are bound to their cores; 0: nodes are emulated, or the machine made up |
 | `launcher` | what starts MPI programs: openmpi4, openmpi5, mpich, intel, srun or direct |
 | `program`, `option` | its program, and its options, one a line |
-| `way` | name of a node, a tab, and a word of what starts a program there; one line for each word |
-| `shell` | 1: such a way takes the program's words as one, for a shell |
 | `site` | a variable of the batch system around, for its own commands |
 | `threads` | what the script found in OMP_NUM_THREADS |
 """
@@ -97,11 +95,6 @@ class StepJob:
         """The number of the node on which this process is; the first where nothing says so."""
         name = env.get(NODE, "")
         return next((at for at, node in enumerate(self.nodes) if node.name == name), 0)
-
-    def way(self, node: str) -> "list[str]":
-        """The words that start a program on a node."""
-        return [word for name, _, word in (line.partition("\t") for line in self.values.get("way", ()))
-                if name == node]
 
 
 def text_of(values: "dict[str, list[str]]") -> str:

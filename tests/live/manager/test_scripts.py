@@ -297,6 +297,28 @@ def test_steps_are_started_by_a_server_which_ends_with_the_script(anywhere: Site
     site.nothing_left()
 
 
+def test_steps_share_out_the_gpus_of_a_script(site: Site) -> None:
+    (site.root / "gpus").mkdir()
+    for index in range(3):
+        (site.root / "gpus" / f"nvidia{index}").write_text(f"uuid: GPU-{index}\n")
+    site.env["VRM_DEVICES"] = str(site.root / "gpus")
+    site.config(Nodes=1, Sockets=1, Cores=2, Allocation={"Policy": "pack"}, Launcher={"Kind": "direct"})
+    script(site.bin / "share.sh", f"""cd {site.root}
+        for i in 0 1; do
+            srun -n 1 --gpus=1 sh -c "echo \\$CUDA_VISIBLE_DEVICES; : >at.$i; until [ -e at.0 ] && [ -e at.1 ]; do :; done" &
+        done
+        wait
+        srun -n 2 --gpus-per-task=1 sh -c 'echo task $SLURM_PROCID $CUDA_VISIBLE_DEVICES'
+        srun -n 1 sh -c 'echo all $CUDA_VISIBLE_DEVICES'
+        """)
+    site.lines("share.sh 2 60 script=1 gpus_per_task=1")
+    done = site.run("--once")
+    assert done.returncode == 0, done.stdout
+    lines = output(site, 0).splitlines()
+    assert sorted(lines[:2]) == ["GPU-0", "GPU-1"]
+    assert sorted(lines[2:]) == ["all GPU-0,GPU-1", "task 0 GPU-0", "task 1 GPU-1"]
+
+
 def test_what_is_checked_before_the_run(anywhere: Site) -> None:
     site = anywhere
     script(site.root / "own.sh", "echo\n")
