@@ -1,5 +1,5 @@
-"""Starts the steps of a script job from a process that has everything loaded: a fork is ready in a
-millisecond, where a new Python takes ten.
+"""Starts the steps of a script job from a process that has everything loaded: its forks are ready long before a
+new Python is.
 
 The supervisor of a script forks the server, which listens in the directory of the job's steps and loads this
 module at the first call. srun, a small C program (`vrm/front/client.c`), sends its words, its environment
