@@ -71,8 +71,8 @@ class Around:
 
 SERVER = f"""
 import os, sys
-sys.path.insert(0, {str(Path(supervisor.__file__).parent)!r})
-import supervisor
+sys.path.insert(0, {supervisor.ROOT!r})
+from vrm.live.spawn import supervisor
 server = supervisor.StepServer(os.fsencode(sys.argv[1]), supervisor.Facts())
 server.start()
 sys.stdin.read()

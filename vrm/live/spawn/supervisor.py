@@ -42,6 +42,7 @@ import gc
 import marshal
 import os
 import resource
+import select
 import sys
 import time
 
