@@ -293,7 +293,7 @@ def test_steps_are_started_by_a_server_which_ends_with_the_script(anywhere: Site
     site.lines("served.sh 2 60 script=1")
     done = site.run("--once")
     assert done.returncode == 1 and "exit 3" in done.stdout, done.stdout
-    assert "supervisor.py" in output(site, 0)
+    assert "supervisor" in output(site, 0)
     site.nothing_left()
 
 
