@@ -188,7 +188,8 @@ def test_clients_without_a_compiler(outside: Outside) -> None:
     assert (done.stdout, done.returncode) == ("x\n", 0), done.stderr
     client = outside.popen(str(path), "-n1", "sh", "-c", "echo begun; exec sleep 777", start_new_session=True)
     assert client.stdout.readline() == "begun\n"  # type: ignore[union-attr]
-    os.killpg(client.pid, signal.SIGKILL)
+    by_files = (outside.site.log / "elsewhere").exists()
+    os.killpg(client.pid, signal.SIGINT if by_files else signal.SIGKILL)  # a killed one is missed after a minute
     client.communicate(timeout=30)
     wait_until(lambda: len(outside.site.rows()) == 2, "both are recorded")
     assert sorted(row.status for row in outside.site.rows().values()) == ["cancelled", "completed"]
