@@ -269,6 +269,11 @@ def test_backfilling_has_many_spellings(write, spellings, value):
         assert found == value and type(found) is type(value), spelling
 
 
+@pytest.mark.parametrize("text", ["sd max_slowdown=5 reservations=all", "eamc weight=2", "cp jobs=50", "3-kept", "sd"])
+def test_a_backfilling_may_have_parameters(write, text):
+    assert load(write(f"Scheduling: {{Backfilling: {text}}}")).scheduling.backfilling == text
+
+
 def test_settings_can_be_made_by_a_program_too():
     settings = Settings.model_validate({"Nodes": 4, "Scheduling": {"Backfilling": False}})
     assert (settings.nodes, settings.scheduling.backfilling) == (4, "none")

@@ -38,8 +38,8 @@ def _over(value: Any) -> Any:
 
 
 def _backfilling(value: Any) -> Any:
-    """A registered name (`cp` with parameters), a number of reservations from 2 on (`3`, `3-kept`),
-    or `module:function`, which is loaded, and judged, with the other policies."""
+    """A registered name with its parameters, a number of reservations from 2 on (`3`, `3-kept`), or
+    `module:function`, which is loaded; all are judged with the other policies."""
     text = str(value).strip()
     if ":" in text:
         return text
@@ -51,8 +51,7 @@ def _backfilling(value: Any) -> Any:
     if re.fullmatch("[0-9]+", text):
         return int(text)
     from vrm.scheduling.backfilling import BACKFILLINGS
-    if (text.split()[:1] in (["cp"], ["eamc"]) or text in BACKFILLINGS.names
-            or re.fullmatch("0*[1-9][0-9]{0,5}-kept", text)):
+    if text.partition(" ")[0] in BACKFILLINGS.names or re.fullmatch("0*[1-9][0-9]{0,5}-kept", text):
         return text
     raise ValueError(text)
 

@@ -45,13 +45,14 @@ class Seen:
 
 
 @pytest.mark.slow
-def test_live_and_simulated_runs_start_and_share_alike(site: Site) -> None:
+@pytest.mark.parametrize("policy", ["sd", "sd max_slowdown=10 reservations=all"])
+def test_live_and_simulated_runs_start_and_share_alike(site: Site, policy: str) -> None:
     if len(read_topology().sockets[0]) < 2:
         pytest.skip("needs 2 cores on a socket")
     first, second = (set(core.cpus) for core in read_topology().sockets[0][:2])
     site.env["HERE"] = str(site.root)
     site.program("wait.x", PROGRAM)
-    site.config(Nodes=1, Sockets=1, Cores=2, Scheduling={"Backfilling": "sd"},
+    site.config(Nodes=1, Sockets=1, Cores=2, Scheduling={"Backfilling": policy},
                 Launcher={"CheckBindings": "fail"})
     site.lines(*(f"wait.x 1 {seconds:g} 0 cores=2 malleable=1" for seconds in ESTIMATES.values()), end=True)
     manager = site.start()
@@ -74,7 +75,7 @@ def test_live_and_simulated_runs_start_and_share_alike(site: Site) -> None:
     seen = Seen()
     simulate([Submission(Job(job_id, "wait.x", 1, ESTIMATES[job_id], row.submit - begin, cores=2,
                              malleable=True), work[job_id]) for job_id, row in sorted(rows.items())],
-             nodes=1, sockets=1, cores=2, backfill="sd", watchers=[seen])
+             nodes=1, sockets=1, cores=2, backfill=policy, watchers=[seen])
     assert [record["id"] for record in journal.read(site.log / "journal")
             if record["event"] == "start"] == [job_id for job_id, _ in seen.started]
     assert seen.started == [(0, ()), (1, (0,)), (2, (0,))]
