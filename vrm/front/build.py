@@ -23,6 +23,7 @@ from vrm.steps import START
 from vrm.steps.jobfile import VARIABLE
 from vrm.system.compiling import cache
 from vrm.system.files import write_atomically
+from vrm.system.trust import distrust
 
 SOURCE = Path(__file__).with_name("client.c")
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,33 +88,39 @@ def _current(program: Path) -> bool:
         return False
 
 
-def _kept() -> Path:
-    """Where the program is kept for later runs."""
-    return cache() / f"client-{platform.machine()}-{_mark()[:16]}"
+def _kept() -> Optional[Path]:
+    """Where the program is kept for later runs; None where others could put another one there."""
+    path = cache() / f"client-{platform.machine()}-{_mark()[:16]}"
+    return None if distrust(path.parent, home=True) or distrust(path) else path
 
 
 def ready() -> bool:
     """Whether the program need not be compiled."""
-    return _kept().is_file()
+    kept = _kept()
+    return kept is not None and kept.is_file()
 
 
 def build(program: Path) -> bool:
     """Make the program, which is compiled once for all runs; False where there is no compiler, or one that
     cannot."""
     kept = _kept()
-    try:
-        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if kept.is_file() or _compiled(kept):
-            with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build.") as folder:
-                os.replace(shutil.copy(kept, folder), program)
-            write_atomically(program.with_suffix(".sum"), _mark())
-            return True
-    except OSError:  # no home: then for this run alone
-        if _compiled(program):
-            write_atomically(program.with_suffix(".sum"), _mark())
-            return True
-    program.unlink(missing_ok=True)
-    return False
+    made = False
+    if kept is not None:
+        try:
+            kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if kept.is_file() or _compiled(kept):
+                with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build.") as folder:
+                    os.replace(shutil.copy(kept, folder), program)
+                made = True
+        except OSError:
+            kept = None  # no home
+    if kept is None:  # then for this run alone
+        made = _compiled(program)
+    if made:
+        write_atomically(program.with_suffix(".sum"), _mark())
+    else:
+        program.unlink(missing_ok=True)
+    return made
 
 
 def _compiled(program: Path) -> bool:

@@ -282,6 +282,17 @@ def test_the_commands_without_a_compiler(tmp_path: Path, monkeypatch: pytest.Mon
             set(build.TABLE) - build.LAUNCHERS)
 
 
+@pytest.mark.skipif(not any(map(shutil.which, build.COMPILERS)), reason="needs a C compiler")
+def test_a_program_that_others_could_have_put_there_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert build.link(tmp_path / "own") and build.ready()
+    kept, = (tmp_path / "cache" / "vrm").glob("client-*")
+    kept.write_text("#!/bin/sh\necho planted\n")
+    kept.parent.chmod(0o777)
+    assert not build.ready() and build.link(tmp_path / "built")
+    assert b"planted" not in (tmp_path / "built" / "squeue").read_bytes()
+
+
 def test_vrm_slurm(cluster: Cluster) -> None:
     cluster.start()
     done = cluster.site.run("slurm", "sbatch", "--wrap", "true")
