@@ -107,7 +107,7 @@ def runs_of(quick: bool, few: bool) -> Iterator[Tuple[str, Dict[str, Any]]]:
         yield f"sd {limit}", {"backfill": f"sd max_slowdown={limit}", "malleable": 1.0}
     yield "sd 10 worst", {"backfill": "sd max_slowdown=10", "malleable": 1.0, "shared_speed": "worst"}
     yield "sd 10 gain", {"backfill": "sd max_slowdown=10 when=gain", "malleable": 1.0}
-    yield "sd 10 width 3/4", {"backfill": "sd max_slowdown=10 share=0.75", "malleable": 1.0}
+    yield "sd 10 width 0.75", {"backfill": "sd max_slowdown=10 share=0.75", "malleable": 1.0}
     yield "sd 10 mates 4", {"backfill": "sd max_slowdown=10 mates=4", "malleable": 1.0}
     yield "sd 10 again", {"backfill": "sd max_slowdown=10", "malleable": 1.0}
     for share in SHARES[:1] if quick else SHARES:
@@ -192,7 +192,7 @@ def gains(before: Dict[str, Any], after: Dict[str, Any]) -> List[List[Tuple[int,
 def days(found: Dict[str, Any]) -> Dict[int, float]:
     """The mean slowdown of the jobs that came on each day."""
     sums: Dict[int, List[float]] = {}
-    for submit, _, ran, response in found["rows"]:
+    for submit, _, ran, response, _ in found["rows"]:
         sums.setdefault(int(submit // DAY), []).append(response / max(1.0, ran))
     return {day: math.fsum(each) / len(each) for day, each in sorted(sums.items())}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -30,6 +31,7 @@ class Around:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.name = secrets.token_hex(4)  # guards end all processes of a step of this run and number
         self.records = root / "steps.csv"
         self.steps = root / "7.steps"
         self.srun = root / "srun"
@@ -38,11 +40,11 @@ class Around:
         self.srun.chmod(0o700)
         self.write()
         self.env = {**mpirun_environment(), "VRM_STEPS": str(self.steps), "VRM_NODE": "n0", "SLURM_NTASKS": "8",
-                    "SLURM_JOB_NAME": "relax", "OMP_NUM_THREADS": "4", "VRM_RUN": "t", "VRM_JOB_ID": "7"}
+                    "SLURM_JOB_NAME": "relax", "OMP_NUM_THREADS": "4", "VRM_RUN": self.name, "VRM_JOB_ID": "7"}
 
     def write(self, nodes: Any = ("n0 n0 4 0/1;2/3", "n1 n1 4 0/1;2/3"), gpu: Any = (), **values: str) -> None:
         """Write the job's file."""
-        given = {"job": "7", "slurm": "7", "run": "t", "name": "relax.sh", "records": str(self.records),
+        given = {"job": "7", "slurm": "7", "run": self.name, "name": "relax.sh", "records": str(self.records),
                  "tasks": "8", "cpus": "1", "bound": "0", "launcher": "direct", "program": "", "threads": "4",
                  **values}
         (self.steps / JOB).write_text(text_of({**{key: [value] for key, value in given.items()},
@@ -408,8 +410,9 @@ def test_a_server_gives_a_step_what_it_would_inherit(served: "tuple[Around, subp
     job, server = served
     core = min(os.sched_getaffinity(0))
     (job.root / "far away").mkdir()
-    show = ("umask; ulimit -n; ulimit -s; pwd; nice; grep -E 'Cpus_allowed_list|SigIgn' /proc/self/status; "
-            "ps -o ppid= -p $PPID")
+    # The ignored signals but 32 and 33, with which the C library does as it likes.
+    show = ("umask; ulimit -n; ulimit -s; pwd; nice; grep Cpus_allowed_list /proc/self/status; "
+            "sed -n 's/^SigIgn:.*\\(.\\{8\\}\\)$/\\1/p' /proc/self/status | sed 's/^8/0/'; ps -o ppid= -p $PPID")
     around = (f"cd 'far away'; umask 027; ulimit -n 77; ulimit -s 4096; trap '' HUP USR1; "
               f"exec taskset -c {core} nice -n 3 {job.srun} -n1 sh -c \"$1\"")
     got = subprocess.run(["sh", "-c", around, "sh", show], env=job.env, cwd=job.root, text=True, capture_output=True,

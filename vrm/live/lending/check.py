@@ -32,6 +32,9 @@ TOLERANCE = 1e-6
 FASTEST, SLOWEST = 0.0005, 0.03
 """Seconds between two changes, at least and at most."""
 
+ANSWER = 0.3
+"""Seconds at most for which every second change, by chance, waits until it is followed before the next comes."""
+
 AGAIN = 16
 """Changes after which the processes are looked for again."""
 
@@ -189,6 +192,8 @@ def _run(trial: Trial, draw: Optional[random.Random], patience: float = 0.0) -> 
         finally:
             _sweep(run)
             process.wait()
+            if changes is not None:
+                changes.hear()
             for place in lending.places(run, None):
                 lending.remove(place)
         seconds = time.monotonic() - start
@@ -253,6 +258,7 @@ class Changes:
         self.threads: Set[int] = set()
         self.masks: Dict[int, FrozenSet[int]] = {}
         self.begin = begin
+        self.patient = 0.0
         self.ranked: List[Tuple[Tuple[int, int], int]] = []
 
     def pause(self) -> float:
@@ -267,6 +273,8 @@ class Changes:
 
     def make(self) -> None:
         """Make one, once it is time."""
+        if time.monotonic() < self.patient and not self.hear():
+            return
         if not self.epoch:
             if not os.path.isdir(self.place) and time.monotonic() < self.begin:
                 return
@@ -290,10 +298,21 @@ class Changes:
             said.append(lending.publish(self.place, pid, started, self.epoch, cpus, (threads, self.most)))
         self.made += 1
         follow = [one for one in said if one is not None]
-        newest = max((one["acknowledged"] for one in follow), default=0)
+        self._count(follow)
+        if follow and self.draw.random() < 0.5:
+            self.patient = time.monotonic() + ANSWER
+
+    def hear(self) -> bool:
+        """Whether the last change is followed; what the processes say of it counts."""
+        said = [lending.publish(self.place, *process, 0, ()) for process, _ in self.ranked]  # no order: it reads
+        self._count([one for one in said if one is not None])
+        return self.newest == self.epoch
+
+    def _count(self, said: Sequence[Mapping[str, int]]) -> None:
+        newest = max((one["acknowledged"] for one in said), default=0)
         self.followed += newest > self.newest
-        self.newest = newest
-        self.threads |= {one["threads"] for one in follow if one["threads"]}
+        self.newest = max(newest, self.newest)
+        self.threads |= {one["threads"] for one in said if one["threads"]}
 
 
 def _mask(pid: int) -> FrozenSet[int]:

@@ -425,11 +425,12 @@ class StepServer:
         path = b"/proc/self/fd/%d/socket" % directory
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            os.unlink(path)
+            os.unlink(path + b".new")
         except OSError:
             pass
-        listening.bind(path)
+        listening.bind(path + b".new")
         listening.listen(64)
+        os.rename(path + b".new", path)  # whoever finds it is answered
         os.close(directory)
         if alive not in select.select([listening.fileno(), alive], [], [])[0]:
             sys.path.insert(0, ROOT)
