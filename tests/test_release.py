@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 import vrm
@@ -49,6 +50,15 @@ def test_the_oldest_python_is_said_once() -> None:
     text = (ROOT / "tasks.py").read_text()
     assert f"({oldest.replace('.', ', ')})" in text and f"Python {oldest} or newer" in text
     assert f"Python {oldest} or newer" in (ROOT / "README.md").read_text()
+
+
+def test_the_project_has_no_links() -> None:
+    """A link into one machine's folders is dead in every other clone."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is not a checkout of git")
+    listed = subprocess.run(["git", "-c", f"safe.directory={ROOT}", "ls-files", "--stage"], cwd=ROOT, text=True,
+                            check=True, stdout=subprocess.PIPE).stdout.splitlines()
+    assert listed and [line for line in listed if line.startswith("120000")] == []
 
 
 def test_tasks_explains_itself() -> None:
