@@ -4,6 +4,7 @@ against counting by hand and plain loops."""
 from __future__ import annotations
 
 import math
+from random import Random
 from typing import Dict, List, Set, Tuple
 
 import pytest
@@ -14,6 +15,7 @@ from vrm.model import Booking, Cluster, Job, Node, bits, core_share
 from vrm.model.cluster import AnyPlacement
 from vrm.model.core_share import NOBODY, Borrowed, Loan
 from vrm.model.job import Request
+from vrm.model.placement import CorePlacement
 from vrm.model.placement_forms import of_record, of_values, to_record, to_values
 from vrm.scheduling import make_policy
 from vrm.scheduling.offers import NoOffer, borrowed, offer, offers
@@ -82,6 +84,75 @@ def test_a_lender_gives_equal_cores_of_each_rank_and_keeps_one(
             fits = sockets[0] // (threads - each)
             used = {socket for rank in here for socket, _ in after[rank][1]}
             assert len(used) == math.ceil(len(here) / fits)
+
+
+SOCKETS = st.sampled_from([(2, 2), (4,), (3, 5), (4, 4)])
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(POLICIES), st.lists(SOCKETS, min_size=1, max_size=9), st.integers(1, 3), st.integers(1, 20),
+       st.integers(0, 2), st.randoms(use_true_random=False))
+def test_equal_nodes_are_put_together(policy: str, sockets: List[Tuple[int, ...]], threads: int, ranks: int,
+                                      each: int, random: Random) -> None:
+    """Sets of cores of many nodes, and the ranks and cores of a placement, against node by node."""
+    cluster = Cluster(Node(f"n{at}", each) for at, each in enumerate(sockets))
+    layout = cluster.layout
+    nodes = random.getrandbits(len(sockets)) & cluster.up
+    cores = random.getrandbits(layout.total) & random.getrandbits(layout.total)
+    inside = list(bits.members(nodes))
+    assert layout.cores_of(nodes) == sum(map(layout.node_cores, inside))
+    few = random.getrandbits(4)
+    assert layout.spread(nodes, few) == layout.join(
+        (node, few & (1 << sum(sockets[node])) - 1) for node in inside)
+    assert layout.shapes == {some: sum(1 << at for at, each in enumerate(sockets) if each == some)
+                             for some in set(sockets)}
+    for some, here in core_share.by_sockets(cluster.nodes, nodes, layout):
+        found = {node: there for group, there in layout.patterns(cores, here) for node in bits.members(group)}
+        assert found == {node: layout.on_node(cores, node) for node in inside if sockets[node] == some}
+
+    request = Request.of(ranks, cores_per_task=threads, tasks_per_node=each)
+    placed = make_policy(policy, cluster).place(Job(1, "a", ranks, 9, request=request), cluster)
+    if placed is None:
+        return
+    groups = core_share.alike(placed, cluster.nodes, layout)
+    assert sorted((node, group.ranks, group.cores) for group in groups for node in bits.members(group.nodes)
+                  ) == sorted(map(tuple, core_share.on_nodes(placed, cluster.nodes, layout)))
+    assert all(sockets[node] == group.sockets for group in groups for node in bits.members(group.nodes))
+    assert core_share.cores_of(placed, cluster.nodes, layout) == core_share.held(groups, layout)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(SOCKETS, min_size=2, max_size=5), st.integers(1, 8), st.integers(1, 12), st.integers(1, 3),
+       st.tuples(st.integers(1, 3), st.integers(0, 4)), st.integers(0, 3))
+def test_a_borrower_fills_the_nodes_by_number(sockets: List[Tuple[int, ...]], each: int, ranks: int, threads: int,
+                                              nodes: Tuple[int, int], per_node: int) -> None:
+    cluster = Cluster(Node(f"n{at}", some) for at, some in enumerate(sockets))
+    layout = cluster.layout
+    running(cluster, Job(1, "a", sum(map(sum, sockets)), 9))
+    lent = layout.join((node, (1 << min(each, sum(some) - 1)) - 1) for node, some in enumerate(sockets))
+    try:
+        request = Request.of(ranks, cores_per_task=threads, nodes=nodes, tasks_per_node=per_node)
+    except ValueError:
+        return
+    found = borrowed(Job(2, "b", ranks, 9, request=request), cluster, [(1, lent)], shrinks=True)
+    wanted = None
+    for width in range(threads, 0, -1):
+        left, taken, used = ranks, 0, 0
+        for node in range(len(sockets)):
+            here, at = [], layout.node_first[node]
+            for count in sockets[node]:
+                free = [core for core in range(at, at + count) if lent >> core & 1]
+                here += [free[first:first + width] for first in range(0, len(free) - width + 1, width)]
+                at += count
+            most = min(per_node or ranks, left - max(0, nodes[0] - used - 1))
+            here = here[:max(0, most)] if not nodes[1] or used < nodes[1] else []
+            left, used = left - len(here), used + bool(here)
+            taken |= sum(1 << core for rank in here for core in rank)
+        if not left and used >= nodes[0]:
+            wanted = width, taken
+            break
+    assert (found and (found.width, found.taken)) == wanted
+    assert found is None or found.node_set == CorePlacement(layout, found.taken, ranks, found.width).node_set
 
 
 def test_half_of_a_node_is_a_socket_or_a_lane() -> None:
@@ -213,7 +284,7 @@ def test_expected_ends_are_those_of_a_plain_integral(lends: List[Tuple[float, fl
     speed = 1 - sum(other.until > time for other in loans) / 8
     assert cluster.bookings[1].expected_end == pytest.approx(time + left / speed)
     lost = sum((until - since) * (1 - core_share.rate(
-        cluster.loans.ranks(cluster, cluster.bookings[1]), share.lent, cluster.nodes, cluster.layout, 8))
+        cluster.loans.ranks(cluster, cluster.bookings[1]), share.lent, cluster.layout, 8))
         for share, since, until in zip(cluster.bookings[1].shares,
                                        [share.since for share in cluster.bookings[1].shares],
                                        [*(share.since for share in cluster.bookings[1].shares[1:]), now]))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from vrm.scheduling.mates import Mate, Reach, carries, choose, outlasts, pays, penalty, stretched
+from vrm.scheduling.mates import (Carriers, Mate, Reach, bearable, carries, choose, outlasts, pays, penalty,
+                                  stretched)
 
 
 def by_brute_force(mates: List[Mate], nodes: int, most: int) -> Optional[Tuple[int, ...]]:
@@ -52,17 +53,36 @@ def test_nobody_who_finds_mates_is_out_of_reach(first: list, later: list, nodes:
     """Also where some came later, and the first have gone; and where all are there, only those in reach
     find some."""
     reach, left = Reach(most), []
-    for size, submit, end, requested in [*first, *later]:
-        reach.add(size, carries(end - 50, submit, end, requested, limit, share))
+
+    def longest(each: Tuple[int, int, int, int]) -> float:
+        _, submit, end, requested = each
+        return carries(end - 50, bearable(submit, end, requested, limit), share)
+
+    for each in [*first, *later]:
+        reach.add(each[0], longest(each))
     for number, (size, submit, end, requested) in enumerate([*([] if gone else first), *later]):
         value = penalty(submit, end, requested, expected)
         if outlasts(end - 50, expected, share) and value < limit:
             left.append(Mate(value, number, size))
     found = choose(left, nodes, most)
     if found is not None:
-        assert expected <= reach.of(nodes) <= reach.longest
+        assert expected <= reach.of(nodes)
     elif not gone:
         assert expected >= reach.of(nodes) * (1 - 1e-6)
+
+
+@given(st.dictionaries(st.integers(1, 6), st.lists(st.integers(1, 9), min_size=1, max_size=4), max_size=5),
+       st.integers(1, 4))
+@settings(max_examples=200)
+def test_carriers_are_the_best_of_all_sets(able: Dict[int, List[int]], most: int) -> None:
+    looked_at: List[int] = []
+    found = Carriers(able, lambda each: looked_at.append(each) or float(each), most)
+    all_of = [(size, each) for size, here in able.items() for each in here]
+    for nodes in range(1, 15):
+        sets = [each for number in range(1, most + 1) for each in itertools.combinations(all_of, number)
+                if sum(size for size, _ in each) == nodes]
+        assert found[nodes] == max((min(each for _, each in some) for some in sets), default=-math.inf)
+    assert len(looked_at) <= len(all_of), "once each"
 
 
 def test_of_equal_sums_fewer_mates_and_then_the_lower_ids() -> None:

@@ -46,6 +46,8 @@ def test_the_order_is_that_of_a_plain_sort(algorithm: str, values, removed, room
         assert waiting[0] is wanted[0] and waiting[len(wanted) - 1] is wanted[-1]
         assert list(waiting.fitting(1, room)) == [
             j for j in wanted[1:] if j.id % 3 + 1 <= room]
+    longest = {1: 10.0, 3: 30.0}
+    assert waiting.within(longest) == [j for j in wanted if j.expected <= longest.get(j.id % 3 + 1, 0)]
     queue.remove_started(wanted[:2])
     assert list(queue.in_order(now)) == wanted[2:]
 

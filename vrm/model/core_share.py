@@ -60,6 +60,16 @@ class OnNode(NamedTuple):
     cores: int
 
 
+class Alike(NamedTuple):
+    """Nodes with equal sockets on which a job has equally many ranks each, with the same cores when none is
+    lent, counted from the node's first."""
+
+    nodes: int
+    sockets: Tuple[int, ...]
+    ranks: int
+    cores: int
+
+
 class Borrowed(CorePlacement):
     """Ranks on cores that running jobs lend: `lent` are these jobs, each with all that it lends to this
     one. It takes no room of its own, since the lenders hold it: `hold`, sets of nodes by lane and of
@@ -85,9 +95,15 @@ class Borrowed(CorePlacement):
             self._nodes = super().node_set
         return self._nodes
 
-    def _cores_by_node(self) -> Dict[int, int]:
+    @property
+    def nodes(self) -> List[int]:
+        """Node indices in the order in which ranks fill them."""
+        return list(bits.members(self.node_set))
+
+    def ranks_by_node(self, nodes: Sequence[Node]) -> Iterator[Tuple[int, int]]:
+        """Pairs of node index and ranks there, in rank order."""
         here = self.layout.split(self.taken)
-        return {node: bits.count(here(node)) for node in bits.members(self.node_set)}
+        return ((node, bits.count(here(node)) // self.width) for node in bits.members(self.node_set))
 
     def holding(self, hold: Tuple[int, int, int]) -> Borrowed:
         """The same ranks with more room of their own."""
@@ -129,38 +145,35 @@ class Borrowed(CorePlacement):
         """The same ranks with these cores from `now` on."""
         return self._but(taken, width, self.hold, (*self.grown, Grown(now, self.width, self.taken)))
 
-    def _own(self, nodes: Sequence[Node]) -> Iterator[OnNode]:
+    def _own(self, nodes: Sequence[Node]) -> Iterator[Alike]:
         """The room of its own on its nodes."""
-        own = self.layout.split(self.hold[2])
-        for node, ranks in self.ranks_by_node(nodes):
-            mine, at = own(node), 0
-            for count in nodes[node].sockets:
-                for lane in (0, 1):
-                    if self.hold[lane] >> node & 1:
-                        first, length = lane_of_socket(count, HALF, lane)
-                        mine |= ((1 << length) - 1) << at + first
-                if self.hold[0] & self.hold[1] & 1 << node:
-                    mine |= ((1 << count) - 1) << at
-                at += count
-            yield OnNode(node, ranks, mine)
+        lane0, lane1, own = self.hold
+        for sockets, members in by_sockets(nodes, self.node_set, self.layout):
+            for some, mine in self.layout.patterns(self.taken, members):
+                for first, second in ((0, 0), (1, 0), (0, 1), (1, 1)):
+                    here = some & (lane0 if first else ~lane0) & (lane1 if second else ~lane1)
+                    lanes = _lanes(sockets, first, second)
+                    for group, more in self.layout.patterns(own, here):
+                        yield Alike(group, sockets, bits.count(mine) // self.width, lanes | more)
 
     def mean_width(self, nodes: Sequence[Node], most: int) -> float:
         """The cores that a rank could have on an average, at most so many, if ranks on nodes that lenders
         have left took the cores there."""
         if not any(self.hold):
             return self.width
-        return sum(ranks * max(self.width, widest(cores, nodes[node].sockets, ranks, most))
-                   for node, ranks, cores in self._own(nodes)) / self.procs
+        return sum(each.ranks * bits.count(each.nodes)
+                   * max(self.width, widest(each.cores, each.sockets, each.ranks, most))
+                   for each in self._own(nodes)) / self.procs
 
     def wider(self, nodes: Sequence[Node], most: int, now: float) -> Optional[Borrowed]:
         """The same ranks on the same nodes with more cores each from `now` on, at most so many, on the room
         of its own; None where that has no more for every rank."""
         here = list(self._own(nodes))
-        width = min(widest(cores, nodes[node].sockets, ranks, most) for node, ranks, cores in here)
+        width = min(widest(each.cores, each.sockets, each.ranks, most) for each in here)
         if width <= self.width:
             return None
-        return self.grow(self.layout.join(
-            (node, _keep(cores, nodes[node].sockets, ranks, width, 0)) for node, ranks, cores in here), width, now)
+        return self.grow(together(((each.nodes, _keep(each.cores, each.sockets, each.ranks, width, 0))
+                                   for each in here), self.layout), width, now)
 
     @property
     def at_start(self) -> Borrowed:
@@ -192,11 +205,21 @@ def room_on(placement: AnyOf, chosen: int, layout: CoreLayout) -> Tuple[int, int
         lane0, lane1, cores = 0, 0, placement.taken
     else:
         lane0, lane1, cores = (*placement.claims, 0)
-    here = 0
-    if cores:
-        for node in bits.members(chosen):
-            here |= cores & layout.node_cores(node)
-    return lane0 & chosen, lane1 & chosen, here
+    return lane0 & chosen, lane1 & chosen, cores and cores & layout.cores_of(chosen)
+
+
+@lru_cache(maxsize=4096)
+def _lanes(sockets: Sequence[int], first: int, second: int) -> int:
+    """All cores of no, one or both lanes of a node, counted from its first."""
+    cores = at = 0
+    for count in sockets:
+        if first and second:
+            cores |= ((1 << count) - 1) << at
+        elif first or second:
+            begin, length = lane_of_socket(count, HALF, int(not first))
+            cores |= ((1 << length) - 1) << at + begin
+        at += count
+    return cores
 
 
 @lru_cache(maxsize=4096)
@@ -226,6 +249,58 @@ def on_nodes(placement: AnyOf, nodes: Sequence[Node], layout: CoreLayout) -> Lis
         for core in slot.cores:
             here[1] |= 1 << at + core
     return [OnNode(node, ranks, cores) for node, (ranks, cores) in found.items()]
+
+
+def by_sockets(nodes: Sequence[Node], among: int, layout: CoreLayout) -> Iterator[Tuple[Tuple[int, ...], int]]:
+    """A set of nodes, by the cores of their sockets."""
+    while among:
+        sockets = nodes[(among & -among).bit_length() - 1].sockets
+        here = layout.shapes[sockets] & among
+        yield sockets, here
+        among ^= here
+
+
+def alike(placement: AnyOf, nodes: Sequence[Node], layout: CoreLayout) -> List[Alike]:
+    """The ranks and cores of a placement, equal nodes together (see `on_nodes`)."""
+    if isinstance(placement, Placement) and placement.most is None:
+        found = _alike(placement, nodes, layout)
+        if found:
+            return found
+    sets: Dict[Tuple[Tuple[int, ...], int, int], int] = {}
+    for node, ranks, cores in on_nodes(placement, nodes, layout):
+        key = nodes[node].sockets, ranks, cores
+        sets[key] = sets.get(key, 0) | 1 << node
+    return [Alike(here, *key) for key, here in sets.items()]
+
+
+def _alike(placement: Placement, nodes: Sequence[Node], layout: CoreLayout) -> List[Alike]:
+    """That of ranks which fill all nodes but perhaps the last one; none where they do not."""
+    share, width, last = placement.share, placement.width, placement.order[-1].bit_length() - 1
+    found, left = [], placement.procs
+    for lane, members in ((0, placement.claims[0]), (1, placement.claims[1] & ~placement.claims[0])):
+        for sockets, here in by_sockets(nodes, members & ~(1 << last), layout):
+            ranks = nodes[(here & -here).bit_length() - 1].capacity(share, lane, width)
+            left -= ranks * bits.count(here)
+            if ranks:
+                found.append(Alike(here, sockets, ranks, _in_lane(sockets, share, lane, width, ranks)))
+    lane, sockets = placement.lane(last), nodes[last].sockets
+    if not 0 < left <= nodes[last].capacity(share, lane, width):
+        return []
+    cores = _in_lane(sockets, share, lane, width, left)
+    for at, each in enumerate(found):
+        if each[1:] == (sockets, left, cores):
+            found[at] = each._replace(nodes=each.nodes | 1 << last)
+            return found
+    return [*found, Alike(1 << last, sockets, left, cores)]
+
+
+def together(parts: Iterable[Tuple[int, int]], layout: CoreLayout) -> int:
+    """The set of cores that has these on each of these nodes: pairs of nodes, and cores counted from the
+    first of each."""
+    found = 0
+    for nodes, cores in parts:
+        found |= layout.spread(nodes, cores)
+    return found
 
 
 def _of_sockets(cores: int, sockets: Sequence[int]) -> Iterator[int]:
@@ -259,20 +334,22 @@ def _keep(cores: int, sockets: Sequence[int], ranks: int, width: int, now: int) 
     return kept
 
 
-def choose(here: Iterable[OnNode], lent: int, nodes: Sequence[Node], layout: CoreLayout,
+def choose(here: Iterable[Alike], lent: int, nodes: Sequence[Node], layout: CoreLayout,
            width: int, per_rank: int, within: bool = False) -> int:
     """The cores that ranks lend, `per_rank` each, beyond those that they have `lent`. `width`: the cores
     of each when none is lent. `within`: each rank stays in its socket. ValueError where a rank would
     keep none."""
-    chosen, lent_on = [], layout.split(lent)
-    for node, ranks, cores in here:
-        sockets = nodes[node].sockets
-        mine = cores & ~lent_on(node)
-        now = widest(mine, sockets, ranks, width)
-        if now <= per_rank:
-            raise ValueError(f"each rank on {nodes[node].name} has {now} core(s), and keeps one")
-        chosen.append((node, mine & ~_keep(mine, sockets, ranks, now - per_rank, now if within else 0)))
-    return layout.join(chosen)
+    chosen = []
+    for each in here:
+        for some, gone in layout.patterns(lent, each.nodes):
+            mine = each.cores & ~gone
+            now = widest(mine, each.sockets, each.ranks, width)
+            if now <= per_rank:
+                first = nodes[(some & -some).bit_length() - 1]
+                raise ValueError(f"each rank on {first.name} has {now} core(s), and keeps one")
+            chosen.append((some, mine & ~_keep(mine, each.sockets, each.ranks, now - per_rank,
+                                               now if within else 0)))
+    return together(chosen, layout)
 
 
 def slots(placement: AnyOf, lent: int, nodes: Sequence[Node], layout: CoreLayout
@@ -300,18 +377,22 @@ def cores_of(placement: AnyOf, nodes: Sequence[Node], layout: CoreLayout) -> int
     """The cores of all ranks of a placement."""
     if isinstance(placement, CorePlacement):
         return placement.taken
-    return layout.join((each.node, each.cores) for each in on_nodes(placement, nodes, layout))
+    return held(alike(placement, nodes, layout), layout)
 
 
-def rate(here: Sequence[OnNode], lent: int, nodes: Sequence[Node], layout: CoreLayout, width: int,
-         ideal: bool = False) -> float:
+def held(here: Iterable[Alike], layout: CoreLayout) -> int:
+    """All cores of some ranks."""
+    return together(((each.nodes, each.cores) for each in here), layout)
+
+
+def rate(here: Sequence[Alike], lent: int, layout: CoreLayout, width: int, ideal: bool = False) -> float:
     """How fast a job runs, 1 with all its cores: as its slowest rank, by the share of its cores that
     it has (the worst case), or `ideal`: by the share of all cores."""
     if not lent:
         return 1.0
-    lent_on = layout.split(lent)
-    widths = [(ranks, widest(cores & ~lent_on(node), nodes[node].sockets, ranks, width)
-               if cores & lent_on(node) else width) for node, ranks, cores in here]
+    widths = [(each.ranks * bits.count(some), widest(each.cores & ~gone, each.sockets, each.ranks, width)
+               if each.cores & gone else width)
+              for each in here for some, gone in layout.patterns(lent, each.nodes)]
     if ideal:
         return sum(ranks * now for ranks, now in widths) / (width * sum(ranks for ranks, _ in widths))
     return min(now for _, now in widths) / width

@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from vrm.model import bits, core_share
-from vrm.model.core_share import NOBODY, Borrowed, Loan, OnNode, Share
+from vrm.model.core_share import NOBODY, Alike, Borrowed, Loan, Share
 
 if TYPE_CHECKING:
     from vrm.model.cluster import AnyPlacement, Booking, Cluster
@@ -29,7 +29,7 @@ class Loans:
         self.all: List[Loan] = list(loans)
         self.guests: Set[int] = set(guests)
         self.unwilling: Set[int] = set()
-        self._ranks: Dict[int, List[OnNode]] = {}
+        self._ranks: Dict[int, List[Alike]] = {}
         self._rates: Dict[Tuple[int, bool], Tuple[int, float]] = {}  # the last ones, with what was lent
 
     def __bool__(self) -> bool:
@@ -61,11 +61,11 @@ class Loans:
         return sum(bits.count(loan.cores) for loan in self.all
                    if not isinstance(cluster.bookings[loan.lender].placement, Borrowed))
 
-    def ranks(self, cluster: "Cluster", booking: "Booking") -> List[OnNode]:
-        """The ranks of a running job node by node, with their cores when none is lent."""
+    def ranks(self, cluster: "Cluster", booking: "Booking") -> List[Alike]:
+        """The ranks of a running job, equal nodes together, with their cores when none is lent."""
         found = self._ranks.get(booking.job.id)
         if found is None:
-            found = core_share.on_nodes(booking.placement, cluster.nodes, cluster.layout)
+            found = core_share.alike(booking.placement, cluster.nodes, cluster.layout)
             self._ranks[booking.job.id] = found
         return found
 
@@ -86,8 +86,7 @@ class Loans:
         known = self._rates.get(key)
         if known is None or known[0] != lent:
             known = self._rates[key] = lent, core_share.rate(
-                self.ranks(cluster, booking), lent, cluster.nodes, cluster.layout,
-                booking.placement.width, ideal)
+                self.ranks(cluster, booking), lent, cluster.layout, booking.placement.width, ideal)
         return known[1]
 
     def _forget(self, job_id: int) -> None:
@@ -115,8 +114,7 @@ class Loans:
         placement = booking.placement
         if isinstance(placement, Borrowed):
             raise ValueError(f"job {loan.lender} runs on borrowed cores, and lends none")
-        here = self.ranks(cluster, booking)
-        held = cluster.layout.join((each.node, each.cores) for each in here)
+        held = core_share.held(self.ranks(cluster, booking), cluster.layout)
         lent = self.lent(loan.lender)
         if not loan.cores or loan.cores & ~held or loan.cores & lent:
             raise ValueError(f"job {loan.lender} does not have the cores that it is to lend")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import operator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model import bits
@@ -108,7 +110,7 @@ class Placement:
     def ranks_by_node(self, nodes: Sequence[Node]) -> Iterator[Tuple[int, int]]:
         """Pairs of node index and ranks there, in rank order."""
         left = self.procs
-        for node in self.nodes:
+        for node in itertools.chain.from_iterable(map(bits.members, self.order)):
             here = min(left, nodes[node].capacity(self.share, self.lane(node), self.width))
             if self.most is not None:
                 here = min(here, self.most.get(node, here))
@@ -140,6 +142,7 @@ class CoreLayout:
         self.socket: List[Tuple[int, int]] = []  # node and socket number, beside `first`
         self.node_first: List[int] = []
         self.total = 0
+        self._nodes = nodes
         for index, node in enumerate(nodes):
             self.node_first.append(self.total)
             for number, cores in enumerate(node.sockets):
@@ -147,19 +150,82 @@ class CoreLayout:
                 self.socket.append((index, number))
                 self.total += cores
         self.all = (1 << self.total) - 1
+        self._cores_of: Dict[int, int] = {}
+        self._everywhere: Dict[int, int] = {}
+
+    def _end(self, index: int) -> int:
+        """One past the last core of a node."""
+        return self.node_first[index + 1] if index + 1 < len(self.node_first) else self.total
 
     def node_cores(self, index: int) -> int:
         """The cores of a node, as a set."""
-        last = index + 1 == len(self.node_first)
-        end = self.total if last else self.node_first[index + 1]
-        return (1 << end) - (1 << self.node_first[index])
+        return (1 << self._end(index)) - (1 << self.node_first[index])
 
     def on_node(self, cores: int, index: int) -> int:
         """Those of a set of cores that are on a node, counted from its first."""
-        last = index + 1 == len(self.node_first)
-        end = self.total if last else self.node_first[index + 1]
         first = self.node_first[index]
-        return cores >> first & ((1 << end - first) - 1)
+        return cores >> first & ((1 << self._end(index) - first) - 1)
+
+    # Sets of nodes at a time: where a job has the same cores on all of its nodes, this takes as long for a
+    # thousand of them as for one.
+
+    def cores_of(self, nodes: int) -> int:
+        """The cores of a set of nodes."""
+        found = self._cores_of.get(nodes)
+        if found is None:
+            found = 0
+            for first, stop in bits.runs(nodes):
+                found |= (1 << self._end(stop - 1)) - (1 << self.node_first[first])
+            _keep(self._cores_of, nodes, found)
+        return found
+
+    def spread(self, nodes: int, cores: int) -> int:
+        """The set of cores that has these on each of some nodes, counted from its first."""
+        found = self._everywhere.get(cores)
+        if found is None:
+            found = 0
+            for first, number, each in self._blocks:
+                found |= _repeated(cores & ((1 << each) - 1), each, number) << self.node_first[first]
+            _keep(self._everywhere, cores, found)
+        return found & self.cores_of(nodes)
+
+    def patterns(self, cores: int, nodes: int) -> List[Tuple[int, int]]:
+        """Some nodes with equally many cores, by what is there of a set of cores: pairs of nodes, and the
+        cores on each of them, counted from its first."""
+        found: Dict[int, int] = {}
+        left = [nodes] if nodes else []
+        while left:
+            some = left.pop()
+            here = self.on_node(cores, (some & -some).bit_length() - 1)
+            if cores & self.cores_of(some) == self.spread(some, here):
+                found[here] = found.get(here, 0) | some
+            else:
+                below = bits.lowest(some, bits.count(some) // 2)
+                left += [some ^ below, below]
+        return [(some, here) for here, some in found.items()]
+
+    @cached_property
+    def shapes(self) -> Dict[Tuple[int, ...], int]:
+        """The nodes by the cores of their sockets."""
+        found: Dict[Tuple[int, ...], List[int]] = {}
+        for index, node in enumerate(self._nodes):
+            found.setdefault(node.sockets, []).append(index)
+        if len(found) == 1:
+            return {sockets: (1 << len(self._nodes)) - 1 for sockets in found}
+        return {sockets: sum(1 << index for index in here) for sockets, here in found.items()}
+
+    @cached_property
+    def _blocks(self) -> List[Tuple[int, int, int]]:
+        """Nodes one after the other with equally many cores: the first, how many nodes, and the cores of
+        each."""
+        found: List[Tuple[int, int, int]] = []
+        for index, first in enumerate(self.node_first):
+            cores = self._end(index) - first
+            if found and found[-1][2] == cores:
+                found[-1] = found[-1][0], found[-1][1] + 1, cores
+            else:
+                found.append((index, 1, cores))
+        return found
 
     def split(self, cores: int) -> Callable[[int], int]:
         """What gives those of a set of cores that are on a node, as `on_node` does: to ask for many."""
@@ -167,8 +233,7 @@ class CoreLayout:
         first = self.node_first
 
         def here(index: int) -> int:
-            begin = first[index]
-            end = first[index + 1] if index + 1 < len(first) else self.total
+            begin, end = first[index], self._end(index)
             found = int.from_bytes(data[begin >> 3:(end + 7) >> 3], "little")
             return found >> (begin & 7) & ((1 << end - begin) - 1)
         return here
@@ -213,6 +278,29 @@ class CoreLayout:
             node, socket = self.socket[at]
             yield node, socket, start - begin, min(stop, end) - begin
             start, at = end, at + 1
+
+
+_KEPT = 256
+"""So many answers of each kind are kept: a set of cores of five thousand nodes has 10 KB."""
+
+
+def _keep(answers: Dict[int, int], question: int, answer: int) -> None:
+    if len(answers) >= _KEPT:
+        answers.clear()
+    answers[question] = answer
+
+
+def _repeated(cores: int, each: int, number: int) -> int:
+    """A set of cores so many times, one every `each` cores."""
+    found, done, size = 0, 0, 1
+    while number:
+        if number & 1:
+            found |= cores << done * each
+            done += size
+        cores |= cores << size * each
+        size *= 2
+        number >>= 1
+    return found
 
 
 class CorePlacement:

@@ -5,31 +5,30 @@ have in common (`vrm.scheduling.slowdown`, `vrm.scheduling.slowdown_all`).
 from __future__ import annotations
 
 import math
-from operator import itemgetter
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from functools import cached_property
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 from vrm.model import bits
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.core_share import Borrowed
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
-from vrm.scheduling.mates import MOST, Mate, Reach, carries, choose, outlasts, pays, penalty
+from vrm.scheduling.mates import (MOST, Carriers, Mate, Reach, bearable, carries, choose, outlasts, pays,
+                                  penalty)
 from vrm.scheduling.offers import NoOffer, borrowed, offer, ranks_on_a_node, reserved
-
-_VAIN = 16
-"""After so many jobs that were looked at in vain it is counted again who could have mates."""
 
 _CLOSE = 1 + 1e-9
 """By how much a duration may be longer for rounding."""
 
 
 class Able(NamedTuple):
-    """A running job that could lend: its booking, its nodes, and the cores of each rank that it would
-    lend."""
+    """A running job that could lend: its booking, its nodes, the cores of each rank that it would lend, and
+    how long the jobs may take that it could bear (see `vrm.scheduling.mates.bearable`)."""
 
     booking: Booking
     nodes: int
     per_rank: int
+    most: float
 
     @property
     def lost(self) -> float:
@@ -39,6 +38,11 @@ class Able(NamedTuple):
     def end(self, seconds: float) -> float:
         """Its expected end if it lends for so long from now on."""
         return self.booking.expected_end + self.lost * seconds
+
+    def leaves(self, time: float) -> float:
+        """For how long it may lend, at most, to end by that time, which is not before its expected end."""
+        end = self.booking.expected_end
+        return _CLOSE * (time - end + 1e-12 * end) / self.lost
 
 
 class Terms:
@@ -56,12 +60,14 @@ class Terms:
         self.most = most
         self.always = always
         self.gain = gain
-        # Who can lend only gets less but for jobs that start, or have their cores again (`newer`): `reach`
-        # bounds what all together could carry. It is made again where it has let many jobs pass in vain.
+        # Who can lend only gets less but for jobs that start, or have their cores again (`_newer`): `_reach`
+        # bounds what all together could carry. It is made again when as many can lend no more as still can.
         self._watched: Optional[Cluster] = None
-        self.newer: Set[int] = set()
-        self.reach: Optional[Reach] = None
-        self.vain = 0
+        self.by_nodes: Dict[int, Dict[int, Able]] = {}
+        self._nodes: Dict[int, int] = {}  # of those that could lend
+        self._newer: Set[int] = set()
+        self._reach: Optional[Reach] = None
+        self._gone = 0  # who can lend no more since `_reach` was made
 
     def copy(self) -> Terms:
         """The same terms, of which nobody has found out how far they reach."""
@@ -76,15 +82,26 @@ class Terms:
 
     def booked(self, booking: Booking) -> None:
         """A job starts, and may lend."""
-        self.newer.add(booking.job.id)
+        self._newer.add(booking.job.id)
 
     def released(self, booking: Booking) -> None:
         """A job has ended."""
-        self.newer.discard(booking.job.id)
+        self._newer.discard(booking.job.id)
+        self._drop(booking.job.id)
+
+    def _drop(self, job_id: int) -> None:
+        """A job can lend no more, as far as is known."""
+        nodes = self._nodes.pop(job_id, None)
+        if nodes is not None:
+            self._gone += 1
+            here = self.by_nodes[nodes]
+            del here[job_id]
+            if not here:
+                del self.by_nodes[nodes]
 
     def revised(self, booking: Booking, before: float) -> None:
-        """A job has its cores again, or is expected to run on."""
-        self.newer.add(booking.job.id)
+        """A job lends, has its cores again, or is expected to run on."""
+        self._newer.add(booking.job.id)
 
     def nodes_changed(self) -> None:
         """Nodes came or went."""
@@ -92,8 +109,30 @@ class Terms:
 
     def forget(self) -> None:
         """Find out again who could lend."""
-        self.newer.clear()
-        self.reach = None
+        self._reach = None
+
+    def reach(self, now: float, view: Cluster) -> Reach:
+        """What the running jobs could carry, at most. Who could lend is in `by_nodes` then, with ids."""
+        if self._reach is None or self._gone > len(self._nodes):
+            self._reach, self._gone = Reach(self.most), 0
+            self.by_nodes.clear()
+            self._nodes.clear()
+            self._newer = set(view.bookings)
+        if self._newer:
+            for job_id in self._newer:
+                self._drop(job_id)
+            limit = math.inf if self.max_slowdown is None else self.max_slowdown  # the dynamic one moves
+            for each in lenders(view, self.share, limit, self._newer):
+                job_id = each.booking.job.id
+                self.by_nodes.setdefault(each.nodes, {})[job_id] = each
+                self._nodes[job_id] = each.nodes
+                self._reach.add(each.nodes, self.longest(each, now))
+            self._newer.clear()
+        return self._reach
+
+    def longest(self, each: Able, now: float) -> float:
+        """How long jobs may take that this one could carry, at most."""
+        return carries(each.booking.expected_end - now, each.most, self.share)
 
     def limit(self, view: Cluster) -> float:
         """What the slowdown of a mate stays below."""
@@ -109,7 +148,6 @@ class Lending:
 
     def __init__(self, terms: Terms, now: float, view: Cluster, policy: PlacementPolicy) -> None:
         self.terms, self.now, self.view, self.policy = terms, now, view, policy
-        self._able: Optional[List[Tuple[float, Able]]] = None
         self._limit = math.nan
 
     def static_start(self, job: Job) -> float:
@@ -125,35 +163,33 @@ class Lending:
         """Whether a reservation would begin later if these lend to the job for so long."""
         raise NotImplementedError
 
-    def on_mates(self, job: Job, start: float) -> Optional[Borrowed]:
-        """The place of a malleable job on cores that mates lend; `start` is its static start, if it is
-        known."""
+    def on_mates(self, job: Job, start: Optional[float]) -> Optional[Borrowed]:
+        """The place of a malleable job on cores that mates lend. `start`: its static start; None where that is
+        not known yet."""
         terms, now, expected = self.terms, self.now, job.expected
         limit, nodes, share = self._below(), self.policy.nodes(job), terms.share
-        if expected > self.reach().of(nodes):
+        if expected > self.reach().of(nodes) or expected > self.beside(job)[nodes]:
             return None
-        if not terms.always:
-            if start < 0:
-                start = self.static_start(job)
-            if not pays(start, expected, now, share):
-                return None
+        if start is None:
+            start = math.inf if terms.always else self.static_start(job)
+        if not terms.always and not pays(start, expected, now, share):
+            return None
         choosy = bool(job.request.features) or not self.view.all_up
         mates: List[Mate] = []
         by_id: Dict[int, Able] = {}
-        for longest, each in self._lenders():
-            if longest < expected:
-                break
-            if each.nodes <= nodes:
-                end = each.booking.expected_end
-                if outlasts(end - now, expected, share):
-                    lender = each.booking.job
+        unwilling = self.view.loans.unwilling
+        for size, able in terms.by_nodes.items():
+            if size > nodes:
+                continue
+            for lender_id, each in able.items():
+                end, lender = each.booking.expected_end, each.booking.job
+                if outlasts(end - now, expected, share) and lender_id not in unwilling:
                     value = penalty(lender.submit, end, lender.expected, expected)
                     if value < limit and not (choosy and self._hinders(job, each)):
-                        mates.append(Mate(value, lender.id, each.nodes))
-                        by_id[lender.id] = each
+                        mates.append(Mate(value, lender_id, size))
+                        by_id[lender_id] = each
         chosen = choose(mates, nodes, terms.most)
         if chosen is None:
-            terms.vain += 1
             return None
         placement = self._lent(job, [by_id[mate] for mate in chosen], start)
         if placement is None:
@@ -165,15 +201,7 @@ class Lending:
 
     def reach(self) -> Reach:
         """What the running jobs could carry, at most."""
-        terms = self.terms
-        if terms.reach is None or terms.vain > _VAIN:
-            terms.reach, terms.vain = Reach(terms.most), 0
-            terms.newer.update(self.view.bookings)
-        if terms.newer:
-            for each in lenders(self.view, terms.share, terms.newer):
-                terms.reach.add(each.nodes, self._carries(each))
-            terms.newer.clear()
-        return terms.reach
+        return self.terms.reach(self.now, self.view)
 
     def _lent(self, job: Job, mates: Sequence[Able], start: float) -> Optional[Borrowed]:
         """The place of a job on what these mates lend; None where it does not fit, where it gets so little
@@ -217,19 +245,26 @@ class Lending:
             self._limit = self.terms.limit(self.view)
         return self._limit
 
-    def _lenders(self) -> List[Tuple[float, Able]]:
-        """The running jobs that could lend now, and how long the jobs may take that they could carry, the
-        longest first."""
-        if self._able is None:
-            self._able = sorted(((self._carries(each), each) for each in lenders(self.view, self.terms.share)),
-                                key=itemgetter(0), reverse=True)
-        return self._able
+    def beside(self, job: Job) -> Carriers:
+        """What the running jobs could carry of a job, at most, of which each alone puts nobody off."""
+        return self._carriers
 
-    def _carries(self, each: Able) -> float:
-        """How long jobs may take that this one could carry, at most."""
-        terms, end, lender = self.terms, each.booking.expected_end, each.booking.job
-        limit = math.inf if terms.max_slowdown is None else terms.max_slowdown  # the dynamic one moves
-        return carries(end - self.now, lender.submit, end, lender.expected, limit, terms.share)
+    @cached_property
+    def _carriers(self) -> Carriers:
+        """What the running jobs could carry now, at most."""
+        return self.carriers(self.longest)
+
+    def carriers(self, longest: Callable[[Able], float]) -> Carriers:
+        """What the running jobs could carry of which one alone carries so much."""
+        self.reach()
+        by_nodes = self.terms.by_nodes
+        return Carriers({nodes: able.values() for nodes, able in by_nodes.items()}, longest, self.terms.most)
+
+    def longest(self, each: Able) -> float:
+        """How long jobs may take that this one could carry now, at most."""
+        if each.booking.job.id in self.view.loans.unwilling:
+            return -math.inf
+        return self.terms.longest(each, self.now)
 
     def _hinders(self, job: Job, mate: Able) -> bool:
         """Whether a node of a mate is down or lacks what the job asks for."""
@@ -239,12 +274,12 @@ class Lending:
                                                   for node in bits.members(nodes))
 
 
-def lenders(view: Cluster, share: float, among: Optional[Iterable[int]] = None) -> Iterator[Able]:
-    """The running jobs (`among` these ids) that could lend a share of their cores: malleable ones which
-    hold all of theirs and none of others, and have a core for each rank to spare."""
+def lenders(view: Cluster, share: float, limit: float, among: Iterable[int]) -> Iterator[Able]:
+    """The running jobs of these ids that could lend a share of their cores, with slowdowns below the limit:
+    malleable ones which hold all of theirs and none of others, and have a core for each rank to spare."""
     loans = view.loans
     lending = {loan.lender for loan in loans.all} if loans else ()
-    for job_id in view.bookings if among is None else among:
+    for job_id in among:
         booking = view.bookings.get(job_id)
         if booking is None:
             continue
@@ -253,4 +288,5 @@ def lenders(view: Cluster, share: float, among: Optional[Iterable[int]] = None) 
                 and not isinstance(placement, Borrowed)):
             per_rank = int(share * placement.width + 1e-9)
             if per_rank:
-                yield Able(booking, bits.count(placement.node_set), per_rank)
+                yield Able(booking, bits.count(placement.node_set), per_rank,
+                           bearable(job.submit, booking.expected_end, job.expected, limit))

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import bisect
 import math
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import (Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple,
+                    TypeVar)
 
 MOST = 2
 """Mates of one job, at most. More have brought nothing (the thesis), and take longer to find."""
 
+
+_Any = TypeVar("_Any")
 
 _MORE = 1 + 1e-9
 """For rounding."""
@@ -57,10 +60,14 @@ def penalty(submit: float, expected_end: float, requested: float, expected: floa
     return (expected_end - submit + expected) / requested
 
 
-def carries(left: float, submit: float, expected_end: float, requested: float, limit: float,
-            share: float) -> float:
-    """No job that is expected to take longer has such a mate: `outlasts` and a `penalty` below the limit."""
-    return _MORE * min(left * share / (1 - share), limit * requested - (expected_end - submit))
+def bearable(submit: float, expected_end: float, requested: float, limit: float) -> float:
+    """No job that is expected to take longer leaves the `penalty` of such a mate below the limit."""
+    return limit * requested - (expected_end - submit)
+
+
+def carries(left: float, most: float, share: float) -> float:
+    """No job that is expected to take longer has such a mate: `outlasts`, and at most what is `bearable`."""
+    return _MORE * min(left * share / (1 - share), most)
 
 
 class Reach:
@@ -70,8 +77,6 @@ class Reach:
     def __init__(self, most: int = MOST) -> None:
         self._by_number: List[Dict[int, float]] = [{} for _ in range(most)]
         self.by_nodes: Dict[int, float] = {}
-        self.longest = -math.inf
-        """For any number of nodes."""
 
     def add(self, nodes: int, longest: float) -> None:
         """A mate with so many nodes, for jobs that take at most so long."""
@@ -79,7 +84,6 @@ class Reach:
             for some, other in others.items():
                 self._raise(sets, nodes + some, min(longest, other))
         self._raise(self._by_number[0], nodes, longest)
-        self.longest = max(self.longest, longest)
 
     def _raise(self, sets: Dict[int, float], nodes: int, longest: float) -> None:
         if longest > sets.get(nodes, -math.inf):
@@ -90,6 +94,39 @@ class Reach:
     def of(self, nodes: int) -> float:
         """For so many nodes; minus infinity where no set of mates has them."""
         return self.by_nodes.get(nodes, -math.inf)
+
+
+class Carriers(Dict[int, float]):
+    """How long jobs may take, by their nodes, that at most `most` of some running jobs could carry; minus infinity
+    where no set has as many nodes. `by_nodes`: the running jobs by their nodes, `longest`: how long one alone
+    could carry a job. It is looked at only as far as it is asked for."""
+
+    def __init__(self, by_nodes: Mapping[int, Iterable[_Any]], longest: Callable[[_Any], float],
+                 most: int = MOST) -> None:
+        super().__init__()
+        self._sizes = _Longest(by_nodes, longest, most)
+        self._order = sorted(by_nodes)
+        self._most = most
+
+    def __missing__(self, nodes: int) -> float:
+        found = self[nodes] = max(map(min, _sets(self._sizes, self._order, nodes, self._most)), default=-math.inf)
+        return found
+
+
+class _Longest(Dict[int, List[float]]):
+    """The first ones of each size, the longest first."""
+
+    def __init__(self, by_nodes: Mapping[int, Iterable[_Any]], longest: Callable[[_Any], float],
+                 most: int) -> None:
+        super().__init__()
+        self._by_nodes, self._longest, self._most = by_nodes, longest, most
+
+    def __contains__(self, nodes: object) -> bool:
+        return nodes in self._by_nodes
+
+    def __missing__(self, nodes: int) -> List[float]:
+        found = self[nodes] = sorted(map(self._longest, self._by_nodes[nodes]), reverse=True)[:self._most]
+        return found
 
 
 def choose(mates: Iterable[Mate], nodes: int, most: int = MOST) -> Optional[Tuple[int, ...]]:
@@ -114,21 +151,29 @@ def choose(mates: Iterable[Mate], nodes: int, most: int = MOST) -> Optional[Tupl
     return None if found is None else found[2]
 
 
-def _sets(sizes: Dict[int, List[Mate]], order: List[int], nodes: int, most: int,
-          first: int = 0) -> Iterator[List[Mate]]:
+def _sets(sizes: Mapping[int, List[_Any]], order: List[int], nodes: int, most: int,
+          first: int = 0) -> Iterator[List[_Any]]:
     """Sets of at most `most` mates with just so many nodes, whose sizes are in `order` from `first` on;
-    of each size, those with the least penalties."""
+    of each size, the first ones."""
+    if nodes in sizes:
+        yield sizes[nodes][:1]
+    if most == 1:
+        return
     for at in range(first, len(order)):
         size = order[at]
-        if size > nodes:
+        if 2 * size > nodes:
             return
+        if most == 2:  # the last one's size is known
+            if 2 * size == nodes:
+                if len(sizes[size]) > 1:
+                    yield sizes[size][:2]
+            elif nodes - size in sizes:
+                yield [sizes[size][0], sizes[nodes - size][0]]
+            continue
         for number in range(1, min(most, len(sizes[size]), nodes // size) + 1):
-            chosen, left = sizes[size][:number], nodes - number * size
+            left = nodes - number * size
             if not left:
-                yield chosen
-            elif most - number == 1:  # the last one's size is known
-                if left > size and left in sizes:
-                    yield [*chosen, sizes[left][0]]
-            elif number < most:
+                yield sizes[size][:number]
+            elif left > size and number < most:
                 for rest in _sets(sizes, order, left, most - number, at + 1):
-                    yield [*chosen, *rest]
+                    yield [*sizes[size][:number], *rest]

@@ -90,38 +90,56 @@ def borrowed(job: Job, cluster: Cluster, lent: Sequence[Tuple[int, int]], shrink
     request = job.request
     if job.exclusive or not cluster.has_licences(job):
         return None
-    cores = 0
-    for _, some in lent:
+    cores = nodes = 0
+    for lender, some in lent:
         cores |= some
-    able: List[Tuple[int, int, int]] = []  # a node, its cores that are lent, the most tasks there
-    lent_on = cluster.layout.split(cores)
-    nodes = 0
-    for lender, _ in lent:
         nodes |= cluster.bookings[lender].placement.node_set
-    for node in bits.members(nodes & cluster.up):
-        here = lent_on(node)
-        if not here or not request.features <= cluster.nodes[node].features:
-            continue
-        most = request.tasks_per_node or request.tasks
-        if request.amounts:
-            left = cluster.left_on(node)
-            for name, amount in request.per_node:
-                most = most if left(name) >= amount else 0
-            once = dict(request.per_node)
-            for name, amount in request.per_task:
-                most = min(most, (left(name) - once.get(name, 0)) // amount)
-        if most > 0:
-            able.append((node, here, most))
-    widest = max((bits.count(here) for _, here, _ in able), default=0)
+    able = list(_able(job, cluster, cores, nodes & cluster.up))
+    widest = max((bits.count(each.cores) for each in able), default=0)
     most_each = bits.count(cores) // request.tasks
     for each in range(min(request.cores_per_task, widest, most_each), 0, -1):
         if each < request.cores_per_task and not shrinks:
             return None
-        filled = _filled(job, cluster, able, each)
+        filled = _filled(job, able, each)
         if filled:
-            return Borrowed(cluster.layout, cluster.layout.join(filled), job.procs, each, tuple(lent),
-                            nodes=sum(1 << node for node, _ in filled))
+            return Borrowed(cluster.layout, core_share.together(filled, cluster.layout), job.procs, each,
+                            tuple(lent), nodes=sum(some for some, _ in filled))
     return None
+
+
+class _Able(NamedTuple):
+    """Nodes with equal sockets, of each of which the same cores are lent, counted from the first, and the
+    most tasks there."""
+
+    nodes: int
+    sockets: Tuple[int, ...]
+    cores: int
+    most: int
+
+
+def _able(job: Job, cluster: Cluster, cores: int, nodes: int) -> Iterator[_Able]:
+    """Those of some nodes on which the job finds what it asks for besides cores."""
+    request = job.request
+    most = request.tasks_per_node or request.tasks
+    for members, node in cluster.classes:
+        if not request.features <= node.features:
+            continue
+        for some, here in cluster.layout.patterns(cores, nodes & members):
+            if not here:
+                continue
+            if not request.amounts:
+                yield _Able(some, node.sockets, here, most)
+                continue
+            for each in bits.members(some):
+                left = cluster.left_on(each)
+                number = most
+                for name, amount in request.per_node:
+                    number = number if left(name) >= amount else 0
+                once = dict(request.per_node)
+                for name, amount in request.per_task:
+                    number = min(number, (left(name) - once.get(name, 0)) // amount)
+                if number > 0:
+                    yield _Able(1 << each, node.sockets, here, number)
 
 
 def reserved(cluster: Cluster, lent: Sequence[Tuple[int, int]], now: float, job: Optional[Job] = None,
@@ -163,22 +181,26 @@ def _ranks_on(cores: int, sockets: Sequence[int], ranks: int, each: int) -> Tupl
     return mine, found
 
 
-def _filled(job: Job, cluster: Cluster, able: Sequence[Tuple[int, int, int]], each: int
-            ) -> List[Tuple[int, int]]:
-    """The nodes and cores there that the ranks of a job take, with so many cores each; none where there
-    are too few."""
+def _filled(job: Job, able: Sequence[_Able], each: int) -> List[Tuple[int, int]]:
+    """The nodes that the ranks of a job take, with so many cores each, by the cores that they take there,
+    counted from the first; none where there are too few."""
     request = job.request
     least, limit = request.nodes
+    groups = [(some, *_ranks_on(cores, sockets, most, each)) for some, sockets, cores, most in able]
+    number = sum(bits.count(some) for some, _, found in groups if found)
+    if (sum(bits.count(some) * found for some, _, found in groups) == request.tasks
+            and least <= number and not 0 < limit < number):
+        return [(some, mine) for some, mine, found in groups if found]  # all of them are full
     taken: List[Tuple[int, int]] = []
     ranks, nodes = request.tasks, 0
-    for node, cores, most in able:
+    for node, (_, sockets, cores, most) in sorted((node, group) for group in able
+                                                  for node in bits.members(group.nodes)):
         if not ranks or limit and nodes == limit:
             break
         # Each further node that it must have takes one rank at least.
-        mine, found = _ranks_on(cores, cluster.nodes[node].sockets,
-                                min(most, ranks - max(0, least - nodes - 1)), each)
+        mine, found = _ranks_on(cores, sockets, min(most, ranks - max(0, least - nodes - 1)), each)
         if found:
-            taken.append((node, mine))
+            taken.append((1 << node, mine))
         ranks -= found
         nodes += bool(found)
     return taken if not ranks and nodes >= least else []

@@ -6,7 +6,7 @@ import bisect
 import copy
 import math
 from array import array
-from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Optional,
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional,
                     Sequence, Tuple, Union, overload)
 
 from vrm.model.cluster import Cluster
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Key = Tuple[float, ...]
 """A job's place in the order: that of the ordering, behind its negated priority once any has one."""
+
+Columns = Tuple["array[float]", "array[int]", "array[int]"]
 
 # Below this many waiting jobs plain loops are faster than arrays.
 _FEW = 40
@@ -86,8 +88,19 @@ class Waiting(Sequence[Job]):
         """
         raise NotImplementedError
 
+    def within(self, longest: Mapping[int, float]) -> List[Job]:
+        """The jobs, in order, that are expected to take at most as many seconds as this has for their nodes;
+        none for which it has nothing."""
+        raise NotImplementedError
+
     def __len__(self) -> int:
         return self._queue.competing
+
+
+def _within(longest: Mapping[int, float], estimates: "array[float]", nodes: "array[int]") -> List[int]:
+    """The places of such jobs in columns."""
+    get, none = longest.get, -math.inf
+    return [at for at, (estimate, number) in enumerate(zip(estimates, nodes)) if estimate <= get(number, none)]
 
 
 class _Sorted(Waiting):
@@ -117,7 +130,7 @@ class _Sorted(Waiting):
     def fitting(self, first: int, room: int, window: float = math.inf,
                 beside: int = 0) -> Iterable[Job]:
         queue = self._queue
-        estimates, sizes = queue.columns()
+        estimates, sizes, _ = queue.columns()
         if len(sizes) - first < _FEW:
             places: Iterable[int] = [
                 at for at, size in enumerate(sizes[first:], first)
@@ -132,6 +145,12 @@ class _Sorted(Waiting):
             places = (fits.nonzero()[0] + first).tolist()
         entries, head = queue.entries, queue.first
         return (entries[head + place][-1] for place in places)
+
+    def within(self, longest: Mapping[int, float]) -> List[Job]:
+        queue = self._queue
+        estimates, _, nodes = queue.columns()
+        entries, head = queue.entries, queue.first
+        return [entries[head + place][-1] for place in _within(longest, estimates, nodes)]
 
 
 class _Ranked(Waiting):
@@ -255,6 +274,10 @@ class _Ranked(Waiting):
         ahead = {job.id for job in self._ordered[:first]}
         return sorted((job for job in found if job.id not in ahead), key=self.key)
 
+    def within(self, longest: Mapping[int, float]) -> List[Job]:
+        queue = self._queue
+        return sorted((queue.slots[at] for at in _within(longest, queue.estimates, queue.nodes)), key=self.key)
+
 
 class JobQueue:
     """Waiting jobs under an ordering.
@@ -287,7 +310,7 @@ class JobQueue:
         # Static: sorted; `first` is the place of the head (taking it out must not move all).
         self.entries: List[Tuple[Any, ...]] = []  # the key's parts, then the job
         self.first = 0
-        self._columns: Optional[Tuple["array[float]", "array[int]"]] = None
+        self._columns: Optional[Columns] = None
         self._view = _Sorted(self, 0.0) if ordering.static else None
         # Not static: slots and their columns.
         self.slots: List[Job] = []
@@ -303,7 +326,8 @@ class JobQueue:
         twin.bound = dict(self.bound)
         twin.entries = list(self.entries)
         if self._columns is not None:
-            twin._columns = (self._columns[0][:], self._columns[1][:])
+            estimates, sizes, nodes = self._columns
+            twin._columns = estimates[:], sizes[:], nodes[:]
         if self._view is not None:
             twin._view = _Sorted(twin, 0.0)
         twin.slots, twin._slot_of = list(self.slots), dict(self._slot_of)
@@ -411,9 +435,11 @@ class JobQueue:
                 if self._columns is not None:
                     self._columns[0].insert(at - self.first, job.expected)
                     self._columns[1].insert(at - self.first, self.size_of(job))
+                    self._columns[2].insert(at - self.first, nodes)
             if self._columns is not None and len(self._columns[0]) == others:
                 self._columns[0].append(job.expected)
                 self._columns[1].append(self.size_of(job))
+                self._columns[2].append(nodes)
         else:
             self._slot_of[job.id] = len(self.slots)
             self.slots.append(job)
@@ -462,7 +488,8 @@ class JobQueue:
             entry = (*self.key(job, 0.0), job)
             at = bisect.bisect_left(self.entries, entry, self.first)
             if self._columns is not None:
-                del self._columns[0][at - self.first], self._columns[1][at - self.first]
+                for column in self._columns:
+                    del column[at - self.first]
             if at == self.first:
                 self._drop_head()
             else:
@@ -493,7 +520,8 @@ class JobQueue:
                 self._within.pop(job.id, None)
                 self.wanted -= job.procs * job.cores
                 if self._columns is not None:
-                    del self._columns[0][0], self._columns[1][0]
+                    for column in self._columns:
+                        del column[0]
                 self._drop_head()
             else:
                 self.remove(job.id)
@@ -502,12 +530,13 @@ class JobQueue:
         """The waiting jobs, first to start first. Valid until the next change."""
         return _Ranked(self, now) if self._view is None else self._view
 
-    def columns(self) -> Tuple["array[float]", "array[int]"]:
-        """Estimates and sizes of the jobs of a static order, kept from the first call on."""
+    def columns(self) -> Columns:
+        """Estimates, sizes and nodes of the jobs of a static order, kept from the first call on."""
         if self._columns is None:
             jobs = [entry[-1] for entry in self.entries[self.first:]]
             self._columns = (array("d", [job.expected for job in jobs]),
-                             array("q", [self.size_of(job) for job in jobs]))
+                             array("q", [self.size_of(job) for job in jobs]),
+                             array("q", [self.nodes_of(job) for job in jobs]))
         return self._columns
 
     def utilities(self, now: float) -> "numpy.ndarray":

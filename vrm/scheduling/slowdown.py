@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from functools import cached_property
 from typing import Dict, Iterable, Optional, Sequence, Set, Tuple
 
 from vrm.model.cluster import AnyPlacement, Cluster
@@ -23,13 +24,9 @@ from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.backfilling import Reservation, reservation, window
 from vrm.scheduling.dispatcher import Dispatcher, Starts
 from vrm.scheduling.lending import Able, Lending, Terms
-from vrm.scheduling.mates import MOST
+from vrm.scheduling.mates import MOST, Carriers
 from vrm.scheduling.profile import CountProfile, PoolProfile
 from vrm.scheduling.queue import Waiting
-
-_ANY = 1 << 60
-"""A room in which every job fits."""
-
 
 class SlowdownDriven(Dispatcher):
     """The policy, on these terms (see `vrm.scheduling.lending.Terms`)."""
@@ -104,13 +101,14 @@ class _Step(Lending):
 
     def next(self, among: Optional[Sequence[Job]]) -> Optional[Tuple[Job, AnyPlacement]]:
         """The first job that starts, with its place. `among`: the only ones that could."""
+        start: Optional[float]
         for job in self._worth(among):
             if job.id in self.started:
                 continue
             if job is self.head.job:
                 placement, start = None, self.head.time
             else:
-                placement, start = self._beside(job), -1.0
+                placement, start = self._beside(job), None
             if placement is None and job.malleable:
                 placement = self.on_mates(job, start)
             if placement is not None:
@@ -126,10 +124,11 @@ class _Step(Lending):
         room = policy.room(view)
         if room is None:
             return waiting
-        reach, nodes = self.reach(), policy.nodes
-        longest, none = reach.by_nodes.get, -math.inf
-        short = [job for job in waiting.fitting(0, _ANY, reach.longest)
-                 if job.malleable and job.expected <= longest(nodes(job), none)]
+        short = waiting.within(self.reach().by_nodes)
+        if short:
+            carried, nodes = self._unneeded, policy.nodes
+            short = [job for job in short
+                     if job.malleable and (job is self.head.job or job.expected <= carried[nodes(job)])]
         if room <= 0:
             return short
         head = self.head
@@ -166,6 +165,25 @@ class _Step(Lending):
     def needed(self, job: Job, mate: Able, seconds: float) -> bool:
         """Whether the head counts on nodes of a mate which this would keep beyond the head's start."""
         return job is not self.head.job and mate.booking.expected_end <= self.head.time < mate.end(seconds)
+
+    def beside(self, job: Job) -> Carriers:
+        """Which of these jobs the running ones could carry, at most, of which each alone does not put the head
+        off."""
+        return self._carriers if job is self.head.job else self._unneeded
+
+    @cached_property
+    def _unneeded(self) -> Carriers:
+        head = self.head
+        if head.pool is not None or head.time == math.inf:
+            return self._carriers
+        returns, share = self.view.returns, self.terms.share
+
+        def longest(each: Able) -> float:
+            booking = each.booking
+            if booking.expected_end <= head.time and returns(booking.placement) > head.spare:
+                return min(self.longest(each), each.leaves(head.time) * share)
+            return self.longest(each)
+        return self.carriers(longest)
 
     def delays(self, job: Job, mates: Sequence[Able], seconds: float) -> bool:
         """Whether the head would start later if these lend for so long."""

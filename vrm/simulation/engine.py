@@ -176,7 +176,7 @@ class Simulator:
         nodes, never, last, progress = self._nodes, math.inf, self.end, self.progress
         changes, single = self._changes, self.one_by_one
         end_job, pop = self._end, heapq.heappop
-        number = self.events
+        number, generation = self.events, -1
         plain = ((), False, "")
         wake = self.wake
         submit = following[0].submit if following is not None else never
@@ -249,8 +249,8 @@ class Simulator:
                                                     and not cluster.bookings
                                                     and not cluster.calendar)):
                     wake = never  # nothing waits, or none of it fits on an empty machine
-            if cluster.loans or self._lends:
-                self._lends, busy_cores = bool(cluster.loans), cluster.taken_cores
+            if (cluster.loans or self._lends) and cluster.generation != generation:
+                self._lends, busy_cores, generation = bool(cluster.loans), cluster.taken_cores, cluster.generation
             moment((now, len(waiting), queue.wanted, busy_cores))
             number += 1
             if progress is not None and number % 1000 == 0:
