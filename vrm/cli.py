@@ -9,40 +9,24 @@ import signal
 import sys
 import time
 from contextlib import nullcontext, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
 from vrm import __version__
-from vrm.commands.advise import add_parsers as add_advise
-from vrm.commands.calibrate import add_parsers as add_calibrate
-from vrm.commands.check import add_parsers as add_check
-from vrm.commands.compare import add_parsers as add_compare
-from vrm.commands.completion import add_parsers as add_completion
-from vrm.commands.explain import add_parsers as add_explain
-from vrm.commands.energy import add_parsers as add_energy
-from vrm.commands.experiment import add_parsers as add_experiment
-from vrm.commands.forecast import add_parsers as add_forecast
-from vrm.commands.generate import add_parsers as add_generate
-from vrm.commands.guide import add_parsers as add_help, overview, short
-from vrm.commands.heatmap import add_parsers as add_heatmap
-from vrm.commands.init import add_parsers as add_init
-from vrm.commands.job import add_parsers as add_job
-from vrm.commands.lend import add_parsers as add_lend
-from vrm.commands.log import add_parsers as add_log
-from vrm.commands.malleable import add_parsers as add_malleable
-from vrm.commands.npb import add_parsers as add_npb
 from vrm.commands.on import OPTION as ON, is_remote, on
 from vrm.commands.parsing import Parser, command
-from vrm.commands.report import add_parsers as add_report
-from vrm.commands.reserve import add_parsers as add_reserve
-from vrm.commands.script import add_parsers as add_script
 from vrm.commands.shared import CannotRun, default_config, seconds, settings_of
-from vrm.commands.simulate import add_parsers as add_simulate
-from vrm.commands.slurm import add_parsers as add_slurm
-from vrm.commands.status import add_parsers as add_status, info
-from vrm.commands.top import add_parsers as add_top
-from vrm.commands.validate import add_parsers as add_validate
-from vrm.commands.whatif import add_parsers as add_whatif
+
+MODULES = {
+    "init": "init", "check": "check", "job": "submit cancel hold release requeue stop", "lend": "lend",
+    "reserve": "reserve", "slurm": "slurm", "status": "queue status", "forecast": "forecast",
+    "explain": "explain", "log": "log", "top": "top", "advise": "advise", "whatif": "whatif",
+    "script": "script", "simulate": "simulate", "compare": "compare", "npb": "npb",
+    "generate": "generate", "calibrate": "calibrate", "heatmap": "heatmap", "energy": "energy",
+    "malleable": "malleable", "experiment": "experiment", "report": "report", "validate": "validate",
+    "completion": "completion", "guide": "help"}
+"""The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
 
 OK, SOME_FAILED, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
 
@@ -51,11 +35,26 @@ class Top(Parser):
     """The whole program: its help is the overview of all commands."""
 
     def format_help(self) -> str:
+        from vrm.commands.guide import overview
         return overview(self)
 
 
-def parser() -> Parser:
-    """The command line's grammar."""
+def modules_of(words: Sequence[str]) -> Sequence[str]:
+    """The modules that a command line needs: that of its command, if it is plain to see which that is."""
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if word in ("-c", "-config", "--config", "-i", "-info", "--info"):
+            del left[:1]
+        elif word not in ("--version", "--json", "--once", "--fresh", "--failed", "--continue"):
+            own = ("run", "shell", "doctor")
+            found = [name for name, commands in MODULES.items() if word in commands.split()]
+            return found or ([] if word in own else list(MODULES))
+    return []
+
+
+def parser(words: Optional[Sequence[str]] = None) -> Parser:
+    """The command line's grammar: all of it, or what is needed for these words."""
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("-c", "--config", metavar="FILE", default=argparse.SUPPRESS,
                         help="the configuration (default: $VRM_CONFIG, else ./vrm.yaml if it "
@@ -101,11 +100,8 @@ def parser() -> Parser:
             "Starts your shell, in which sbatch, squeue, srun and mpirun are vrm's, and runs what is submitted; the "
             "run ends when you have left it and the jobs have ended. What happens is written to vrm.out in the "
             "run's directory.")
-    for add in (add_init, add_check, add_job, add_lend, add_reserve, add_slurm, add_status, add_forecast, add_explain,
-                add_log, add_top, add_advise, add_whatif, add_script, add_simulate,
-                add_compare, add_npb, add_generate, add_calibrate, add_heatmap, add_energy, add_malleable,
-                add_experiment, add_report, add_validate, add_completion, add_help):
-        add(commands, shared)
+    for name in MODULES if words is None else modules_of(words):
+        import_module(f"vrm.commands.{name}").add_parsers(commands, shared)
     command(commands, "doctor", doctor, "look at this machine: what is found, what is wrong",
             [shared], "vrm doctor",
             "Looks at nodes, MPI, programs and files, and starts one rank. Nothing is changed. "
@@ -122,14 +118,16 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         if "_ARGCOMPLETE" in os.environ:  # the shell asks what can stand here
             from vrm.commands.completion import complete
-            complete(parser())
+            typed = os.environ.get("COMP_LINE", "")[:int(os.environ.get("COMP_POINT") or 0)]
+            before = typed[:typed.rfind(" ") + 1].split()[1:]
+            complete(parser(before if modules_of(before) else None))
         words = list(sys.argv[1:] if argv is None else argv)
         if is_remote(words):
             return on(words)
-        arguments = parser().parse_all(words)
+        arguments = parser(words).parse_all(words)
         if arguments.on is not None:
             raise CannotRun(f"{ON} HOST comes before all other words")
-        status = info(arguments) if arguments.info else getattr(arguments, "act", run)(arguments)
+        status = look(arguments) if arguments.info else getattr(arguments, "act", run)(arguments)
         sys.stdout.flush()
         return status
     except ConfigError as error:
@@ -156,12 +154,19 @@ def _give_up_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def look(arguments: argparse.Namespace) -> int:
+    """What `vrm -i` asks for."""
+    from vrm.commands.status import info
+    return info(arguments)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run the queue to its end."""
     from vrm.forecast.asked import start_of
     from vrm.live.manager.manager import Manager
-    from vrm.live.site.setup import describe, prepare, run_directory
+    from vrm.live.site.setup import describe, prepare
     from vrm.results.metrics import closing_line, closing_words
+    from vrm.run.rundir import RunDirectory
     from vrm.scheduling import PolicyError
 
     if arguments.json or arguments.watch is not None:
@@ -170,10 +175,11 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.once or arguments.fresh or arguments.go_on or arguments.failed:
             raise CannotRun("which configuration? Name it with -c FILE, or call it vrm.yaml; "
                             "`vrm run` takes every key's default")
+        from vrm.commands.guide import short
         print(short())
         return COULD_NOT_RUN
     settings = settings_of(arguments)
-    directory = run_directory(settings)
+    directory = RunDirectory.of(settings)
     if arguments.failed and arguments.fresh:
         raise CannotRun("--failed continues the earlier run and --fresh begins another; choose one")
     if arguments.go_on and not (arguments.fresh or arguments.failed) and finished(directory.journal):

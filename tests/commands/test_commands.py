@@ -26,6 +26,7 @@ from vrm.results.metrics import THRESHOLD
 from vrm.workload.grammar import UNKNOWN_TIME
 
 VRM = [sys.executable, "-m", "vrm.cli"]
+DATA = Path(__file__).resolve().parent.parent / "data" / "0.1.0"
 
 
 def everything(parser: Parser) -> Dict[str, Parser]:
@@ -128,6 +129,35 @@ def test_starting_needs_no_heavy_library() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not heavy & set(done.stdout.split())
     assert BOUND == THRESHOLD and UNKNOWN_TIME == 3600  # written twice for that
+
+
+@pytest.mark.parametrize("words", [
+    "--version", "queue", "-c vrm.yaml -i queue", "status --json", "log 3", "submit a.x 2", "cancel 3", "lend 3 --to 7"])
+def test_looking_and_asking_read_no_more_of_the_configuration_than_they_need(empty: Path, words: str) -> None:
+    (empty / "vrm.yaml").write_text("Log: here\n")
+    (empty / "here").mkdir()
+    shutil.copy(DATA / "state", empty / "here" / "state")
+    code = f"import sys\nfrom vrm.cli import main\ntry: main({words.split()})\nfinally: print(' '.join(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    loaded = set(done.stderr.splitlines()[-1].split())
+    assert not {"numpy", "pydantic", "vrm.config.schema", "vrm.live", "vrm.scheduling", "vrm.model.cluster"} & loaded
+    assert not loaded & {f"vrm.commands.{name}" for name in cli.MODULES if name not in ("job", "status", "log", "lend")}
+
+
+def test_the_table_of_commands_says_what_each_module_has() -> None:
+    for name, commands in cli.MODULES.items():
+        for word in commands.split():
+            alone = cli.parser([word]).commands()
+            assert list(alone) == ["run", "shell", *commands.split(), "doctor"], name
+            assert alone[word].format_help() == COMMANDS[f"vrm {word}"].format_help()
+
+
+@pytest.mark.parametrize("words, needed", [
+    (["queue"], ["status"]), (["-c", "queue", "submit", "top"], ["job"]), (["-i", "queue"], []), ([], []), (["run"], []),
+    (["-c", "f", "--once"], []), (["--config=f", "queue"], list(cli.MODULES)), (["no", "queue"], list(cli.MODULES)),
+    (["--help"], list(cli.MODULES))])
+def test_a_command_line_loads_what_it_needs(words: List[str], needed: List[str]) -> None:
+    assert cli.modules_of(words) == needed
 
 
 # ---------------------------------------------------------------------------------- manual pages

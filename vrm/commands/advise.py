@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from vrm.commands.parsing import Parser, command
-from vrm.commands.shared import CannotRun, count, default_config, seconds, settings_of, tell, words
+from vrm.commands.shared import CannotRun, count, default_config, run_of, seconds, settings_of, tell, words
 
 if TYPE_CHECKING:
     from vrm.forecast.advice import Advice, Choice
@@ -154,14 +154,14 @@ def load_named(arguments: argparse.Namespace) -> None:
 
 def take_queue(arguments: argparse.Namespace) -> None:
     """Before the first run of a configuration: its queue file, if no other is named."""
-    from vrm.live.site.setup import run_directory
+    from vrm.run.rundir import RunDirectory
 
     config = getattr(arguments, "config", default_config())
     if arguments.queue is not None or config is None:
         return
     settings = settings_of(arguments)
     queue = settings.applications.queue
-    if not run_directory(settings).journal.exists() and queue.is_file():
+    if not RunDirectory.of(settings).journal.exists() and queue.is_file():
         arguments.queue, arguments.config = str(queue), config
 
 
@@ -193,8 +193,7 @@ def earlier(arguments: argparse.Namespace) -> List[Path]:
     """The jobs.csv that the run of a configuration has left, where one is named."""
     if getattr(arguments, "config", None) is None:
         return []
-    from vrm.live.site.setup import run_directory
-    file = run_directory(settings_of(arguments)).jobs
+    file = run_of(arguments).jobs
     return [file] if file.exists() else []
 
 

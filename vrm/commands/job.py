@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, job_ids, programs, settings_of
+from vrm.commands.shared import CannotRun, job_ids, programs, run_of, settings_of
 
 if TYPE_CHECKING:
     from vrm.model.fields import Field, Option
@@ -81,8 +81,8 @@ def submit(arguments: argparse.Namespace) -> int:
     if arguments.arguments:
         arguments.args = shlex.join(arguments.arguments)
     app = os.path.abspath(arguments.app) if "/" in arguments.app else arguments.app
-    known = settings_of(arguments).applications
-    if (app != arguments.app or arguments.file) and not known.any:
+    known = settings_of(arguments).applications if app != arguments.app or arguments.file else None
+    if known is not None and not known.any:
         raise CannotRun(f"{arguments.file or arguments.app} is a path, and jobs may name programs of "
                         f"Applications.Path ({known.path}) only; write Applications: {{Any: true}} to allow any")
     columns = [app, arguments.procs]
@@ -123,15 +123,14 @@ def each(arguments: argparse.Namespace) -> int:
 
 def requeue(arguments: argparse.Namespace) -> int:
     """Let jobs wait again: by the manager, or where none runs, by the next one."""
-    from vrm.run import control, journal as journals
-    from vrm.live.site.setup import run_directory
-    from vrm.live.manager.takeup import RERUN
     from vrm.model.ranges import fold
 
     wanted: Dict[str, Any] = {"do": "requeue", "ids": arguments.ids}
-    run = run_directory(settings_of(arguments))
+    run = run_of(arguments)
     if run.manager_runs():
         return ask(arguments, wanted)
+    from vrm.run import control, journal as journals
+    from vrm.live.manager.takeup import RERUN  # which takes long to load
     try:
         past = journals.replay(journals.read(run.journal), run.journal)
     except ValueError as error:
@@ -160,9 +159,8 @@ def stop(arguments: argparse.Namespace) -> int:
 def ask(arguments: argparse.Namespace, wanted: Dict[str, Any]) -> int:
     """Send a command to the running manager and print its answer; 1 when it was not done."""
     from vrm.run import control
-    from vrm.live.site.setup import run_directory
 
-    directory = run_directory(settings_of(arguments))
+    directory = run_of(arguments)
     if not directory.manager_runs():
         raise CannotRun(f"no manager runs on {directory.directory}; start one with `vrm -c FILE`")
     name = control.send(directory, wanted)

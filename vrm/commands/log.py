@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Optional
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, job_ids, settings_of, tell
+from vrm.commands.shared import CannotRun, job_ids, run_of, tell
 
 POLL_SECONDS = 0.2
 """Files may be written on another host: nothing but looking again shows what is new."""
@@ -83,9 +83,8 @@ class Watched:
 
 def log(arguments: argparse.Namespace) -> int:
     """Print; 0, or 2 when there is no such job or it has printed nothing yet."""
-    from vrm.live.site.setup import run_directory
 
-    run = run_directory(settings_of(arguments))
+    run = run_of(arguments)
     watched = Watched(run, arguments.id)
     found, row = watched.look(), watched.row()
     if found is not None:

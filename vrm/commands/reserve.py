@@ -9,7 +9,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, count, job_ids, settings_of
+from vrm.commands.shared import CannotRun, count, job_ids, run_of
 
 TIMES = "14:30, 2026-11-30T14:30, +2h (from now) or now"
 _FORMS = ("%H:%M", "%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M",
@@ -111,11 +111,10 @@ def moment(text: str, now: float, option: str = "") -> float:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from vrm.live.site.setup import run_directory
     from vrm.report.tables import reservation_line
     from vrm.results.state import read
 
-    run = run_directory(settings_of(arguments))
+    run = run_of(arguments)
     try:
         snapshot = read(run.state)
     except OSError as error:

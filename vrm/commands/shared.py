@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
+
+if TYPE_CHECKING:
+    from vrm.run.rundir import RunDirectory
 
 
 BOUND = 10.0
@@ -24,11 +27,23 @@ def default_config() -> Optional[str]:
 
 
 def settings_of(arguments: argparse.Namespace) -> Any:
-    """The settings that the command line names.
+    """The settings that the command line names."""
+    from vrm.config.schema import load
+    return load(_config_of(arguments))
+
+
+def run_of(arguments: argparse.Namespace) -> RunDirectory:
+    """The directory of the run that the command line names. The rest of its configuration is not judged."""
+    from vrm.config.paths import places
+    from vrm.run.rundir import RunDirectory
+    return RunDirectory.of(places(_config_of(arguments)) or settings_of(arguments))
+
+
+def _config_of(arguments: argparse.Namespace) -> Optional[str]:
+    """The configuration that the command line names.
 
     A ./vrm.yaml that nobody has named is used only if nobody else can have written it.
     """
-    from vrm.config.schema import load
     from vrm.system.trust import distrust
     config = getattr(arguments, "config", default_config())
     if config is not None and not hasattr(arguments, "config") and "VRM_CONFIG" not in os.environ:
@@ -37,7 +52,7 @@ def settings_of(arguments: argparse.Namespace) -> Any:
             reason = f"{config} is not a file; name a configuration with -c"
         if reason:
             raise CannotRun(reason)
-    return load(config)
+    return config
 
 
 def words(text: str) -> Tuple[str, ...]:
@@ -122,11 +137,10 @@ def tell(text: str) -> None:
 
 def job_ids(parsed_args: argparse.Namespace, **context: Any) -> List[str]:
     """The ids of the jobs that run and wait, and of those that have ended."""
-    from vrm.live.site.setup import run_directory
     from vrm.results.jobs import read_jobs
     from vrm.results.state import current, read
 
-    run = run_directory(settings_of(parsed_args))
+    run = run_of(parsed_args)
     found = [str(row.id) for row in read_jobs(run.jobs)] if run.jobs.exists() else []
     if run.state.exists():
         found += [str(job["id"]) for job in current(read(run.state))["jobs"]]

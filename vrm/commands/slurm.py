@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vrm.commands.parsing import command, meant
-from vrm.commands.shared import CannotRun, settings_of
+from vrm.commands.shared import CannotRun, run_of
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -41,5 +41,5 @@ def slurm(arguments: argparse.Namespace) -> int:
         raise CannotRun(f"there is no command `{name}`" + (
             meant(name, list(names.TABLE)) or f"; there are link, {', '.join(sorted(names.TABLE))}"))
     if not os.environ.get(DIRECTORY):
-        os.environ[DIRECTORY] = str(settings_of(arguments).directory)
+        os.environ[DIRECTORY] = str(run_of(arguments).directory)
     return main([name, *words])

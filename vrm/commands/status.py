@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, List, Mapping, Optional
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, seconds, settings_of
+from vrm.commands.shared import CannotRun, run_of, seconds
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -48,8 +48,8 @@ def info(arguments: argparse.Namespace) -> int:
     from vrm.results import state
     from vrm.report import tables
 
-    settings = settings_of(arguments)
-    path = settings.state
+    run = run_of(arguments)
+    path = run.state
     ended = threading.Event()
 
     def render() -> str:
@@ -57,7 +57,7 @@ def info(arguments: argparse.Namespace) -> int:
             snapshot = state.read(path)
             if snapshot["manager"]["phase"] == "ended":
                 ended.set()
-            return _text(snapshot, settings.directory, arguments)
+            return _text(snapshot, run.directory, arguments)
         except FileNotFoundError:
             raise ValueError(f"no manager has written {path} yet; is this the config that it runs "
                              "with?") from None

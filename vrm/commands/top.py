@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, settings_of
+from vrm.commands.shared import CannotRun, run_of
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -28,9 +28,8 @@ def watch(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         raise CannotRun(f"this Python has no curses ({error}); use `vrm -i queue --watch`, or a "
                         "Python built with ncurses") from error
-    from vrm.live.site.setup import run_directory
 
-    reader = Reader(run_directory(settings_of(arguments)))
+    reader = Reader(run_of(arguments))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return print_pictures(reader, once=True)
     if not addressable():

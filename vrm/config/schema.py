@@ -22,6 +22,7 @@ from vrm.config.holdings import Licences, NodeClasses
 from vrm.config.kinds import (OURS as _OURS, STRICT as _STRICT, defaults as _defaults,
                               group as _group, kind as _kind, lower as _lower,
                               refuse as _refuse, strip as _strip)
+from vrm.config.paths import VERSION, NoPath, absolute, expanded
 from vrm.config.problems import Problem
 from vrm.config.queues import QueueTable, queues_of
 from vrm.config.yaml_reader import Document, Source, reason, shown, validated
@@ -65,39 +66,16 @@ def _time(value: Any) -> Any:
         return text
 
 
-_VARIABLE = re.compile(r"\$(?:(\$)|(\w+)|\{([^}]*)\})")
-
-
 def _expanded(text: str) -> str:
-    """The text with a leading ~ and $VARIABLES filled in; `$$` stands for a dollar sign."""
-
-    def fill(match: "re.Match[str]") -> str:
-        if match.group(1):
-            return "$"
-        name = match.group(2) or match.group(3)
-        value = os.environ.get(name, "")
-        if not value:  # an empty one would turn $SCRATCH/log into /log
-            context = {
-                "message": f"the variable {shown(match.group())} is not set, or empty",
-                "hint": "set it before vrm starts, or write the path out",
-            }
-            raise PydanticCustomError(_OURS, "{message}", context)
-        return value
-
-    if text.startswith("~"):
-        home = os.path.expanduser(text)
-        if home.startswith("~"):
-            name = shown(text.split("/")[0])
-            message = f"no home directory found for {name}"
-            context = {"message": message, "hint": "write the path out"}
-            raise PydanticCustomError(_OURS, "{message}", context)
-        text = home
-    return _VARIABLE.sub(fill, text)
+    try:
+        return expanded(text)
+    except NoPath as error:
+        context = {"message": str(error), "hint": error.hint}
+        raise PydanticCustomError(_OURS, "{message}", context) from None
 
 
 def _absolute(path: Union[str, Path], info: ValidationInfo) -> str:
-    base = info.context.directory if info.context else ""
-    return os.path.abspath(os.path.join(base, path))
+    return absolute(path, info.context.directory if info.context else "")
 
 
 def _path(value: Any, info: ValidationInfo) -> Path:
@@ -114,8 +92,8 @@ def _program(value: Any, info: ValidationInfo) -> str:
         raise _refuse(value, "auto or the path of a program", "/opt/openmpi/bin/mpirun")
     if value.strip().lower() == "auto":
         return "auto"
-    expanded = _expanded(value)
-    return _absolute(expanded, info) if os.sep in expanded else expanded
+    name = _expanded(value)
+    return _absolute(name, info) if os.sep in name else name
 
 
 def _reach(value: Any) -> Union[str, Tuple[str, ...]]:
@@ -155,7 +133,7 @@ Size = Annotated[
 ]
 Version = Annotated[
     str,
-    Field(pattern=r"^1(\.\d+)*$"),
+    Field(pattern=f"^{VERSION}$"),
     BeforeValidator(lambda value: str(value).strip()),
     _kind("a version that this vrm reads, 1 or 1.x", "1.0"),
 ]
@@ -530,6 +508,4 @@ def load(path: Union[str, "os.PathLike[str]", None] = None) -> Settings:
     Relative paths inside the file are relative to its directory (for None: to the current one).
     Raises ConfigError with everything that is wrong.
     """
-    if path is None:
-        return validated(Settings, {}, Source(directory=os.getcwd()), [])
-    return Document.read(path).checked(Settings)
+    return (Document.nothing(os.getcwd()) if path is None else Document.read(path)).checked(Settings)

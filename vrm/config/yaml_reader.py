@@ -12,13 +12,15 @@ import difflib
 import os
 import re
 from dataclasses import dataclass, field, replace
-from typing import (Any, Dict, Iterator, List, Mapping, Optional, Tuple, Type, TypeVar, Union,
+from typing import (TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Tuple, Type, TypeVar, Union,
                     get_args)
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
 from vrm.config.problems import ConfigError, Problem
+
+if TYPE_CHECKING:  # loaded where something is checked: many commands only look up where files are
+    from pydantic import BaseModel
 
 # The keys that lead to a value: ("Scheduling", "Algorithm"); entries of a list count from 0.
 Location = Tuple[Union[str, int], ...]
@@ -26,7 +28,7 @@ Location = Tuple[Union[str, int], ...]
 # No setting lies deeper than NodeClasses, its number, Energy, Frequencies, its number.
 _DEPTH = 5
 
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound="BaseModel")
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,11 @@ class Document:
             message, line = f"found {kind}, wanted keys with values", root.start_mark.line + 1
             raise _unreadable(file, message, f"for example {example}", line)
         return cls(_plain(root, (), source, problems), source, problems)
+
+    @classmethod
+    def nothing(cls, directory: str) -> "Document":
+        """What stands in no file, for the defaults; relative paths are relative to `directory`."""
+        return cls({}, Source(directory=directory), [])
 
     def checked(self, model: Type[Model]) -> Model:
         """The file's values as the model has them; ConfigError with everything that is wrong."""
@@ -327,6 +334,8 @@ def dotted(location: Location) -> str:
 def validated(model: Type[Model], mapping: Dict[str, Any], source: Source,
                problems: List[Problem]) -> Model:
     """A model from plain values; ConfigError with `problems` and all that is found here."""
+    from pydantic import ValidationError
+
     try:
         settings = model.model_validate(mapping, context=source)
     except ValidationError as error:
@@ -379,6 +388,8 @@ def _levels(model: Type[BaseModel], name: str = "") -> Iterator[Tuple[str, List[
 
 def _section(annotation: Any) -> Optional[Type[BaseModel]]:
     """The model of a section, also where a list holds many."""
+    from pydantic import BaseModel
+
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_section, get_args(annotation))), None)

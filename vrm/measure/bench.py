@@ -21,7 +21,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 from vrm.config.schema import Settings
 from vrm.live.launch.base import Launcher, LaunchError, read_result
 from vrm.live.site.programs import application_fault
-from vrm.live.site.setup import Site, run_directory
+from vrm.live.site.setup import Site
 from vrm.live.spawn.records import Marker, RecordError
 from vrm.live.spawn.messages import (Ended, LaunchFailed, LaunchRequest, SpawnerLost, Started,
                                      SupervisorLost)
@@ -74,7 +74,7 @@ class Bench:
     def __init__(self, settings: Settings, site: Site) -> None:
         self.settings = settings
         self.site = site
-        owner = run_directory(settings)
+        owner = RunDirectory.of(settings)
         self._owner = owner
         folder = owner.directory / "measure"
         self.run = RunDirectory(folder, folder, folder / "state")

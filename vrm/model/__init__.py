@@ -3,11 +3,32 @@
 Nothing here reads a clock, a file, the environment or a process table.
 """
 
-from vrm.model.cluster import AnyPlacement, Booking, Cluster, Pool
-from vrm.model.heatmap import Heatmap
-from vrm.model.job import Dependency, Infeasible, Job, JobState
-from vrm.model.node import Node, Socket
-from vrm.model.placement import CoreLayout, CorePlacement, Placement, RankSlot
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vrm.model.cluster import AnyPlacement, Booking, Cluster, Pool
+    from vrm.model.heatmap import Heatmap
+    from vrm.model.job import Dependency, Infeasible, Job, JobState
+    from vrm.model.node import Node, Socket
+    from vrm.model.placement import CoreLayout, CorePlacement, Placement, RankSlot
+else:
+    _PLACES = {
+        "cluster": ("AnyPlacement", "Booking", "Cluster", "Pool"),
+        "heatmap": ("Heatmap",),
+        "job": ("Dependency", "Infeasible", "Job", "JobState"),
+        "node": ("Node", "Socket"),
+        "placement": ("CoreLayout", "CorePlacement", "Placement", "RankSlot")}
+
+    def __getattr__(name):
+        """What is asked for, loaded then: commands that look at a file need little of all this."""
+        for module, names in _PLACES.items():
+            if name in names:
+                globals()[name] = found = getattr(import_module(f"vrm.model.{module}"), name)
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 __all__ = [
     "AnyPlacement", "Booking", "Cluster", "CoreLayout", "CorePlacement", "Dependency", "Heatmap",

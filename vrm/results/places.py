@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 import re
 from functools import lru_cache
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from vrm.model import AnyPlacement, bits
+from vrm.model import bits
 from vrm.model.node import Node, lane_of_socket
 from vrm.model.placement import CoreLayout, CorePlacement, Placement
 from vrm.results.jobs import JobFileError
 from vrm.system.text import printable
+
+if TYPE_CHECKING:
+    from vrm.model import AnyPlacement
 
 MOST_NODES = 1_000_000
 """Nodes that a job can have run on."""

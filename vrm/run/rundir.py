@@ -12,7 +12,7 @@ import socket
 import stat
 import time
 from pathlib import Path
-from typing import Iterator, List, Mapping, NamedTuple, Optional, Set
+from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Set
 
 from vrm.system.errors import RunError
 from vrm.system.files import fault, naming, open_own, read_own, trusted_owners, write_atomically, write_new
@@ -67,6 +67,11 @@ class RunDirectory:
         self._kept: Set[str] = set()  # scripts that are there since they were written by this process
         self._pids, self._ended = str(self.pids), str(self.ended)
         self._rankfiles, self._log = str(self.rankfiles), str(self.log)
+
+    @classmethod
+    def of(cls, places: Any) -> "RunDirectory":
+        """That of a configuration: its settings, or the places that it names (`vrm.config.paths`)."""
+        return cls(places.directory, places.log, places.state)
 
     def files(self, app: str, job_id: int) -> JobFiles:
         """The files of a job, as texts: a manager asks for those of thousands of jobs a second."""

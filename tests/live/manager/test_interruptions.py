@@ -19,8 +19,9 @@ from vrm.live.manager.manager import Manager
 from vrm.live.manager.running import Running
 from vrm.live.manager.verdict import HOLD, verdict
 from vrm.live.nodes.nodewatch import Down
-from vrm.live.site.setup import prepare, run_directory
+from vrm.live.site.setup import prepare
 from vrm.run.again import NODE_LOSSES
+from vrm.run.rundir import RunDirectory
 from vrm.live.spawn.records import ExitStatus
 from vrm.model import JobState
 from vrm.workload.grammar import parse_line
@@ -191,7 +192,7 @@ def prepared(site: Site, line: str, allocation: str = "") -> Manager:
     configure(site, Nodes=2, Sockets=1, Cores=1, Emulate=True)
     site.program(line.split()[0], "exit 3\n")
     settings = load(site.config_file)
-    run = run_directory(settings)
+    run = RunDirectory.of(settings)
     run.create()
     manager = Manager(settings, prepare(settings), run, lambda kind, text: None)
     manager.desk.open_journal()

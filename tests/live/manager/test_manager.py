@@ -19,7 +19,8 @@ from vrm.config.schema import load
 from vrm.live.manager.manager import Manager
 from vrm.live.nodes.nodewatch import Down
 from vrm.live.nodes.topology import read_topology
-from vrm.live.site.setup import prepare, run_directory
+from vrm.live.site.setup import prepare
+from vrm.run.rundir import RunDirectory
 from vrm.workload.grammar import parse_line
 from vrm.workload.writer_marker import WriterMarker
 
@@ -257,7 +258,7 @@ def test_a_job_that_is_about_to_start_on_a_lost_node_starts_on_another(site: Sit
     site.config(Launcher={"Kind": "direct"}, Nodes=2, Emulate=True)
     site.program("ok.x", OK)
     settings = load(site.config_file)
-    run = run_directory(settings)
+    run = RunDirectory.of(settings)
     run.create()
     manager = Manager(settings, prepare(settings), run, lambda kind, text: None)
     manager.desk.open_journal()

@@ -31,8 +31,9 @@ from vrm.live.nodes.topology import Gpu, NodeFacts, Topology, TopologyError, cpu
 from vrm.live.site.classes import declared
 from vrm.live.site.granted import said_of_devices, stand_ins
 from vrm.live.site.programs import application_fault
-from vrm.live.site.setup import describe, run_directory
+from vrm.live.site.setup import describe
 from vrm.model import Cluster, Node
+from vrm.run.rundir import RunDirectory
 from vrm.scheduling import make_policy
 from vrm.system.files import write_new
 from vrm.system.text import printable_lines
@@ -237,7 +238,7 @@ def _files(settings: Settings) -> List[Finding]:
     queue = settings.applications.queue
     findings = [Finding("ok", "queue file", str(queue)) if queue.exists() else Finding(
         "note", "queue file", f"{queue} is not there yet; a manager waits for it")]
-    run = run_directory(settings)
+    run = RunDirectory.of(settings)
     if run.directory.exists() and run.manager_runs():
         return [*findings, Finding("note", "manager", f"one runs on {run.directory}")]
     for name, place in (("outputs", run.log), ("run files", run.directory)):

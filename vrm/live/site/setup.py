@@ -32,7 +32,6 @@ from vrm.live.spawn import runner
 from vrm.live.spawn.remote import Relay
 from vrm.model import Cluster, Node
 from vrm.model.rules import Rules
-from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Scheduler, make_policy
 from vrm.scheduling.limits import in_queues
 from vrm.scheduling.node_orders import AUTO
@@ -76,11 +75,6 @@ def describe(settings: Settings, nodes: Sequence[Node], emulated: bool) -> str:
     every = f", deciding every {rules.interval:g} s" if rules.interval else ""
     return (f"{rules.algorithm}, backfilling {rules.backfill}{every}, "
             f"{rules.policy}{order} on {shape}{described(nodes)}{warning * emulated}")
-
-
-def run_directory(settings: Settings) -> RunDirectory:
-    """The run directory that the settings name."""
-    return RunDirectory(settings.directory, settings.log, settings.state)
 
 
 def make_room(settings: Settings, cluster: Cluster, scheduler: Scheduler,
