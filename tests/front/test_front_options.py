@@ -73,7 +73,7 @@ class Counter:
     def release(self, job_id: int) -> None:
         self.done.append(("release", job_id))
 
-    def requeue(self, job_id: int) -> None:
+    def requeue(self, job_id: int, command: str = "") -> None:
         self.done.append(("requeue", job_id))
 
     def change(self, job_id: int, values: Any) -> None:

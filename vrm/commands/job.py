@@ -158,16 +158,21 @@ def stop(arguments: argparse.Namespace) -> int:
 
 def ask(arguments: argparse.Namespace, wanted: Dict[str, Any]) -> int:
     """Send a command to the running manager and print its answer; 1 when it was not done."""
-    from vrm.run import control
+    from vrm.model.ranges import fold
+    from vrm.run import control, journal as journals
 
     directory = run_of(arguments)
     if not directory.manager_runs():
         raise CannotRun(f"no manager runs on {directory.directory}; start one with `vrm -c FILE`")
     name = control.send(directory, wanted)
-    reply = control.wait_reply(directory, name, REPLY_SECONDS)
+    reply = control.answered(directory, name, REPLY_SECONDS)
     if reply is None:
-        taken = not control.withdraw(directory, name)
-        raise CannotRun(f"the manager has not answered within {REPLY_SECONDS:g} s"
-                        + ("" if taken else "; the command was taken back"))
+        ids = journals.made_by(directory.journal, name)
+        if not ids:
+            why = (f"has not answered within {REPLY_SECONDS:g} s" if directory.manager_runs() else
+                   "has ended before it answered")
+            raise CannotRun(f"the manager {why}; the command was taken back"
+                            + ("" if wanted["do"] == "submit" else "; `vrm queue` shows what was done before"))
+        reply = {"ok": True, "text": f"job{'s' * (len(ids) > 1)} {fold(ids)}: taken; then the manager has ended"}
     print(reply["text"], file=sys.stdout if reply["ok"] else sys.stderr)
     return int(not reply["ok"])

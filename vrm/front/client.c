@@ -2,7 +2,7 @@
 
 It sends what was typed to the manager, through the socket in the run's directory, and prints the
 answer (vrm/front/wire.py says how they talk). What it cannot do, since the manager runs on another
-node or the command is one of LOCAL, is done by vrm/front/client.py, as which this program goes on.
+node, has been lost, or the command is one of LOCAL, is done by vrm/front/client.py, as which this program goes on.
 
 PYTHON, STEP (what it runs as a step), ROOT (where the package vrm is) and LOCAL (names between blanks) are given by vrm/front/build.py. */
 
@@ -15,8 +15,11 @@ PYTHON, STEP (what it runs as a step), ROOT (where the package vrm is) and LOCAL
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -26,26 +29,33 @@ extern char **environ;
 static char *name;
 static char **words;
 
-static void python(void)
+/* Go on as Python, with these words and the arguments that were typed. */
+
+static void go_on(char **first)
 {
-    static char code[] = "import sys; sys.path.insert(0, " ROOT "); "
-                         "from vrm.front.client import main; sys.exit(main(sys.argv[1:]))";
-    int count = 0;
+    int at = 0, count = 0;
     while (words[count])
         count++;
-    char **argv = calloc(count + 6, sizeof *argv);
+    char **argv = calloc(count + 16, sizeof *argv);
     if (!argv)
         exit(1);
-    argv[0] = (char *)PYTHON;
-    argv[1] = "-I";
-    argv[2] = "-c";
-    argv[3] = code;
-    argv[4] = name;
+    argv[at++] = (char *)PYTHON;
+    while (*first)
+        argv[at++] = *first++;
     for (int i = 1; i < count; i++)
-        argv[4 + i] = words[i];
+        argv[at++] = words[i];
     execv(PYTHON, argv);
     fprintf(stderr, "%s: error: vrm cannot start %s: %s\n", name, PYTHON, strerror(errno));
     exit(1);
+}
+
+#define IN_PYTHON(WHAT)                                                                                                \
+    "import sys; sys.path.insert(0, " ROOT "); from vrm.front.client import " WHAT "; sys.exit(" WHAT "(sys.argv[1:]))"
+
+static void python(void)
+{
+    char *first[] = {"-I", "-c", IN_PYTHON("main"), name, NULL};
+    go_on(first);
 }
 
 /* Bytes that grow. */
@@ -156,6 +166,34 @@ static int connected(const char *directory)
     return client;
 }
 
+/* The name of the call, how much was printed of the answer, and what file was sent. */
+
+static char token[64];
+static unsigned long long given[3];
+static struct {
+    struct bytes text;
+    char path[4097];
+    int there;
+} sent;
+
+/* The manager is lost before it has said what became of the call: ask the next one, or the journal. */
+
+static void lost(void)
+{
+    char out[24], err[24], file[16] = "-1";
+    snprintf(out, sizeof out, "%llu", given[1]);
+    snprintf(err, sizeof err, "%llu", given[2]);
+    if (sent.there) {
+        int kept = memfd_create("vrm", 0);
+        if (kept < 0 || write_all(kept, sent.text.data, sent.text.size) || lseek(kept, 0, SEEK_SET))
+            unanswered(strerror(errno));
+        snprintf(file, sizeof file, "%d", kept);
+    }
+    char *first[] = {"-I", "-c", IN_PYTHON("again"), token, out, err, file, sent.path, name, NULL};
+    signal(SIGPIPE, SIG_DFL);
+    go_on(first);
+}
+
 static void send_file(int to, const char *path)
 {
     struct bytes all = {0};
@@ -176,11 +214,15 @@ static void send_file(int to, const char *path)
         add(&all, part, got);
     }
     const char *why = got < 0 ? strerror(errno) : "";
-    if (got < 0 ? send_frame(to, 'F', why, strlen(why)) : send_frame(to, 'D', all.data, all.size))
-        unanswered(strerror(errno));
-    free(all.data);
     if (from > 0)
         close(from);
+    if (got >= 0) {
+        sent.text = all;
+        strcpy(sent.path, path);
+        sent.there = 1;
+    }
+    if (got < 0 ? send_frame(to, 'F', why, strlen(why)) : send_frame(to, 'D', all.data, all.size))
+        lost();
 }
 
 static volatile sig_atomic_t caught;
@@ -309,29 +351,15 @@ static void served(void)
 static void step(void)
 {
     served();
-    static char code[] = "import sys; sys.path.insert(0, " ROOT "); " STEP;
-    int count = 0;
-    while (words[count])
-        count++;
-    char **argv = calloc(count + 5, sizeof *argv);
-    if (!argv)
-        exit(1);
-    argv[0] = (char *)PYTHON;
-    argv[1] = "-I";
-    argv[2] = "-S";
-    argv[3] = "-c";
-    argv[4] = code;
-    for (int i = 1; i < count; i++)
-        argv[4 + i] = words[i];
-    execv(PYTHON, argv);
-    fprintf(stderr, "%s: error: vrm cannot start %s: %s\n", name, PYTHON, strerror(errno));
-    exit(1);
+    char *first[] = {"-I", "-S", "-c", "import sys; sys.path.insert(0, " ROOT "); " STEP, NULL};
+    go_on(first);
 }
 
 static void print(int to, const char *data, size_t size)
 {
     if (write_all(to, data, size) && errno == EPIPE)
         exit(141);
+    given[to] += size;
 }
 
 int main(int argc, char **argv)
@@ -364,13 +392,21 @@ int main(int argc, char **argv)
     gethostname(host, sizeof host - 1);
     snprintf(input, sizeof input, "VRM_STDIN=%ld@%s", (long)getpid(), host);
     add_text(&call, input);
+    struct timespec now;
+    uint32_t chance = (uint32_t)getpid();
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (getrandom(&chance, sizeof chance, GRND_NONBLOCK) < 0)
+        errno = 0;
+    snprintf(token, sizeof token, "%020lld.%08x", now.tv_sec * 1000000000LL + now.tv_nsec, chance);
+    snprintf(input, sizeof input, "VRM_CALL=%s", token);
+    add_text(&call, input);
     if (call.size > MOST)
         unanswered("its arguments are too long");
     put_length(call.data + 4, (uint32_t)(call.size - 8));
     signal(SIGPIPE, SIG_IGN);
     pass_signals_on();
     if (write_all(manager, call.data, call.size))
-        unanswered(strerror(errno));
+        lost();
     free(call.data);
     struct bytes got = {0};
     char part[1 << 16];
@@ -392,7 +428,7 @@ int main(int argc, char **argv)
         if (size < 0 && errno == EINTR)
             continue;
         if (size <= 0)
-            unanswered(size ? strerror(errno) : "it has ended");
+            lost();
         add(&got, part, size);
         size_t at = 0;
         while (got.size - at >= 5) {

@@ -2,6 +2,8 @@
 
 It finds the run by the variable VRM_DIRECTORY, and without it by the configuration, as vrm does. It
 talks to the manager through its socket, and from another node than the manager's by command files.
+A call whose manager is lost, before it has said what became of it, is repeated under its name by a
+command file: the next manager, or the journal, knows what was done of it.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ import socket
 import struct
 import sys
 from base64 import b64decode, b64encode
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from vrm.front import names, wire
-from vrm.front.answers import Refused
+from vrm.front.answers import Answer, Refused
 from vrm.front.wire import STDIN, Call
 from vrm.run import control
 from vrm.run.rundir import RunDirectory
@@ -26,23 +29,74 @@ from vrm.system.errors import RunError
 REPLY_SECONDS = 60.0
 """Seconds that a manager on another node has to answer."""
 
-SETTLING = 0.5
-"""Seconds after which a manager that took a command file just before it was taken back has answered."""
-
 ASK_EVERY = 0.5
 """Seconds between two questions of a client on another node whose job runs."""
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
+class Lost(Exception):
+    """The manager has ended, or has closed the connection, before it has said what became of a call. The
+    `call` has what was sent to it; `given` is what it has printed: bytes of standard output, of standard error."""
+
+    def __init__(self, call: Call, given: Tuple[int, int]) -> None:
+        super().__init__()
+        self.call, self.given = call, given
+
+
+class Screen:
+    """Prints, but not again what was printed before a manager was lost."""
+
+    def __init__(self, given: Tuple[int, int] = (0, 0)) -> None:
+        self._given, self._seen = list(given), [0, 0]
+
+    @property
+    def given(self) -> Tuple[int, int]:
+        """How much was printed on standard output and error, in bytes."""
+        return self._given[0], self._given[1]
+
+    def again(self) -> None:
+        """All comes again, from its beginning."""
+        self._seen = [0, 0]
+
+    def print(self, number: int, data: bytes) -> None:
+        """Print on standard output (0) or error (1)."""
+        new = data[max(0, self._given[number] - self._seen[number]):]
+        self._seen[number] += len(data)
+        self._given[number] = max(self._given[number], self._seen[number])
+        stream = (sys.stdout, sys.stderr)[number]
+        stream.flush()
+        stream.buffer.write(new)
+        stream.flush()
+
+
 def main(argv: List[str]) -> int:
     """The command `argv[0]` with these arguments; its exit status."""
+    return _carried_out(argv, control.new_name(), ask)
+
+
+def again(argv: List[str]) -> int:
+    """Go on for the C program, whose manager was lost. Before the command there are the name of its call, how
+    much has been printed of standard output and error, the number of an open file, and the path of
+    which that has what was sent to the manager (-1: none was)."""
+    token, out, err, file, path, *command = argv
+    sent = {}
+    if int(file) >= 0:
+        with open(int(file), "rb") as kept:
+            sent[path] = kept.read()
+
+    def act(call: Call, run: Path) -> int:
+        return by_files(replace(call, sent=sent), run, (int(out), int(err)))
+    return _carried_out(command, token, act)
+
+
+def _carried_out(argv: List[str], token: str, ask_for: Callable[[Call, Path], int]) -> int:
     name, arguments = os.path.basename(argv[0]), argv[1:]
-    call = Call(name, arguments, _here(), {**os.environ, STDIN: f"{os.getpid()}@{os.uname().nodename}"})
+    call = Call(name, arguments, _here(), {**os.environ, STDIN: f"{os.getpid()}@{os.uname().nodename}"}, token=token)
     try:
         act = names.local(name)
         code = act(call) if act is not None else None
-        return ask(call, directory()) if code is None else code
+        return ask_for(call, directory()) if code is None else code
     except Refused as refused:
         print(refused, file=sys.stderr)
         return refused.code
@@ -77,10 +131,13 @@ def directory(env: Optional[Mapping[str, str]] = None) -> Path:
 def ask(call: Call, run: Path) -> int:
     """Ask the manager of this run; the exit status."""
     manager = connected(run)
-    if manager is not None:
+    if manager is None:
+        return by_files(call, run)
+    try:
         with manager:
             return talk(call, manager)
-    return by_files(call, run)
+    except Lost as lost:
+        return by_files(lost.call, run, lost.given)
 
 
 def connected(run: Path) -> Optional[socket.socket]:
@@ -110,33 +167,34 @@ def peer(connection: socket.socket) -> int:
 
 
 def talk(call: Call, manager: socket.socket) -> int:
-    """Send the call and print what comes back; the exit status."""
-    lost = RunError("the manager of vrm has not answered; is it still there? `vrm queue` shows")
+    """Send the call and print what comes back; the exit status. Lost when it stops coming."""
+    screen = Screen()
     try:
         manager.sendall(call.packed())
         rest = b""
         while True:
             part = manager.recv(1 << 16)
             if not part:
-                raise lost
+                raise ConnectionError
             found, rest = wire.frames(rest + part)
             for kind, data in found:
                 if kind in b"OE":
-                    _print(kind == b"O", data)
+                    screen.print(int(kind == b"E"), data)
                 elif kind == b"X":
                     return int(data)
                 elif kind == b"I":
-                    text, why = read(os.fsdecode(data))
-                    manager.sendall(wire.frame(b"F", why.encode()) if why else wire.frame(b"D", text))
+                    call, why = with_file(call, os.fsdecode(data))
+                    manager.sendall(wire.frame(b"F", why.encode()) if why else
+                                    wire.frame(b"D", call.sent[os.fsdecode(data)]))
     except ConnectionError as error:
-        raise lost from error
+        raise Lost(call, screen.given) from error
 
 
-def _print(out: bool, data: bytes) -> None:
-    stream = sys.stdout if out else sys.stderr
-    stream.flush()
-    stream.buffer.write(data)
-    stream.flush()
+def with_file(call: Call, path: str) -> Tuple[Call, str]:
+    """The call with this file, or with the reason why it cannot be read; and the reason."""
+    text, why = read(path)
+    return (replace(call, missing={**call.missing, path: why}) if why else
+            replace(call, sent={**call.sent, path: text})), why
 
 
 def read(path: str) -> Tuple[bytes, str]:
@@ -149,77 +207,96 @@ def read(path: str) -> Tuple[bytes, str]:
     return (text, "") if len(text) <= wire.LARGEST else (b"", "File too large")
 
 
-def by_files(call: Call, place: Path) -> int:
-    """Ask by a command file; the exit status. RunError where no manager runs, or none answers."""
+def by_files(call: Call, place: Path, given: Optional[Tuple[int, int]] = None) -> int:
+    """Ask by a command file, of the call's name; the exit status. `given`: a manager was asked before, has
+    printed so much, and was lost. RunError where no manager runs, or none answers."""
     run = RunDirectory(place, place, place / "state")
-    if not run.manager_runs():
-        act = names.alone(call.name)
-        code = act(call) if act is not None else None
+    if given is None and not run.manager_runs():
+        return _nobody(call, run)
+    screen = Screen(given or (0, 0))
+    while True:
+        if any(screen.given) and call.name in _PRINTING:
+            raise RunError("the manager of vrm has ended; its job goes on when the next manager does")
+        screen.again()
+        reply = _reply(call, run)
+        if reply is not None and "needs" in reply:
+            call, _ = with_file(call, reply["needs"])
+            continue
+        if reply is None:
+            found = _unanswered(call, run)
+            if found is None:
+                return _nobody(call, run)
+            return _printed({"out": found.out, "err": found.err, "code": found.code}, screen)
+        code = _wait_by_files(call, run, reply, screen)
         if code is not None:
             return code
-        raise RunError(f"Unable to contact slurm controller (connect failure): no manager of vrm runs on {place}")
-    sent: Dict[str, bytes] = {}
-    missing: Dict[str, str] = {}
-    while True:
-        call = Call(call.name, call.arguments, call.cwd, call.env, sent, missing)
-        name = control.send(run, {"do": "front", "call": call_record(call)})
-        reply = control.wait_reply(run, name, REPLY_SECONDS)
-        if reply is None:
-            return _unanswered(call, run, name)
-        if "needs" in reply:
-            path = reply["needs"]
-            text, why = read(path)
-            if why:
-                missing[path] = why
-            else:
-                sent[path] = text
-            continue
-        return wait_by_files(call, run, reply["waits"]) if "waits" in reply else _printed(reply)
+        given = screen.given
 
 
-def wait_by_files(call: Call, run: RunDirectory, of: str) -> int:
-    """Ask again and again, until what was called has ended; pass signals on. The exit status."""
+_PRINTING = names.SUBMITTING - {"sbatch", "qsub"}
+"""Commands that print what their job does: where they have begun, no other manager can go on."""
+
+
+def _reply(call: Call, run: RunDirectory) -> Optional[control.Command]:
+    control.send(run, {"do": "front", "call": call_record(call)}, call.token)
+    return control.answered(run, call.token, REPLY_SECONDS)
+
+
+def _wait_by_files(call: Call, run: RunDirectory, reply: control.Command, screen: Screen) -> Optional[int]:
+    """Print the reply. As long as it says that what was called has not ended, ask again, and pass signals on. The
+    exit status; None where the manager has been lost that knew of it."""
     signals: List[int] = []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     ignored = {number for number in PASSED_ON if signal.getsignal(number) is signal.SIG_IGN}
     try:
-        while True:
-            name = control.send(run, {"do": "front", "of": of, "signals": signals})
-            reply = control.wait_reply(run, name, REPLY_SECONDS)
-            if reply is None:
-                control.withdraw(run, name)
-                raise RunError(f"the manager of vrm has not answered within {REPLY_SECONDS:g} s; its job goes on")
-            code = _printed(reply)
-            if "waits" not in reply:
-                return code
-            got = signal.sigtimedwait(PASSED_ON, 0 if reply["out"] or reply["err"] else ASK_EVERY)
+        while "waits" in reply:
+            _printed(reply, screen)
+            got = signal.sigtimedwait(PASSED_ON, 0 if reply.get("out", "?") or reply["err"] else ASK_EVERY)
             signals = [got.si_signo] if got is not None and got.si_signo not in ignored else []
+            name = control.send(run, {"do": "front", "of": reply["waits"], "signals": signals})
+            asked = control.answered(run, name, REPLY_SECONDS)
+            if asked is None and run.manager_runs():
+                raise RunError(f"the manager of vrm has not answered within {REPLY_SECONDS:g} s; its job goes on")
+            if asked is None or asked.get("lost"):
+                return None
+            reply = asked
+        return _printed(reply, screen)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _printed(reply: Mapping[str, Any]) -> int:
-    """Print what an answer says; its exit status. One without any is of a manager that was killed before it
-    could say what became of the call, or did not understand it."""
+def _printed(reply: Mapping[str, Any], screen: Screen) -> int:
+    """Print what an answer says; its exit status. One without any is of a manager that did not understand the call."""
     done = "code" in reply or "waits" in reply
-    _print(True, os.fsencode(reply.get("out", "")))
-    _print(False, os.fsencode(reply.get("err", "") if done else f"{reply['text']}; `vrm queue` shows the jobs\n"))
+    screen.print(0, os.fsencode(reply.get("out", "")))
+    screen.print(1, os.fsencode(reply.get("err", "") if done else f"{reply['text']}; `vrm queue` shows the jobs\n"))
     return int(reply.get("code", 1))
 
 
-def _unanswered(call: Call, run: RunDirectory, name: str) -> int:
-    """Nobody has answered a command file, perhaps since the manager was killed: take it back. If it has brought
-    jobs by then, they are what is printed, so that nobody submits them again."""
+def _nobody(call: Call, run: RunDirectory) -> int:
+    """Do what can be done without a manager; the exit status. RunError where that is nothing."""
+    act = names.alone(call.name)
+    code = act(call) if act is not None else None
+    if code is None:
+        raise RunError("Unable to contact slurm controller (connect failure): no manager of vrm runs on "
+                       f"{run.directory}")
+    return code
+
+
+def _unanswered(call: Call, run: RunDirectory) -> Optional[Answer]:
+    """Nobody has answered a call, which was taken back. The jobs that it has brought by then are the answer, so
+    that nobody submits them again. None: no manager runs and nothing was done; RunError, which
+    says what is known, for the rest."""
     from vrm.front.past import unanswered
 
-    control.withdraw(run, name)
-    reply = control.wait_reply(run, name, SETTLING)
-    if reply is not None and "needs" not in reply:
-        return _printed(reply)
-    found = unanswered(call, run, name)
-    if found is None:
-        raise RunError(f"the manager of vrm has not answered within {REPLY_SECONDS:g} s; nothing was done")
-    return _printed({"ok": not found.code, "out": found.out, "err": found.err, "code": found.code})
+    found = unanswered(call, run)
+    if found is not None:
+        return found
+    if run.manager_runs():
+        raise RunError(f"the manager of vrm has not answered within {REPLY_SECONDS:g} s; this was taken back")
+    if call.name in names.SUBMITTING:
+        raise RunError("the manager of vrm has ended before it took this; nothing was submitted")
+    return None
 
 
 def call_record(call: Call) -> Dict[str, Any]:

@@ -19,6 +19,7 @@ class Asked:
     `script` is its text, `environment` what its processes get (None: the manager's), `indices` those of
     an array, of which at most `width` jobs run at a time (0: any number). `flexible`: its time limit
     may be cut at the allocation's end. `own` are what the jobs of some indices wait for alone.
+    `command` is the name of the call that asks (`vrm.front.wire.TOKEN`): it brings jobs once.
     """
 
     values: Mapping[str, Any]
@@ -29,6 +30,7 @@ class Asked:
     flexible: bool = True
     notes: Sequence[str] = field(default_factory=list)
     own: Mapping[int, Tuple[Dependency, ...]] = field(default_factory=dict)
+    command: str = ""
 
 
 class Counter(Protocol):
@@ -83,8 +85,8 @@ class Counter(Protocol):
     def release(self, job_id: int) -> None:
         """Let a held job start."""
 
-    def requeue(self, job_id: int) -> None:
-        """Run a job again; one that runs is ended first."""
+    def requeue(self, job_id: int, command: str = "") -> None:
+        """Run a job again; one that runs is ended first. `command`: as of `Asked`."""
 
     def change(self, job_id: int, values: Mapping[str, float]) -> None:
         """Change a job's `walltime` (seconds) or `priority`."""

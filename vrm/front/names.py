@@ -43,6 +43,9 @@ TABLE: Dict[str, str] = {
 LAUNCHERS = frozenset(("mpirun", "mpiexec"))
 """Commands that only programs behind `vrm run --` find: in a script the real ones are to be found."""
 
+SUBMITTING = frozenset(("sbatch", "qsub", "srun", "salloc")) | LAUNCHERS
+"""Commands that bring jobs."""
+
 LOCAL: Dict[str, str] = {}
 
 ALONE: Dict[str, str] = {"scontrol": "vrm.front.scontrol:alone", "sacct": "vrm.front.past:sacct"}

@@ -7,14 +7,15 @@ import os
 import socket
 import sys
 import time
-from typing import Any, Collection, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Iterable, List, Mapping, Optional, Tuple
 
 from vrm.front import jobs as front, names
-from vrm.front.answers import Answer, Call, Refused
+from vrm.front.answers import Answer, Call, Refused, Waiting
 from vrm.front.client import directory
 from vrm.front.counter import Asked
 from vrm.front.sacct import sacct as answer
 from vrm.model import JobState
+from vrm.model.ranges import fold
 from vrm.results.steps import Step, read_steps
 from vrm.run import journal as journals
 from vrm.run.rundir import RunDirectory
@@ -23,11 +24,10 @@ from vrm.system.files import group_name, read_own, user_name
 
 
 class Past:
-    """A counter at which nobody can do anything: see `vrm.front.counter.Counter`. But what a `command` file has
-    brought is known, although nobody has answered it."""
+    """A counter at which nobody can do anything: see `vrm.front.counter.Counter`. But the jobs that a call has
+    brought are known, although nobody has answered it."""
 
-    def __init__(self, run: RunDirectory, command: str = "") -> None:
-        self._command = command
+    def __init__(self, run: RunDirectory) -> None:
         self.now = time.time()
         self.site = front.Site(user_name(os.geteuid()), os.geteuid(), socket.gethostname(), str(run.directory), (),
                                3600.0, group=group_name(os.getegid()), gid=os.getegid())
@@ -37,11 +37,6 @@ class Past:
         except ValueError as error:
             raise RunError(f"the journal is damaged: {error}") from error
         self._steps = read_steps(run.steps)
-
-    @property
-    def taken(self) -> Collection[str]:
-        """The command files that have brought jobs."""
-        return self._past.by_command
 
     def jobs(self, ids: Iterable[int] = (), ended: bool = True) -> List[front.Job]:
         """The jobs of these ids, or without ids all."""
@@ -80,7 +75,9 @@ class Past:
 
     def files(self, job: front.Job) -> Tuple[str, str, str]:
         """The files that a job was to write to and read, as its user has named them."""
-        payload = job.job.payload
+        payload, run = job.job.payload, self._run
+        if not payload.output:
+            return str(run.output(job.job.app, job.id)), str(run.errors(job.job.app, job.id)), ""
         return payload.output, payload.errors, payload.input
 
     def script(self, job_id: int) -> bytes:
@@ -95,8 +92,8 @@ class Past:
         return Refused("no manager runs")
 
     def submit(self, asked: Asked) -> List[int]:
-        """Nobody takes jobs; those of the command were taken."""
-        ids = self._past.by_command.get(self._command)
+        """Nobody takes jobs; those of this call were taken."""
+        ids = self._past.by_command.get(asked.command)
         if not ids:
             raise self._nobody()
         return ids
@@ -113,21 +110,34 @@ class Past:
         """Nobody is there to do it."""
         raise self._nobody()
 
-    release = requeue = hold
+    release = hold
+
+    def requeue(self, job_id: int, command: str = "") -> None:
+        """Nobody is there to do it."""
+        raise self._nobody()
 
     def change(self, job_id: int, values: Mapping[str, float]) -> None:
         """Nobody is there to do it."""
         raise self._nobody()
 
 
-def unanswered(call: Call, run: RunDirectory, command: str) -> Optional[Answer]:
-    """What a command file is to be answered that a manager has taken, and was killed then; None where it has made
-    no jobs."""
-    past = Past(run, command)
-    if command not in past.taken:
+def unanswered(call: Call, run: RunDirectory) -> Optional[Answer]:
+    """The answer to a call that a manager has taken, and was killed then; None where it has brought no jobs."""
+    ids = journals.made_by(run.journal, call.token)
+    if not ids:
         return None
-    found = names.reply_to(call, past)
-    return found if isinstance(found, Answer) else None
+    found = names.reply_to(call, Past(run))
+    if isinstance(found, Answer):
+        return found
+    assert isinstance(found, Waiting)
+    out, err, more = b"", b"", True
+    while more:
+        done, (text, said) = found.poll(), found.take()
+        out, err, more = out + text, err + said, bool(text) and done is None
+    if done is None:
+        done = Answer(err=f"{call.name}: error: the manager of vrm has ended; job {fold(ids)} was submitted, and goes "
+                          "on when the next manager does\n", code=1)
+    return Answer(os.fsdecode(out) + done.out, os.fsdecode(err) + done.err, done.code)
 
 
 def sacct(call: Call) -> Optional[int]:

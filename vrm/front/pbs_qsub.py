@@ -181,7 +181,8 @@ def made(wish: Wish, call: Call, counter: Counter, text: bytes, name: str, path:
     if "depend" in wish.attributes:
         values["after"] = dependencies(wish.attributes["depend"], counter)
     environment = dict(call.env) if "V" in single else chosen(call.env)
-    return Asked(values, text, environment, indices, width, flexible="walltime" not in wish.resources), bool(indices)
+    return Asked(values, text, environment, indices, width, flexible="walltime" not in wish.resources,
+                 command=call.token), bool(indices)
 
 
 KEPT = ("HOME", "LANG", "LOGNAME", "PATH", "MAIL", "SHELL", "USER", "TZ", "LC_ALL", "LC_CTYPE")

@@ -285,7 +285,7 @@ def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counte
     notes = ([f"its limit of {chosen['time']} is cut to {times.elapsed(walltime)}: the allocation ends then"]
              if flexible and chosen.get("time") else [])
     return Asked({**values, "walltime": walltime}, script, exported(chosen.get("export", "ALL"), call.env),
-                 indices, width, flexible, notes, own)
+                 indices, width, flexible, notes, own, call.token)
 
 
 _Found = TypeVar("_Found")

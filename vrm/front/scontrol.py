@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from vrm.front import squeue, times, words
@@ -54,7 +55,7 @@ def scontrol(call: Call, counter: Counter) -> Reply:
     if act == "ping":
         return Answer(f"Slurmctld(primary) at {counter.site.host} is UP\n")
     if act in _ACTS:
-        return _each(_ACTS[act], what, counter)
+        return _each(_ACTS[act], what, counter, call.token)
     if act == "update":
         return _update(what, counter)
     if act == "write" and what[:1] == ["batch_script"]:
@@ -151,12 +152,12 @@ def _find(text: str, counter: Counter) -> Tuple[List[Job], List[str]]:
         raise OPTIONS.error(f"Invalid job id specified: {error}") from error
 
 
-def _each(act: str, names: Sequence[str], counter: Counter) -> Answer:
+def _each(act: str, names: Sequence[str], counter: Counter, token: str) -> Answer:
     """Hold, release or requeue jobs."""
     if not names:
         raise OPTIONS.error(f"which job? For example scontrol {act} 12")
     does: Dict[str, Callable[[int], None]] = {
-        "hold": counter.hold, "release": counter.release, "requeue": counter.requeue}
+        "hold": counter.hold, "release": counter.release, "requeue": partial(counter.requeue, command=token)}
     wrong: List[str] = []
     for name in names:
         text = re.sub(r"(?i)^(jobid|job)=", "", name)

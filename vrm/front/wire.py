@@ -2,8 +2,8 @@
 
 A client sends one call: eight bytes (`VRM1`, and the length of what follows), then texts that each end
 with a zero byte: the directory it is called in, the name of the command, the number of arguments, the
-arguments, and the variables of its environment. The manager answers in frames, a letter, a length and
-so many bytes:
+arguments, and the variables of its environment, at the end STDIN and TOKEN. The manager answers in frames,
+a letter, a length and so many bytes:
 
 | letter | from | what it is |
 |---|---|---|
@@ -34,6 +34,11 @@ STDIN = "VRM_STDIN"
 """The variable that a client adds to its environment: its process and host, `pid@host`. A job on that host
 may read the client's standard input."""
 
+TOKEN = "VRM_CALL"
+"""The last variable of a call: its name, as that of a command file (`vrm.run.control.new_name`). It is recorded
+with the jobs that the call brings. Where the manager is lost before it has answered, the client calls again
+under the same name, by a command file, and gets the same jobs."""
+
 LARGEST = 16 << 20
 """Bytes of the longest call or frame."""
 
@@ -51,7 +56,7 @@ class WireError(ValueError):
 @dataclass(frozen=True)
 class Call:
     """A command as it was typed. `sent` are the files that the client has sent, by their paths ("":
-    its standard input); `missing` are those that it could not read, with the reason."""
+    its standard input); `missing` are those that it could not read, with the reason. `token` is its name."""
 
     name: str
     arguments: List[str]
@@ -59,11 +64,13 @@ class Call:
     env: Mapping[str, str] = field(default_factory=dict)
     sent: Mapping[str, bytes] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    token: str = ""
 
     def packed(self) -> bytes:
         """As it goes through the socket."""
         texts = [self.cwd, self.name, str(len(self.arguments)), *self.arguments,
-                 *(f"{name}={value}" for name, value in self.env.items())]
+                 *(f"{name}={value}" for name, value in self.env.items()),
+                 *([f"{TOKEN}={self.token}"] if self.token else [])]
         body = b"".join(os.fsencode(text) + b"\0" for text in texts)
         return HEADER.pack(MAGIC, len(body)) + body
 
@@ -93,9 +100,10 @@ def call_of(data: bytes) -> Call:
     except (IndexError, ValueError) as error:
         raise WireError(f"this is no call of a command: {error}") from error
     variables = words[3 + count:]
+    token = variables.pop()[len(TOKEN) + 1:] if variables and variables[-1].startswith(f"{TOKEN}=") else ""
     last = [variables.pop()] if variables and variables[-1].startswith(f"{STDIN}=") else []
     env = _variables("\0".join(variables))
-    return Call(words[1], words[3:3 + count], words[0], {**env, **_variables(last[0])} if last else env)
+    return Call(words[1], words[3:3 + count], words[0], {**env, **_variables(last[0])} if last else env, token=token)
 
 
 @lru_cache(maxsize=64)

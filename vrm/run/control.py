@@ -1,13 +1,16 @@
 """Commands to a running manager, as files: `vrm submit`, `vrm cancel`, `vrm hold` and others.
 
 The client drops a JSON file into the run's private `commands` directory; the manager takes it,
-acts, and answers in `replies` under the same name. Nothing listens on the network.
+acts, and answers in `replies` under the same name. Nothing listens on the network. The name goes
+into the journal with what the command brings, so that the next manager, or the client by itself,
+knows what a killed one has done of it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import secrets
@@ -22,14 +25,29 @@ from vrm.system.files import open_own, read_own
 from vrm.model.ranges import MOST_JOBS, numbers
 
 Command = Dict[str, Any]
-_LARGEST = 1 << 20
+_LARGEST = 24 << 20
+"""Bytes of a command: the longest call of a front command, with its script, as base64."""
 _LONGEST_NAME = 200
 _POLL = 0.05
 
+NEXT = 10.0
+"""Seconds in which, after the end of a manager, the next one has to be there."""
 
-def send(run: RunDirectory, command: Command) -> str:
+SETTLING = 0.5
+"""Seconds after which a manager that took a command just before it was taken back has answered."""
+
+_LOOK = 0.25
+"""Seconds between two looks whether a manager runs."""
+
+
+def new_name() -> str:
+    """A name that no other command has."""
+    return f"{time.time_ns():020d}.{secrets.token_hex(4)}"
+
+
+def send(run: RunDirectory, command: Command, name: str = "") -> str:
     """Drop a command and return its name; RunError when the directory does not take it."""
-    name = f"{time.time_ns():020d}.{secrets.token_hex(4)}"
+    name = name or new_name()
     try:
         run.commands.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(run.commands / name, command, private=True)
@@ -51,6 +69,30 @@ def wait_reply(run: RunDirectory, name: str, seconds: float) -> Optional[Command
         if time.monotonic() >= end:
             return None
         time.sleep(_POLL)  # the answer comes from another host perhaps: only files tell
+
+
+def answered(run: RunDirectory, name: str, seconds: float) -> Optional[Command]:
+    """The answer to a command, by the manager that runs or by the next one. None when nobody has answered
+    within `seconds`, or no manager runs: then the command is taken back and nobody carries it out any more,
+    and `vrm.run.journal.made_by` says which jobs it has brought."""
+    from vrm.run import journal  # it takes long to load, and is seldom needed
+
+    end, gone = time.monotonic() + seconds, math.inf
+    while True:
+        reply = wait_reply(run, name, min(seconds, _LOOK))
+        if reply is not None:
+            return reply
+        now = time.monotonic()
+        if run.manager_runs():
+            gone = math.inf
+        elif gone == math.inf:
+            gone = now
+            if journal.made_by(run.journal, name):
+                break
+        if now >= min(end, gone + NEXT):
+            break
+    withdraw(run, name)
+    return wait_reply(run, name, SETTLING if run.manager_runs() else 0)
 
 
 def withdraw(run: RunDirectory, name: str) -> bool:

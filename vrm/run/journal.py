@@ -184,6 +184,12 @@ def read(path: Path) -> List[Record]:
         return []
 
 
+def made_by(path: Path, command: str) -> List[int]:
+    """The jobs that a command has brought, whether or not anybody has answered it."""
+    return [job.id for record in read(path) if record["event"] == "job" and record.get("command") == command
+            for job in jobs_of(record)[0]]
+
+
 def parsed(data: bytes, path: Path) -> List[Record]:
     """The records in these bytes of a journal at `path`; JournalError as of `read`."""
     return [record for record, _ in _records(path, data)]

@@ -374,8 +374,8 @@ def test_a_command_file_whose_manager_was_killed_is_answered_and_taken_once(
     """From another node; the manager dies behind the record of the job, before the answer."""
     run = RunDirectory(cluster.site.log, cluster.site.log, cluster.site.log / "state")
 
-    def sent_and_killed(of: RunDirectory, command: control.Command) -> str:
-        name = send(of, command)
+    def sent_and_killed(of: RunDirectory, command: control.Command, name: str = "") -> str:
+        name = send(of, command, name)
         wait_until(lambda: name.encode() in of.journal.read_bytes(), "it is in the journal")
         cluster.process.kill()
         cluster.process.wait()
@@ -383,7 +383,7 @@ def test_a_command_file_whose_manager_was_killed_is_answered_and_taken_once(
         write_json(of.commands / name, command, private=True)
         return name
     send = control.send
-    call = Call("sbatch", ["--parsable", "-H", "--wrap", "true"], str(cluster.site.root), {})
+    call = Call("sbatch", ["--parsable", "-H", "--wrap", "true"], str(cluster.site.root), {}, token=control.new_name())
     monkeypatch.setattr(control, "send", sent_and_killed)
     monkeypatch.setattr(client, "REPLY_SECONDS", 0.1)
     cluster.start()

@@ -42,7 +42,6 @@ class LiveCounter:
         self._stopping = stopping
         self._rows: Dict[int, JobRow] = {}   # of jobs that ended, as far as they were looked at
         self._seen = 0
-        self.command = ""                    # the command file that is being obeyed
         self.start_of: Callable[..., Optional[Booking]] = _nobody_knows  # see `vrm.forecast.asked.start_of`
         self._site_at = -math.inf
         self._site: front.Site
@@ -233,7 +232,7 @@ class LiveCounter:
         desk = self.desk
         if desk.phase != "running":
             raise Refused("the manager of vrm is stopping and takes no more jobs")
-        known = self._orders.known(self.command)
+        known = self._orders.known(asked.command)
         if known:
             return known
         values = {**asked.values, "limit": FLEXIBLE if asked.flexible else "strict"}
@@ -255,7 +254,8 @@ class LiveCounter:
         ids: List[int] = []
         for indices, after in _parts(asked, first):
             some = {**values, "after": (*values.get("after", ()), *after)} if after else values
-            found, refused = self._intake.take(some, indices, keep=False, **({"command": self.command} if self.command else {}))
+            found, refused = self._intake.take(some, indices, keep=False,
+                                               **({"command": asked.command} if asked.command else {}))
             if refused:
                 raise Refused(refused)
             ids += found
@@ -285,9 +285,9 @@ class LiveCounter:
         return front.Job(job.id, job, details, JobState.QUEUED, start=booking.start,
                          **_place(booking, desk.cluster.nodes))
 
-    def _one(self, what: str, job_id: int) -> None:
+    def _one(self, what: str, job_id: int, command: str = "") -> None:
         try:
-            self._orders.one(what, job_id)
+            self._orders.one(what, job_id, command)
         except LifeError as error:
             raise Refused(str(error)) from error
 
@@ -308,9 +308,9 @@ class LiveCounter:
         """Let a held job start."""
         self._one("release", job_id)
 
-    def requeue(self, job_id: int) -> None:
+    def requeue(self, job_id: int, command: str = "") -> None:
         """Run a job again."""
-        self._one("requeue", job_id)
+        self._one("requeue", job_id, command)
 
     def change(self, job_id: int, values: Mapping[str, float]) -> None:
         """Change a job's `walltime` or `priority`."""

@@ -10,7 +10,7 @@ import math
 import os
 import selectors
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from traceback import print_exc
 from typing import Any, Dict, List, Mapping, Optional
@@ -29,7 +29,8 @@ BACKLOG = 4096
 """Clients that may wait until they are taken."""
 
 MOST = 2000
-"""Clients at a time. The one that says nothing for longest goes when another comes."""
+"""Clients at a time. When one more comes, the first goes whose call has not come: it, or that one. It calls again,
+by a command file."""
 
 
 @dataclass(eq=False)
@@ -128,10 +129,11 @@ class Door:
                 continue
             connection.setblocking(False)
             client = Client(connection)
-            if len(self._clients) >= MOST:
-                self._drop(next((each for each in self._clients.values() if each.call is None),
-                                next(iter(self._clients.values()))))
             self._clients[connection.fileno()] = client
+            if len(self._clients) > MOST:
+                self._drop(next(each for each in self._clients.values() if each.call is None))
+                if connection.fileno() < 0:
+                    continue
             self._read(client)  # it has said all by now, as a rule
             self._listen(client, selectors.EVENT_READ)
 
@@ -174,7 +176,7 @@ class Door:
                 client.needs = None
                 sent = {**call.sent, path: data} if kind == b"D" else call.sent
                 missing = {**call.missing, path: os.fsdecode(data)} if kind == b"F" else call.missing
-                client.call = Call(call.name, call.arguments, call.cwd, call.env, sent, missing)
+                client.call = replace(call, sent=sent, missing=missing)
                 self._calls.append(client)
             elif kind == b"K" and data.isdigit() and client.waiting is not None:
                 client.waiting.signalled(int(data))
@@ -290,7 +292,7 @@ class Afar:
         """The answer to a command of this name. ValueError, TypeError or KeyError for what is none."""
         if "of" in command:
             return self._go_on(command["of"], [int(number) for number in command["signals"]], now)
-        call = call_of_record(command["call"])
+        call = replace(call_of_record(command["call"]), token=name)
         reply = reply_to(call, counter)
         if isinstance(reply, Needs):
             return {"ok": True, "text": "", "needs": reply.path}
@@ -304,8 +306,8 @@ class Afar:
     def _go_on(self, name: str, signals: List[int], now: float) -> Dict[str, object]:
         waiting = self._waiting.get(name)
         if waiting is None:
-            return {"ok": False, "text": "error: the manager of vrm was started again, or has heard nothing for "
-                    f"{SILENCE:g} s"}
+            return {"ok": False, "lost": True, "text": "error: the manager of vrm was started again, or has heard "
+                    f"nothing for {SILENCE:g} s"}
         self._heard[name] = now
         for number in signals:
             waiting.signalled(number)

@@ -49,6 +49,7 @@ class Orders:
         self.gone = False
         self._unanswered: Dict[str, control.Command] = {}
         self._jobs_of: Dict[str, List[int]] = {}
+        self._done: Set[str] = set()   # commands that earlier managers have carried out
         self._name = ""                # of the command that is being carried out
         self._requeued: List[int] = []
         self._deaf: Set[str] = set()   # files among the commands that stay there
@@ -57,16 +58,18 @@ class Orders:
 
     def taken(self, past: Past) -> None:
         """Commands that an earlier manager has carried out; they are only answered."""
-        self._jobs_of = past.by_command
-        for name in past.commands:
-            ids = past.by_command.get(name)
-            text = f"job{'s' * (len(ids) > 1)} {fold(ids)}: " if ids else ""
-            self._unanswered[name] = {"ok": True, "text": f"{text}taken before the manager was restarted",
-                                      **({"id": ids[0], "ids": ids} if ids else {})}
+        self._jobs_of, self._done = past.by_command, set(past.commands)
 
     def known(self, name: str) -> List[int]:
-        """The jobs that an earlier manager has made of a command."""
+        """The jobs that were made of a command, by an earlier manager or for a client that asks again and again."""
         return self._jobs_of.get(name, [])
+
+    def _before(self, name: str, command: control.Command) -> control.Command:
+        """The answer to a command that an earlier manager has carried out."""
+        ids = self.known(name)
+        text = f"job{'s' * (len(ids) > 1)} {fold(ids)}: " if ids else ""
+        return {"ok": True, "text": f"{text}taken before the manager was restarted",
+                **({"id": ids[0], "ids": ids} if ids else {}), **({"code": 0} if command["do"] == "front" else {})}
 
     def waiting(self) -> List[Tuple[str, control.Command]]:
         """The commands that wait. Without the directory of the run no job can be followed."""
@@ -121,9 +124,10 @@ class Orders:
     def obey(self, name: str, command: control.Command) -> None:
         """Carry out a command and answer it; OSError when the answer can't be written, and then
         it is only answered the next time."""
-        if name not in self._unanswered or command["do"] == "front" and self.known(name):
+        if name not in self._unanswered:
             self._name = name  # what a command of another batch system says of its jobs, it says again
-            self._unanswered[name] = self._reply_to(command)
+            done = name in self._done and not (command["do"] == "front" and self.known(name))
+            self._unanswered[name] = self._before(name, command) if done else self._reply_to(command)
         self.desk.journal.sync()
         if command.get("unasked"):  # nobody waits for the answer
             self.desk.tell("note", self._unanswered[name]["text"])
@@ -150,16 +154,20 @@ class Orders:
             if what == "rules":
                 return self._rules(command)
             if what == "front":
-                self.counter.command = self._name
-                try:
-                    return self.afar.answer(command, self._name, self.counter, self.desk.clock())
-                finally:
-                    self.counter.command = ""
+                return self._front(command)
             if what in each:
                 return self._each(each[what], command)
         except (KeyError, TypeError, ValueError) as error:
             return {"ok": False, "text": f"not understood: {show(str(error), 500)}"}
         return {"ok": False, "text": f"not understood: {show(str(command.get('why', what)), 500)}"}
+
+    def _front(self, command: control.Command) -> control.Command:
+        name, first = self._name, self.desk.state.next_id
+        try:
+            return self.afar.answer(command, name, self.counter, self.desk.clock())
+        finally:
+            if self.desk.state.next_id > first:  # one that waits for them may ask again, under the same name
+                self._jobs_of[name] = list(range(first, self.desk.state.next_id))
 
     def _submit(self, command: control.Command) -> control.Command:
         if not isinstance(command["line"], str):
@@ -259,12 +267,12 @@ class Orders:
         self.desk.changes()
         return {"ok": not wrong, "text": "\n".join([*done, *wrong])}
 
-    def one(self, what: str, job_id: int) -> None:
+    def one(self, what: str, job_id: int, command: str) -> None:
         """Cancel, hold, release or requeue a job; LifeError when it cannot be done."""
         acts = {"cancel": self.cancel, "hold": self.hold, "release": self.release, "requeue": self.requeue}
         self.ends.settle(job_id)
         self.lending.settle(job_id)
-        self._name = ""
+        self._name = command
         acts[what](self.desk.state.entry(job_id))
         self._forget_requeued()
         self.desk.changes()
