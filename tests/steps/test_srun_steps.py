@@ -17,13 +17,14 @@ from typing import Any, Dict, Iterator, List, Optional
 import pytest
 
 from conftest import mpirun_environment, wait_until
-from vrm.front.build import COMPILERS, link, script
-from vrm.live.spawn import supervisor
+from vrm.front.build import link, script
+from vrm.live.spawn import serving
 from vrm.results.steps import Step, read_steps
 from vrm.steps.jobfile import JOB, text_of
 from vrm.steps.options import Wrong, hosts
 from vrm.steps.programs import links_mpi
 from vrm.steps.server import SOCKET
+from vrm.system.compiling import COMPILERS
 
 
 class Around:
@@ -73,13 +74,14 @@ class Around:
 
 SERVER = f"""
 import os, sys
-sys.path.insert(0, {supervisor.ROOT!r})
-from vrm.live.spawn import supervisor
-server = supervisor.StepServer(os.fsencode(sys.argv[1]), supervisor.Facts())
+sys.path.insert(0, {serving.ROOT!r})
+import resource
+from vrm.live.spawn import serving
+server = serving.StepServer({{serving.STEPS: os.fsencode(sys.argv[1])}})
 server.start()
 sys.stdin.read()
-server.end()
-print(server.usage.ru_utime + server.usage.ru_stime)
+own = resource.getrusage(resource.RUSAGE_SELF)
+print(sum(server.end(own)[:2]) - own.ru_utime - own.ru_stime)
 """
 """A supervisor's server of steps, until standard input ends; prints its seconds of CPU."""
 

@@ -6,14 +6,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
-from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from typing import Dict, List, Optional
@@ -21,17 +18,13 @@ from typing import Dict, List, Optional
 from vrm.front.names import LAUNCHERS, LOCAL, TABLE
 from vrm.steps import START
 from vrm.steps.jobfile import VARIABLE
-from vrm.system.compiling import cache
+from vrm.system import compiling
+from vrm.system.compiling import CompileError, NotKept, Recipe
 from vrm.system.files import write_atomically
-from vrm.system.trust import distrust
 
 SOURCE = Path(__file__).with_name("client.c")
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ".vrm-client"
-
-COMPILERS = ("cc", "gcc", "clang")
-BUILDING = 60.0
-"""Seconds that a compiler may take."""
 
 
 def link(directory: Path, names: Optional[List[str]] = None, source: Optional[Path] = None) -> bool:
@@ -68,79 +61,47 @@ def scripts() -> Dict[str, str]:
     return {name: script(name) for name in sorted(set(TABLE) - LAUNCHERS)}
 
 
-def _definitions() -> List[str]:
-    """What the C program is to know. A string of JSON without other than ASCII is one of C."""
+def _recipe() -> Recipe:
+    """How the program is built: what it is to know. A string of JSON without other than ASCII is one of C."""
     given = {"PYTHON": json.dumps(sys.executable), "LOCAL": json.dumps(f" {' '.join(sorted(LOCAL))} "),
              "ROOT": json.dumps(repr(str(ROOT))), "STEP": json.dumps(START)}
-    return [f"-D{name}={value}" for name, value in given.items()]
-
-
-def _mark() -> str:
-    """What a program that was built says of itself, in a file next to it."""
-    return sha256(SOURCE.read_bytes() + "\0".join(_definitions()).encode()).hexdigest()
+    return Recipe("client", "the commands", SOURCE, options=[f"-D{name}={value}" for name, value in given.items()],
+                  flags=compiling.PROGRAM)
 
 
 def _current(program: Path) -> bool:
     """Whether the program is there, and is what `build` would make."""
     try:
-        return program.with_suffix(".sum").read_text(encoding="utf-8") == _mark() and os.access(program, os.X_OK)
+        return program.with_suffix(".sum").read_text(encoding="utf-8") == _recipe().mark and os.access(program, os.X_OK)
     except OSError:
         return False
 
 
-def _kept() -> Optional[Path]:
-    """Where the program is kept for later runs; None where others could put another one there."""
-    path = cache() / f"client-{platform.machine()}-{_mark()[:16]}"
-    return None if distrust(path.parent, home=True) or distrust(path) else path
-
-
 def ready() -> bool:
     """Whether the program need not be compiled."""
-    kept = _kept()
-    return kept is not None and kept.is_file()
+    try:
+        return _recipe().kept().is_file()
+    except CompileError:
+        return False
 
 
 def build(program: Path) -> bool:
     """Make the program, which is compiled once for all runs; False where there is no compiler, or one that
     cannot."""
-    kept = _kept()
-    made = False
-    if kept is not None:
+    recipe = _recipe()
+    try:
         try:
-            kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if kept.is_file() or _compiled(kept):
-                with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build.") as folder:
-                    os.replace(shutil.copy(kept, folder), program)
-                made = True
-        except OSError:
-            kept = None  # no home
-    if kept is None:  # then for this run alone
-        made = _compiled(program)
-    if made:
-        write_atomically(program.with_suffix(".sum"), _mark())
-    else:
+            kept = recipe.made()
+        except NotKept:  # then for this run alone
+            recipe.build(program)
+        else:
+            with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build.") as folder:
+                os.replace(shutil.copy(kept, folder), program)
+    except CompileError:
         program.unlink(missing_ok=True)
-    return made
-
-
-def _compiled(program: Path) -> bool:
-    """Compile the program."""
-    for compiler in (os.environ.get("CC", ""), *COMPILERS):
-        found = shutil.which(compiler) if compiler else None
-        if found is None:
-            continue
-        with tempfile.TemporaryDirectory(dir=program.parent, prefix=".build.") as folder:
-            made = Path(folder) / "client"
-            try:
-                done = subprocess.run([found, "-O2", *_definitions(), "-o", str(made), str(SOURCE)],
-                                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                      stderr=subprocess.DEVNULL, timeout=BUILDING, check=False)
-            except (OSError, subprocess.TimeoutExpired):
-                continue
-            if done.returncode == 0 and made.exists():
-                os.replace(made, program)
-                return True
-    return False
+        return False
+    write_atomically(program.with_suffix(".sum"), recipe.mark)
+    return True
 
 
 class Aside:
@@ -168,4 +129,4 @@ class Aside:
 
     def __exit__(self, *failure: object) -> None:
         if self._thread is not None:
-            self._thread.join(BUILDING)
+            self._thread.join(compiling.SECONDS)

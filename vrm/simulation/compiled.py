@@ -12,9 +12,11 @@ from vrm.model.job import Job
 from vrm.scheduling.compressing import Compress, Table
 from vrm.scheduling.profile import CountProfile
 from vrm.scheduling.queue import Key
-from vrm.system.compiling import CompileError, library
+from vrm.system.compiling import CompileError, Recipe
 
-SOURCE = Path(__file__).with_name("compress.c")
+# Without contraction: a product and a sum are rounded each, as Python does.
+COMPRESS = Recipe("compress", "the compression of plans", Path(__file__).with_name("compress.c"),
+                  options=("-ffp-contract=off", "-lm"))
 MORE = 4
 """Steps that a move may add to a plan, at most."""
 
@@ -22,9 +24,7 @@ MORE = 4
 def compiled() -> Optional[Compress]:
     """`vrm.scheduling.compressing.compress` in C; None where it cannot be built."""
     try:
-        # Without contraction: a product and a sum are rounded each, as Python does.
-        path = library("compress", "the compression of plans", SOURCE, options=("-ffp-contract=off", "-lm"))
-        run = ctypes.CDLL(str(path)).vrm_compress
+        run = ctypes.CDLL(str(COMPRESS.made())).vrm_compress
     except (CompileError, OSError):
         return None
     run.restype, at, number = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64

@@ -1,8 +1,8 @@
 """Starts the steps of a script job from a process that has everything loaded: its forks are ready long before a
 new Python is.
 
-The supervisor of a script forks the server, which listens in the directory of the job's steps and loads this
-module at the first call. srun, a small C program (`vrm/front/client.c`), sends its words, its environment
+Who has started a script, its supervisor or on another node than the manager's a runner, forks the server
+(`vrm.live.spawn.serving`), which listens in the directory of the job's steps and loads this module at the first call. srun, a small C program (`vrm/front/client.c`), sends its words, its environment
 and its open files; a fork of the server becomes the step as if srun had done so itself, with its directory,
 limits, cores, mask and ignored signals. The server answers with the number of that process, to which srun
 passes its signals, and when it has ended with its exit status. When srun is killed, so is the process,
@@ -46,9 +46,10 @@ _SPACES = ("mnt", "pid", "user", "net", "ipc", "uts", "cgroup", "time")
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
-def serve(listening: socket.socket, alive: int, prctl: "Callable[..., int] | None") -> None:
-    """Serve until the pipe `alive` is closed. `prctl` is that of the C library, if it is there."""
+def serve(listening: socket.socket, alive: int) -> None:
+    """Serve until the pipe `alive` is closed."""
     from vrm.steps import guard, main, tasks  # noqa: F401  (loaded before the forks)
+    prctl = _prctl()
     running: "dict[int, socket.socket]" = {}
     reading, wake = os.pipe()
     for each in (reading, wake):
@@ -74,6 +75,16 @@ def serve(listening: socket.socket, alive: int, prctl: "Callable[..., int] | Non
                 _answer(running.pop(pid), b"%d\n" % code)
         if listening.fileno() in ready:
             _accept(listening, running, prctl)
+
+
+def _prctl() -> "Callable[..., int] | None":
+    """The function of the C library, if it can be called."""
+    try:
+        import ctypes  # some Pythons are built without it
+        found: "Callable[..., int]" = ctypes.CDLL(None).prctl
+        return found
+    except (ImportError, OSError, AttributeError):
+        return None
 
 
 def _code(pid: int, killed: bool) -> "int | None":

@@ -1,12 +1,12 @@
-"""Builds what vrm has in C, a shared library at a time, with the user's compiler.
+"""Builds what vrm has in C, with the user's compiler: shared libraries, and one program.
 
-Libraries are kept in the user's cache directory, which the nodes see as they see the home directory, one for
-each source, compiler and kind of machine. None is ever built in place: who has it mapped keeps a copy.
+They are kept in the user's cache directory, which the nodes see as they see the home directory, one for
+each source, options and kind of machine, whichever compiler built it: so nodes without one have it, too. None is
+ever built in place: who has it mapped keeps a copy.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import platform
@@ -14,23 +14,31 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping, Optional, Sequence
+from typing import Mapping, Optional, Sequence, Tuple
 
 from vrm.system.trust import distrust
 
-FLAGS = ("-O2", "-shared", "-fPIC", "-std=gnu99", "-fvisibility=hidden")
+PROGRAM = ("-O2",)
+LIBRARY = (*PROGRAM, "-shared", "-fPIC", "-std=gnu99", "-fvisibility=hidden")
+"""Options of the compiler."""
+
 COMPILERS = ("cc", "gcc", "clang", "icx", "nvc")
 SECONDS = 60.0
 """Seconds that a compiler may take."""
 
 
 class CompileError(RuntimeError):
-    """There is no library, and why."""
+    """It was not built, and why."""
+
+
+class NotKept(CompileError):
+    """The cache cannot be used, and why; elsewhere it might be built."""
 
 
 def cache(env: Optional[Mapping[str, str]] = None) -> Path:
-    """The directory in which libraries are kept."""
+    """The directory in which all is kept."""
     env = os.environ if env is None else env
     base = env.get("XDG_CACHE_HOME", "")
     return (Path(base) if base.startswith("/") else Path(env.get("HOME") or "~").expanduser() / ".cache") / "vrm"
@@ -47,43 +55,60 @@ def find_compiler(env: Optional[Mapping[str, str]] = None) -> str:
     raise CompileError("no C compiler was found (install gcc or clang, or set CC)")
 
 
-@functools.cache
-def _version(compiler: str) -> str:
-    try:
-        done = subprocess.run([compiler, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CompileError(f"{compiler} cannot be run: {error}") from error
-    return done.stdout.partition("\n")[0]
+@dataclass(frozen=True)
+class Recipe:
+    """What is built of a `source`: under which `name` it is kept, and with which `flags` before the source and
+    `options` behind it. `what` it is called in messages. It is built again when the source or one of the
+    `headers` changes."""
 
+    name: str
+    what: str
+    source: Path
+    headers: Sequence[Path] = ()
+    options: Sequence[str] = ()
+    flags: Tuple[str, ...] = LIBRARY
 
-def library(name: str, what: str, source: Path, headers: Sequence[Path] = (), options: Sequence[str] = (),
-            env: Optional[Mapping[str, str]] = None) -> Path:
-    """The library of that name for this machine, built of its source when there is none yet. `what` it is
-    called in messages; `options` are more of the compiler. CompileError when that cannot be done."""
-    compiler = find_compiler(env)
-    digest = hashlib.sha256("\0".join((compiler, _version(compiler), platform.machine(), *FLAGS, *options)).encode())
-    for file in (*headers, source):
-        digest.update(file.read_bytes())
-    path = cache(env) / f"{name}-{platform.machine()}-{digest.hexdigest()[:16]}.so"
-    allow = "set XDG_CACHE_HOME to a directory of your own"
-    reason = distrust(path.parent, allow=allow, home=True) or distrust(path, allow=allow)
-    if reason:  # somebody could have put another library there
-        raise CompileError(reason)
-    if path.is_file():
+    @property
+    def mark(self) -> str:
+        """What tells it from what other sources and options give."""
+        digest = hashlib.sha256("\0".join((*self.flags, *self.options)).encode())
+        for file in (*self.headers, self.source):
+            digest.update(file.read_bytes())
+        return digest.hexdigest()
+
+    def kept(self, env: Optional[Mapping[str, str]] = None) -> Path:
+        """Where it is kept, or would be. NotKept where somebody else could have put it there."""
+        suffix = ".so" if "-shared" in self.flags else ""
+        path = cache(env) / f"{self.name}-{platform.machine()}-{self.mark[:16]}{suffix}"
+        allow = "set XDG_CACHE_HOME to a directory of your own"
+        reason = distrust(path.parent, allow=allow, home=True) or distrust(path, allow=allow)
+        if reason:
+            raise NotKept(reason)
         return path
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            made = Path(scratch) / path.name
-            done = subprocess.run([compiler, *FLAGS, str(source), "-o", str(made), *options],
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  text=True, errors="replace", timeout=SECONDS, check=False)
-            if done.returncode or not made.is_file():
-                first = next((line for line in done.stdout.splitlines() if "error" in line.lower()),
-                             done.stdout.strip()[:200] or f"status {done.returncode}")
-                raise CompileError(f"{compiler} cannot build {what}: {first}")
-            os.replace(made, path)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CompileError(f"{path} cannot be made: {error}") from error
-    return path
+
+    def made(self, env: Optional[Mapping[str, str]] = None) -> Path:
+        """The same, built when it is not there yet. CompileError when that cannot be done."""
+        path = self.kept(env)
+        if not path.is_file():
+            self.build(path, env)
+        return path
+
+    def build(self, path: Path, env: Optional[Mapping[str, str]] = None) -> None:
+        """Build it at this path. CompileError when that cannot be done."""
+        compiler = find_compiler(env)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build.") as scratch:
+                made = Path(scratch) / path.name
+                done = subprocess.run([compiler, *self.flags, str(self.source), "-o", str(made), *self.options],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                      text=True, errors="replace", timeout=SECONDS, check=False)
+                if done.returncode or not made.is_file():
+                    first = next((line for line in done.stdout.splitlines() if "error" in line.lower()),
+                                 done.stdout.strip()[:200] or f"status {done.returncode}")
+                    raise CompileError(f"{compiler} cannot build {self.what}: {first}")
+                os.replace(made, path)
+        except OSError as error:
+            raise NotKept(f"{path} cannot be made: {error}") from error
+        except subprocess.TimeoutExpired as error:
+            raise CompileError(f"{compiler} cannot build {self.what}: it takes longer than {SECONDS:g} s") from error

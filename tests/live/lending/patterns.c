@@ -1,7 +1,7 @@
 /*
  * The ways in which programs rely on the number of threads, each counting what goes wrong:
  *
- *     patterns MODE THREADS     runs until SIGTERM, then prints what it has seen
+ *     patterns MODE [TIMES]     runs until SIGTERM, then prints what it has seen
  *
  * asks      an array sized once; in each round: ask for the maximum, a region writes an entry for each
  *           thread, all of the maximum are read (LULESH's courant constraint)
@@ -10,7 +10,8 @@
  * broken    the maximum is asked for once, at the start: no rule can save it
  * later     the maximum is asked for after the region: nor this, which looks like `asks`
  * refuses   ends with status 3 when the number of threads has changed (CP2K's DBCSR)
- * all       each kind of construct, and checks its sums
+ * all       each kind of construct, and checks its sums. Prints a line when the number of threads has changed
+ *           TIMES times
  */
 #include <omp.h>
 #include <signal.h>
@@ -100,6 +101,7 @@ int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "asks";
     const int start = omp_get_max_threads();
+    long times = argc > 2 ? atol(argv[2]) : 0;
     long written[MOST] = {0};
     int most = start;
 
@@ -131,6 +133,11 @@ int main(int argc, char **argv)
         stale += last > most; /* entries that were missed */
         if (!strcmp(mode, "all"))
             all_constructs();
+        if (times && changes >= times) {
+            printf("changed %ld times\n", times);
+            fflush(stdout);
+            times = 0;
+        }
     } while (!over);
     printf("rounds %ld stale %ld widest %ld wrong %ld clause %ld changes %ld\n", rounds, stale, widest, wrong,
            clause, changes);

@@ -17,9 +17,9 @@ from conftest import Site, mpirun_environment, mpiruns, wait_until
 from vrm.live.launch.script import Scripts
 from vrm.live.launch.stepping import counted, folded_names
 from vrm.live.manager.surroundings import environment
-from vrm.front.build import COMPILERS
 from vrm.model import Cluster, RankSlot
 from vrm.results.steps import read_steps
+from vrm.system.compiling import COMPILERS
 
 
 def command(site: Site, *words: str, cwd: Any = None) -> "subprocess.CompletedProcess[str]":

@@ -21,6 +21,7 @@ from vrm.front.wire import Call
 from vrm.results.jobs import read_jobs
 from vrm.run import control, journal as journals
 from vrm.run.rundir import RunDirectory, write_json
+from vrm.system import compiling
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +66,7 @@ class Cluster:
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The commands: the C program, where there is a compiler."""
     place = tmp_path_factory.mktemp("commands")
-    assert build.link(place) == any(map(shutil.which, build.COMPILERS))
+    assert build.link(place) == any(map(shutil.which, compiling.COMPILERS))
     return place
 
 
@@ -268,8 +269,8 @@ def test_strangers_and_nonsense_at_the_socket(cluster: Cluster) -> None:
 
 def test_the_commands_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert build.link(tmp_path / "built") == build.ready() == any(map(shutil.which, build.COMPILERS))
-    monkeypatch.setattr(build, "COMPILERS", ("no-such-compiler",))
+    assert build.link(tmp_path / "built") == build.ready() == any(map(shutil.which, compiling.COMPILERS))
+    monkeypatch.setattr(compiling, "COMPILERS", ("no-such-compiler",))
     monkeypatch.delenv("CC", raising=False)
     assert build.link(tmp_path / "kept") == build.ready()  # compiled once for all runs
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
@@ -282,7 +283,7 @@ def test_the_commands_without_a_compiler(tmp_path: Path, monkeypatch: pytest.Mon
             set(build.TABLE) - build.LAUNCHERS)
 
 
-@pytest.mark.skipif(not any(map(shutil.which, build.COMPILERS)), reason="needs a C compiler")
+@pytest.mark.skipif(not any(map(shutil.which, compiling.COMPILERS)), reason="needs a C compiler")
 def test_a_program_that_others_could_have_put_there_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert build.link(tmp_path / "own") and build.ready()

@@ -122,6 +122,55 @@ IDS = (0, 1)
 """The jobs of a run's queue."""
 
 
+KILLED = """#!/bin/sh
+until [ -S "$VRM_STEPS/socket" ] && cmp -s "$VRM_DIRECTORY/bin/srun" "$VRM_DIRECTORY/bin/.vrm-client"; do
+    sleep 0.02
+done
+cd {folder}
+srun -n 1 sh -c 'server=$(ps -o ppid= -p $PPID); echo $server $(ps -o ppid= -p $server) >new; mv new $(hostname)
+    exec sleep 77' 2>/dev/null
+echo "step $?"
+srun -n 1 echo again
+"""
+
+
+@pytest.mark.parametrize("victim", ["server", "its parent"])
+def test_a_killed_server_of_steps_leaves_nothing_on_any_node(real: Testbed, batch: Batch, victim: str,
+                                                             tmp_path: Path) -> None:
+    """A script on each node, whose steps are started by a server there. When that is killed, the script goes on; when
+    the supervisor or the runner is that has started both, the job has failed. The step is recorded, its tasks end."""
+    script, config, log = tmp_path / "killed.sh", tmp_path / "vrm.yaml", tmp_path / "log"
+    script.write_text(KILLED.format(folder=tmp_path))
+    script.chmod(0o755)
+    (tmp_path / "queue").write_text("killed.sh 2 60 script=1\n" * 2)
+    config.write_text(yaml.safe_dump({
+        "Applications": {"Path": str(tmp_path), "Queue": str(tmp_path / "queue")}, "Nodes": 2, "Sockets": 1,
+        "Cores": 2, "Log": str(log), "Allocation": {"Policy": "pack"}, "Launcher": {"Kind": "direct"}}))
+    manager = real.popen(batch.host, [sys.executable, "-m", "vrm.cli", "-c", config, "--once"], env=batch.env,
+                         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        for node in ("n0", "n1"):
+            wait_until(lambda: (tmp_path / node).exists() or manager.poll() is not None, f"a step runs on {node}")
+            server, parent = (tmp_path / node).read_text().split()
+            name = real.pids(node)[int(parent)]
+            assert ("run_supervisors.py" if node == batch.host else "runner.py") in name
+            real.exec(node, ["kill", "-KILL", server if victim == "server" else parent], check=True)
+    finally:
+        said = manager.communicate(timeout=60)[0]
+    steps, rows = read_steps(log / "steps.csv"), {row.id: row for row in read_jobs(log / "jobs.csv")}
+    for job_id in IDS:
+        found = [(step.step, step.state, step.exit_code) for step in steps[job_id] if step.step != "batch"]
+        if victim == "server":
+            assert (log / f"killed.sh.{job_id}.o").read_text() == "step 137\nagain\n", said
+            assert found == [("0", "cancelled", 137), ("1", "completed", 0)]
+            assert rows[job_id].status == "completed"
+        else:
+            assert found == [("0", "cancelled", 137)] and rows[job_id].status == "failed", said
+    for node in ("n0", "n1"):
+        wait_until(lambda: not [line for line in real.pids(node).values() if "sleep 77" in line
+                                or str(tmp_path) in line], f"nothing is left on {node}")
+
+
 def test_commands_on_another_node_than_the_managers(real: Testbed, batch: Batch, tmp_path: Path) -> None:
     """They talk to it by files, and wait for their jobs: output, exit status, a signal."""
     config, log = tmp_path / "vrm.yaml", tmp_path / "log"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Mapping, Optional
 
-from vrm.system.compiling import CompileError, library
+from vrm.system.compiling import CompileError, Recipe
 
 HERE = Path(__file__).resolve().parent
+SHIM = Recipe("lending", "the shim", HERE / "shim.c", [HERE / "vrm_lending.h"], ("-ldl", "-lpthread"))
 
 
 class BuildError(RuntimeError):
@@ -17,6 +18,6 @@ class BuildError(RuntimeError):
 def shim(env: Optional[Mapping[str, str]] = None) -> Path:
     """The shim for this machine, built when there is none yet. BuildError when that cannot be done."""
     try:
-        return library("lending", "the shim", HERE / "shim.c", [HERE / "vrm_lending.h"], ("-ldl", "-lpthread"), env)
+        return SHIM.made(env)
     except CompileError as error:
         raise BuildError(f"{error}; jobs lend cores by affinity alone, and their number of threads stays") from error

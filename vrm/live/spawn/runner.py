@@ -3,7 +3,8 @@ It runs alone (`python -I -S runner.py`), at the other end of an ssh or srun.
 
 An order are the arguments of `starting.start_job`; the answer to it is why the program could not
 be started (or None), its status as `wait` has it, its CPU seconds (user, system) and its memory in
-bytes. When the relay is gone nobody can learn that any more: the programs are killed.
+bytes, of a script with its steps. When the relay is gone nobody can learn that any more: the programs
+are killed.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import time
 if __name__ == "__main__":
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import relay
+    import serving
     import starting
 else:
-    from vrm.live.spawn import relay, starting
+    from vrm.live.spawn import relay, serving, starting
 
 SILENCE = 120.0
 """Seconds after which a runner without programs ends, if it hears nothing."""
@@ -30,6 +32,15 @@ NODES_OWN = (b"HOSTNAME", b"SSH_CLIENT", b"SSH_CONNECTION", b"SSH_TTY", b"SLURMD
 """Variables that are not taken from the manager: they tell of a node or a login."""
 
 
+class Program:
+    """One that runs: the number of its order, the server of its steps, and when that is to start (0: it has)."""
+
+    def __init__(self, number: int, env: dict) -> None:
+        self.number = number
+        self.steps = serving.StepServer(env)
+        self.due = time.monotonic() + serving.AFTER if self.steps.folder else 0.0
+
+
 class Runner:
     """The loop; frames come from `inbox` and go to `outbox`."""
 
@@ -37,7 +48,7 @@ class Runner:
         self.inbox = inbox
         self.outbox = outbox
         self.wake = wake
-        self.running: dict = {}      # process number -> number of the order
+        self.running: dict = {}      # programs by their process numbers
         self.own = {name: os.environb[name] for name in NODES_OWN if name in os.environb}
 
     def serve(self) -> None:
@@ -48,7 +59,10 @@ class Runner:
         unread = bytearray()
         heard = time.monotonic()
         while True:
-            ready = dict(poll.poll(1000 * SILENCE))
+            now = time.monotonic()
+            due = min([each.due for each in self.running.values() if each.due], default=now + SILENCE)
+            ready = dict(poll.poll(1000 * max(0.0, due - now)))
+            self.serve_steps()
             if self.wake in ready:
                 os.read(self.wake, 4096)
                 self.reap()
@@ -65,6 +79,13 @@ class Runner:
         for pid in self.running:
             self.kill(pid, signal.SIGKILL)
 
+    def serve_steps(self) -> None:
+        """Start the servers that are due."""
+        for program in self.running.values():
+            if program.due and time.monotonic() >= program.due:
+                program.due = 0.0
+                program.steps.start()
+
     def take(self, number: int, content: bytes) -> None:
         """An order, a signal, or the question whether this process is there."""
         if not content:
@@ -72,14 +93,14 @@ class Runner:
             return
         what = marshal.loads(content)
         if isinstance(what, int):
-            for pid, order in self.running.items():
-                if order == number:
+            for pid, program in self.running.items():
+                if program.number == number:
                     self.kill(pid, what)
             return
         argv, env, *rest = what
         env = {**{name: value for name, value in env.items() if name not in NODES_OWN}, **self.own}
         try:
-            self.running[starting.start_job(argv, env, *rest)] = number
+            self.running[starting.start_job(argv, env, *rest)] = Program(number, env)
         except starting.LaunchError as error:
             self.say(number, (str(error), 0, 0.0, 0.0, 0))
 
@@ -97,8 +118,12 @@ class Runner:
             pid, raw, usage = os.wait4(-1, os.WNOHANG)
             if not pid:
                 return
-            self.say(self.running.pop(pid), (None, raw, usage.ru_utime, usage.ru_stime,
-                                             usage.ru_maxrss * 1024))
+            program = self.running.pop(pid, None)
+            if program is not None:
+                self.say(program.number, (None, raw, *program.steps.end(usage)))
+                continue
+            for each in self.running.values():
+                each.steps.ended(pid, usage)
 
     def say(self, number: int, answer: tuple = ()) -> None:
         """Answer the relay."""

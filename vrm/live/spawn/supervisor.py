@@ -51,9 +51,10 @@ import _signal as signal
 import _socket as socket
 
 if not __package__:  # for `run_supervisors.py`
+    import serving
     import starting
 else:
-    from vrm.live.spawn import starting
+    from vrm.live.spawn import serving, starting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,15 +62,6 @@ if TYPE_CHECKING:
 
 STARTED, ENDED, FAILED = range(3)
 """First field of an event."""
-
-TELL_AFTER = 0.01
-"""Seconds after which a start is told on its own; many programs have ended by then."""
-
-STEPS = b"VRM_STEPS"
-"""The variable of a script in which the directory of its steps is (see `vrm.steps.jobfile`)."""
-
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-"""Where the package vrm is."""
 
 SUBREAPER = 36
 """The option of prctl(2) that makes a process the subreaper of its descendants."""
@@ -348,9 +340,9 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
         message = str(error)
     release(files)
     if pid:
-        steps = StepServer(b"" if host else order[1].get(STEPS, b""), facts)
+        steps = serving.StepServer({} if host else order[1])
         raw, usage = wait_for(pid, link, b"" if host else os.path.dirname(order[3]), steps)
-        steps.end()
+        user, system, maxrss = steps.end(usage)
         if order[-1] is not None:
             starting.wait_for_sieve()
         duration, end = time.monotonic() - tick, time.time()
@@ -358,10 +350,6 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
             number = os.WTERMSIG(raw)
         else:
             code = os.WEXITSTATUS(raw)
-        user, system, maxrss = usage.ru_utime, usage.ru_stime, usage.ru_maxrss * 1024
-        if steps.usage is not None:
-            user, system = user + steps.usage.ru_utime, system + steps.usage.ru_stime
-            maxrss = max(maxrss, steps.usage.ru_maxrss * 1024)
         words = read_words(last_words) if host else None
         if words is not None:
             message, user, system, maxrss = words
@@ -389,69 +377,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     return False
 
 
-class StepServer:
-    """The process that starts the steps of a script whose files are in `folder` (empty: there is none), see
-    `vrm.steps.server`. `usage` is what it has used with all that it has waited for, when it has ended."""
-
-    def __init__(self, folder: bytes, facts: Facts) -> None:
-        self.folder, self.facts = folder, facts
-        self.pid = 0
-        self.usage: resource.struct_rusage | None = None
-        self._life = -1
-
-    def start(self) -> None:
-        """Start it. Without it steps start all the same, later."""
-        if not self.folder:
-            return
-        try:
-            alive, self._life = os.pipe()
-            self.pid = os.fork()
-        except OSError:
-            return
-        if self.pid:
-            os.close(alive)
-            return
-        try:
-            # Nothing else stays open: the manager would not see the supervisor's end.
-            os.dup2(alive, 3)
-            os.closerange(4, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-            self._serve(3)
-        finally:
-            os._exit(0)
-
-    def _serve(self, alive: int) -> None:
-        """Wait for the first call; only then load what starts steps."""
-        directory = os.open(self.folder, os.O_PATH | os.O_DIRECTORY)
-        path = b"/proc/self/fd/%d/socket" % directory
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            os.unlink(path + b".new")
-        except OSError:
-            pass
-        listening.bind(path + b".new")
-        listening.listen(64)
-        os.rename(path + b".new", path)  # whoever finds it is answered
-        os.close(directory)
-        if alive not in select.select([listening.fileno(), alive], [], [])[0]:
-            sys.path.insert(0, ROOT)
-            from vrm.steps.server import serve as serve_steps
-            serve_steps(listening, alive, self.facts.prctl)
-
-    def ended(self, child: int, usage: resource.struct_rusage) -> None:
-        """A child has ended: it may be this one."""
-        if child == self.pid:
-            self.pid, self.usage = 0, usage
-
-    def end(self) -> None:
-        """End it: the script has ended."""
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-            self.ended(*os.wait4(self.pid, 0)[::2])
-        if self._life >= 0:
-            os.close(self._life)
-
-
-def wait_for(pid: int, link: Link, folder: bytes, steps: StepServer) -> tuple:
+def wait_for(pid: int, link: Link, folder: bytes, steps: serving.StepServer) -> tuple:
     """Wait for a program; its status and what it has used. If that takes long, its start is told,
     files for the outputs of the next job are made in the `folder`, if there is one, and so is the server
     of its steps.
@@ -459,7 +385,7 @@ def wait_for(pid: int, link: Link, folder: bytes, steps: StepServer) -> tuple:
     Other children are descendants that it has left; they are collected on the way.
     """
     untold = True
-    due = time.monotonic() + TELL_AFTER
+    due = time.monotonic() + serving.AFTER
     while True:
         if untold and signal.sigtimedwait((signal.SIGCHLD,),
                                           max(0.0, due - time.monotonic())) is None:

@@ -1,0 +1,94 @@
+"""The process that starts the steps of a script (see `vrm.steps.server`), from the view of the one that has
+started the script: a supervisor, or on another node a runner. They run this with nothing of vrm but the files of
+this folder."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import sys
+
+import _signal as signal  # see `supervisor.py`
+import _socket as socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STEPS = b"VRM_STEPS"
+"""The variable of a script in which the directory of its steps is (see `vrm.steps.jobfile`)."""
+
+AFTER = 0.01
+"""Seconds after which a program counts as one that runs for a while; many have ended by then, without steps."""
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+"""Where the package vrm is."""
+
+
+class StepServer:
+    """The server of a program with this environment, which has none if it is no script."""
+
+    def __init__(self, env: Mapping[bytes, bytes]) -> None:
+        self.folder = env.get(STEPS, b"")
+        self.pid = 0
+        self._usage: resource.struct_rusage | None = None
+        self._life = -1
+
+    def start(self) -> None:
+        """Start it. Without it steps start all the same, later."""
+        if not self.folder:
+            return
+        try:
+            alive, self._life = os.pipe()
+            self.pid = os.fork()
+        except OSError:
+            return
+        if self.pid:
+            os.close(alive)
+            return
+        try:
+            signal.set_wakeup_fd(-1)
+            os.dup2(0, 2)
+            # Nothing else stays open: nobody would see the end of the process that has started this one.
+            os.dup2(alive, 3)
+            os.closerange(4, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+            self._serve(3)
+        finally:
+            os._exit(0)
+
+    def _serve(self, alive: int) -> None:
+        """Wait for the first call; only then load what starts steps."""
+        directory = os.open(self.folder, os.O_PATH | os.O_DIRECTORY)
+        path = b"/proc/self/fd/%d/socket" % directory
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            os.unlink(path + b".new")
+        except OSError:
+            pass
+        listening.bind(path + b".new")
+        listening.listen(64)
+        os.rename(path + b".new", path)  # whoever finds it is answered
+        os.close(directory)
+        if alive not in select.select([listening.fileno(), alive], [], [])[0]:
+            sys.path.insert(0, ROOT)
+            from vrm.steps.server import serve
+            serve(listening, alive)
+
+    def ended(self, child: int, usage: resource.struct_rusage) -> None:
+        """A child has ended: it may be this one."""
+        if child == self.pid:
+            self.pid, self._usage = 0, usage
+
+    def end(self, usage: resource.struct_rusage) -> tuple[float, float, int]:
+        """End it: the script has ended, which has used so much. What both have used, with all that they have waited
+        for: CPU seconds (user, system), and bytes of the largest process."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            self.ended(*os.wait4(self.pid, 0)[::2])
+        if self._life >= 0:
+            os.close(self._life)
+            self._life = -1
+        both = [usage] if self._usage is None else [usage, self._usage]
+        return (sum(each.ru_utime for each in both), sum(each.ru_stime for each in both),
+                max(each.ru_maxrss for each in both) * 1024)
