@@ -6,7 +6,7 @@ import math
 import os
 import time
 from dataclasses import replace
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -44,9 +44,10 @@ class Counter:
     def steps(self, job: front.Job) -> List[Step]:
         return []
 
-    def usage(self, job: front.Job) -> List[front.Usage]:
-        return [front.Usage("batch", 1, 1.0, 3 << 20, 5 << 20, "n1", (7, 8)),
-                front.Usage("0", 2, 61.0, 4 << 20, 6 << 20, "n1", (9, 10))]
+    def usage(self, jobs: Sequence[front.Job]) -> Callable[[], Any]:
+        found = [front.Usage("batch", 1, 1.0, 3 << 20, 5 << 20, "n1", (7, 8), ("n1",)),
+                 front.Usage("0", 2, 61.0, 4 << 20, 6 << 20, "n1", (9, 10), ("n1", "n2"))]
+        return lambda: [found for _ in jobs]
 
     def files(self, job: front.Job) -> "tuple[str, str, str]":
         return "/o", "/e", ""

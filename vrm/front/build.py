@@ -18,13 +18,13 @@ from typing import Dict, List, Optional
 from vrm.front.names import LAUNCHERS, LOCAL, TABLE
 from vrm.steps import START
 from vrm.steps.jobfile import VARIABLE
+from vrm.steps.used import PROGRAM
 from vrm.system import compiling
 from vrm.system.compiling import CompileError, NotKept, Recipe
 from vrm.system.files import write_atomically
 
 SOURCE = Path(__file__).with_name("client.c")
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ".vrm-client"
 
 
 def link(directory: Path, names: Optional[List[str]] = None, source: Optional[Path] = None) -> bool:
@@ -64,7 +64,8 @@ def scripts() -> Dict[str, str]:
 def _recipe() -> Recipe:
     """How the program is built: what it is to know. A string of JSON without other than ASCII is one of C."""
     given = {"PYTHON": json.dumps(sys.executable), "LOCAL": json.dumps(f" {' '.join(sorted(LOCAL))} "),
-             "ROOT": json.dumps(repr(str(ROOT))), "STEP": json.dumps(START)}
+             "ROOT": json.dumps(repr(str(ROOT))), "STEP": json.dumps(START),
+             "PROGRAM": json.dumps(PROGRAM)}
     return Recipe("client", "the commands", SOURCE, options=[f"-D{name}={value}" for name, value in given.items()],
                   flags=compiling.PROGRAM)
 

@@ -4,7 +4,10 @@ It sends what was typed to the manager, through the socket in the run's director
 answer (vrm/front/wire.py says how they talk). What it cannot do, since the manager runs on another
 node, has been lost, or the command is one of LOCAL, is done by vrm/front/client.py, as which this program goes on.
 
-PYTHON, STEP (what it runs as a step), ROOT (where the package vrm is) and LOCAL (names between blanks) are given by vrm/front/build.py. */
+Under its own name PROGRAM it runs a program and notes what that has used (vrm/steps/used.py).
+
+PYTHON, STEP (what it runs as a step), ROOT (where the package vrm is), PROGRAM and LOCAL (names between blanks) are
+given by vrm/front/build.py. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -17,8 +20,10 @@ PYTHON, STEP (what it runs as a step), ROOT (where the package vrm is) and LOCAL
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -355,6 +360,45 @@ static void step(void)
     go_on(first);
 }
 
+/* Run the program words[2] with its arguments, and end as it ends. What it has used goes to the file words[1]. Signals
+   are for the program: they come to its group. */
+
+static void measured(void)
+{
+    sigset_t all, before;
+    int status;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &before);
+    pid_t pid = words[1] && words[2] ? fork() : -1;
+    if (!pid) {
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        execvp(words[2], words + 2);
+        fprintf(stderr, "vrm: cannot start %s: %s\n", words[2], strerror(errno));
+        _exit(errno == ENOENT ? 127 : 126);
+    }
+    if (pid < 0 || waitpid(pid, &status, 0) < 0)
+        exit(1);
+    struct rusage used;
+    char line[100];
+    getrusage(RUSAGE_CHILDREN, &used);
+    int size = snprintf(line, sizeof line, "%ld.%06ld %ld.%06ld %ld\n", (long)used.ru_utime.tv_sec,
+                        (long)used.ru_utime.tv_usec, (long)used.ru_stime.tv_sec, (long)used.ru_stime.tv_usec,
+                        used.ru_maxrss);
+    int to = open(words[1], O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (to >= 0)
+        write_all(to, line, size);
+    if (WIFSIGNALED(status)) {
+        struct rlimit none = {0, 0};
+        setrlimit(RLIMIT_CORE, &none);
+        signal(WTERMSIG(status), SIG_DFL);
+        sigemptyset(&all);
+        sigaddset(&all, WTERMSIG(status));
+        sigprocmask(SIG_UNBLOCK, &all, NULL);
+        kill(getpid(), WTERMSIG(status));
+    }
+    exit(WEXITSTATUS(status));
+}
+
 static void print(int to, const char *data, size_t size)
 {
     if (write_all(to, data, size) && errno == EPIPE)
@@ -368,6 +412,8 @@ int main(int argc, char **argv)
     (void)argc;
     name = slash ? slash + 1 : argv[0];
     words = argv;
+    if (!strcmp(name, PROGRAM))
+        measured();
     if (!strcmp(name, "srun") && getenv("VRM_STEPS"))
         step();
     const char *directory = getenv("VRM_DIRECTORY");

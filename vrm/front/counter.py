@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Iterable, List, Mapping, Protocol, Sequence, Tuple
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 from vrm.front.answers import Refused
 from vrm.front.jobs import Job, Node, Site, Usage
@@ -58,8 +58,9 @@ class Counter(Protocol):
     def steps(self, job: Job) -> List[Step]:
         """The steps of a job that have ended."""
 
-    def usage(self, job: Job) -> List[Usage]:
-        """What the script of a running job, and its steps, use now."""
+    def usage(self, jobs: Sequence[Job]) -> Callable[[], Optional[List[List[Usage]]]]:
+        """What the scripts of these running jobs, and their steps, use now: asked for at once, and there when what this
+        returns gives it."""
 
     def files(self, job: Job) -> Tuple[str, str, str]:
         """The paths of a job's output, errors and input ("": it has none)."""

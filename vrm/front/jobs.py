@@ -58,7 +58,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Usage:
-    """What the processes of a running step use on a node: CPU seconds, bytes of the largest and of all."""
+    """What the processes of a running step use: CPU seconds, bytes of the largest, which is on `node`, and of all;
+    on which `nodes` they are."""
 
     step: str
     tasks: int
@@ -67,6 +68,7 @@ class Usage:
     memory: int
     node: str
     pids: Tuple[int, ...]
+    nodes: Tuple[str, ...] = ()
 
 
 HELD, DEPENDENCY, BEGIN, RESOURCES, PRIORITY, LATE, RESERVATION, DOWN = (

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from typing import Any, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.front import jobs as front, names
 from vrm.front.answers import Answer, Call, Refused, Waiting
@@ -69,9 +69,9 @@ class Past:
         """The steps of a job that have ended."""
         return self._steps.get(job.id, [])
 
-    def usage(self, job: front.Job) -> List[front.Usage]:
+    def usage(self, jobs: Sequence[front.Job]) -> Callable[[], List[List[front.Usage]]]:
         """Nothing is known to run."""
-        return []
+        return lambda: [[] for _ in jobs]
 
     def files(self, job: front.Job) -> Tuple[str, str, str]:
         """The files that a job was to write to and read, as its user has named them."""

@@ -1,12 +1,12 @@
-"""`sstat`: what the steps of running jobs use at this moment, by their processes on the manager's node."""
+"""`sstat`: what the steps of running jobs use at this moment, by their processes on all nodes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Tuple
+from typing import Callable, Dict, List, Optional, Tuple, Union
 
 from vrm.front import formats, times, words
-from vrm.front.answers import Answer, Call
+from vrm.front.answers import Answer, Call, Waiting
 from vrm.front.counter import Counter
 from vrm.front.formats import Field
 from vrm.front.jobs import Job, Usage
@@ -52,7 +52,7 @@ class Row:
     usage: Usage
 
 
-def sstat(call: Call, counter: Counter) -> Answer:
+def sstat(call: Call, counter: Counter) -> Union[Answer, Waiting]:
     """The table of steps."""
     given, rest = OPTIONS.parse(call.arguments)
     known = _columns()
@@ -66,28 +66,48 @@ def sstat(call: Call, counter: Counter) -> Answer:
         chosen = formats.fields(given.get("format") or (PIDS if "pidformat" in given else DEFAULT), known)
     except ValueError as error:
         raise OPTIONS.error(f"Invalid field requested: \"{error}\"") from error
-    rows: List[Row] = []
-    wrong: List[str] = []
-    for word in words.split(given["jobs"]):
-        found, why = _steps(word, "allsteps" in given, counter)
-        rows += found
-        wrong += [f"sstat: error: {why}\n"] * bool(why)
-    heading = "noheader" not in given
-    text = (formats.parsable(chosen, rows, heading, "|", "parsable" in given)
-            if "parsable" in given or "parsable2" in given else formats.aligned(chosen, rows, heading))
-    return Answer(text, "".join(wrong))
+    named = {word: _jobs(word, counter) for word in words.split(given["jobs"])}
+    look = counter.usage([job for jobs in named.values() for job in jobs])
+
+    def answer() -> Optional[Answer]:
+        found = look()
+        if found is None:
+            return None
+        left, rows, wrong = iter(found), [], ""
+        for word, jobs in named.items():
+            some, why = _steps(word, "allsteps" in given, jobs, [Row(job, usage) for job in jobs for usage in next(left)])
+            rows += some
+            wrong += f"sstat: error: {why}\n" * bool(why)
+        heading = "noheader" not in given
+        return Answer(formats.parsable(chosen, rows, heading, "|", "parsable" in given)
+                      if "parsable" in given or "parsable2" in given else formats.aligned(chosen, rows, heading), wrong)
+    return answer() or _Later(answer)
 
 
-def _steps(word: str, every: bool, counter: Counter) -> Tuple[List[Row], str]:
-    """The running steps that a word names, and what is wrong with it."""
-    number, dot, step = word.partition(".")
+class _Later(Waiting):
+    """The answer, once the nodes have answered."""
+
+    def __init__(self, poll: Callable[[], Optional[Answer]]) -> None:
+        self._poll = poll
+
+    def poll(self) -> Optional[Answer]:
+        """It, if it is there."""
+        return self._poll()
+
+
+def _jobs(word: str, counter: Counter) -> List[Job]:
+    """The running jobs that a word names."""
     try:
-        jobs = [job for job in words.find(counter, number)[0] if job.state is JobState.RUNNING]
+        return [job for job in words.find(counter, word.partition(".")[0])[0] if job.state is JobState.RUNNING]
     except ValueError as error:
         raise OPTIONS.error(f"Bad job/step specified: {word}") from error
+
+
+def _steps(word: str, every: bool, jobs: List[Job], rows: List[Row]) -> Tuple[List[Row], str]:
+    """Those of the running steps of these jobs that a word names, and what is wrong with it."""
+    number, dot, step = word.partition(".")
     if not jobs:
         return [], f"couldn't get steps for job {number}: it does not run"
-    rows = [Row(job, usage) for job in jobs for usage in counter.usage(job)]
     if dot:
         rows = [row for row in rows if row.usage.step == step]
     elif not every:
@@ -111,7 +131,7 @@ def _columns() -> Dict[str, Field]:
         "AveCPU": Field("AveCPU", 10, lambda row: each(row.usage.cpu, row)),
         "MinCPU": Field("MinCPU", 10, lambda row: ""),
         "NTasks": Field("NTasks", 8, lambda row: str(row.usage.tasks)),
-        "Nodelist": Field("Nodelist", 20, lambda row: row.usage.node),
+        "Nodelist": Field("Nodelist", 20, lambda row: ",".join(row.usage.nodes)),
         "Pids": Field("Pids", 20, lambda row: ",".join(map(str, row.usage.pids)))}
     names = [*DEFAULT.split(","), "Nodelist", "Pids", "ConsumedEnergyRaw", "ReqCPUFreq"]
     return {name.lower(): known.get(name) or Field(name, max(10, len(name)), None) for name in names}

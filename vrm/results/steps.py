@@ -29,8 +29,8 @@ class Step:
     `end` are seconds since the epoch. `state` is completed, failed, cancelled or timeout; `exit_code` what
     a shell would show (128 and the number of a signal), None where it is not known. `tasks` and `cores`
     count over all `nodes`, whose names have a blank between them. `user` and `system` are the CPU seconds of
-    its processes on the script's node, `maxrss` the bytes of the largest of them; those of the script are of its
-    steps, too.
+    its processes on all nodes, `maxrss` the bytes of the largest of them (see `vrm.steps.used`); those of the script
+    are of its steps, too.
     """
 
     __slots__ = COLUMNS

@@ -16,13 +16,11 @@ from vrm.steps.jobfile import StepJob
 from vrm.steps.options import Options, Wrong, each_task, exported, gpus_of, hosts, parse, pattern, refuse, wide
 from vrm.steps.programs import OUTER, command, devices, environment, links_mpi, wrapper
 from vrm.steps.tasks import Process, Running, feed
+from vrm.steps.used import MARK, of_step, together
 
 VERSION = "slurm 22.05.8"
 
 USAGE = "Usage: srun [OPTIONS...] PROGRAM [ARGUMENTS...]   (docs/steps.md of vrm says which options)"
-
-MARK = "VRM_STEP"
-"""The variable by which the processes of a step are found."""
 
 _NO_PMI = ("none", "")
 
@@ -135,9 +133,8 @@ class _Srun:
         mark = f"{self.job.one('run')}:{self.step}"
         self.env[MARK] = mark
         self.started = time.time()
-        here = self.job.here(os.environ)
+        by_launcher = self._by_launcher(claim.tasks)
         guard = Guard(f"{MARK}={mark}", lambda: self._record(claim, "cancelled", 137))
-        by_launcher = self._by_launcher(claim.tasks, here)
         running = Running(guard, "pty" not in self.options, by_launcher,
                           self.kill, self.limit)
         if by_launcher:
@@ -176,12 +173,16 @@ class _Srun:
                      for node in job.nodes))
             return None
 
-    def _by_launcher(self, tasks: "list[Task]", here: int) -> bool:
+    def _away(self, tasks: "list[Task]") -> bool:
+        """Whether some tasks are on other nodes than this process."""
+        here = self.job.here(os.environ)
+        return self.job.bound and any(task.node != here for task in tasks)
+
+    def _by_launcher(self, tasks: "list[Task]") -> bool:
         """Whether the launcher of MPI programs starts the tasks."""
-        kind = self.options.get("mpi")
+        kind, away = self.options.get("mpi"), self._away(tasks)
         if kind == "list":
             raise Wrong("MPI programs are started by the launcher of the run; leave out --mpi=list")
-        away = self.job.bound and any(task.node != here for task in tasks)
         if self.job.launcher == "direct":
             if away:
                 raise Wrong("tasks on other nodes need a launcher of MPI programs, and this run has "
@@ -349,7 +350,7 @@ class _Srun:
         script = f"{job.directory}/{claim.number}.sh"
         with open(script, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(wrapper(job, tasks, common, self.cwd, wide(options.get("cpu-bind")), outputs,
-                               len(str(len(tasks) - 1)) if "label" in options else 0))
+                               len(str(len(tasks) - 1)) if "label" in options else 0, claim.number))
         words, files = command(job, self.step, tasks, script, [self.program, *options.words[1:]],
                                self.kill)
         for path, text in files.items():
@@ -387,16 +388,22 @@ class _Srun:
     def _record(self, claim: Claim, state: str, code: int) -> None:
         """Write the line of `steps.csv`."""
         job, tasks = self.job, claim.tasks
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
         step = Step(job.id, str(claim.number), self.options.get("job-name") or os.path.basename(
             self.options.words[0]), self.started, time.time(), state, code, len(tasks),
             sum(len(task.cores) for task in tasks),
-            " ".join(dict.fromkeys(job.nodes[task.node].name for task in tasks)),
-            used.ru_utime, used.ru_stime, used.ru_maxrss * 1024)
+            " ".join(dict.fromkeys(job.nodes[task.node].name for task in tasks)), *self._used(claim))
         try:
             append(job.one("records"), step)
         except OSError as error:
             _say(f"error: {job.one('records')} lacks the line of step {self.step}: {error.strerror}")
+
+    def _used(self, claim: Claim) -> "tuple[float, float, int]":
+        """What the tasks have used, with what has started them."""
+        own = resource.getrusage(resource.RUSAGE_CHILDREN)
+        here = own.ru_utime, own.ru_stime, own.ru_maxrss * 1024
+        site = self.job.launcher == "srun"
+        there = of_step(self.job.directory, claim.number) if site or self._away(claim.tasks) else None
+        return here if there is None else there if site else together((here, there))
 
 
 def _ask_for_gpus(wish: Wish, asked: "dict[str, int]", nodes: int) -> None:

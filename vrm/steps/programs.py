@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
+from vrm.steps import used
 from vrm.steps.cores import Task
 from vrm.steps.jobfile import NODE, StepJob
 
@@ -58,12 +59,12 @@ def devices(job: StepJob, task: Task) -> "dict[str, str]":
 
 
 def wrapper(job: StepJob, tasks: "list[Task]", common: "Mapping[str, str]", cwd: str, wide: bool,
-            outputs: "list[tuple[str, str]]", label: int) -> str:
+            outputs: "list[tuple[str, str]]", label: int, step: int) -> str:
     """The script that each task of a step goes through.
 
     `common` are the variables of all tasks. `wide`: a task may use all cores of the step on its node.
     `outputs` are the files of each task, "" for those of the launcher. `label`: the width of a label before
-    each line, 0 for none.
+    each line, 0 for none; `step` is its number.
     """
     lines = ["#!/bin/sh", f"r={RANK}", f"l={LOCAL}"]
     nodes = list(dict.fromkeys(task.node for task in tasks))
@@ -120,7 +121,10 @@ def wrapper(job: StepJob, tasks: "list[Task]", common: "Mapping[str, str]", cwd:
     if label:
         from vrm.steps import label as program
         labelled = f"{quoted(sys.executable)} -I -S {quoted(program.__file__)} \"$r\" {label} "
-    lines.append(f'exec {bind}{labelled}"$@"')
+    measured = ""
+    if job.launcher == "srun" and os.access(job.one("measure"), os.X_OK):
+        measured = f"{quoted(job.one('measure'))} {quoted(used.prefix(job.directory, step))}\"$r\" "
+    lines.append(f'exec {bind}{measured}{labelled}"$@"')
     return "\n".join(lines) + "\n"
 
 

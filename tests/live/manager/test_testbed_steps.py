@@ -31,8 +31,10 @@ wait
 srun -n 2 -l -o $out.%t ./where
 srun -n 2 sh -c 'exit 3'
 echo "failed $?"
+srun -n 2 ./burn 0.2
 {mpirun} -n 2 ./where >$out.mpirun
 {mpirun} -n 2 {bind} ./where >$out.bound
+{mpirun} -n 2 ./burn 0.4
 echo "mpirun $?"
 : >done.$VRM_JOB_ID
 until [ -e done.{first} ] && [ -e done.{second} ]; do sleep 0.05; done
@@ -43,6 +45,12 @@ while read -r key value; do
   [ "$key" = Cpus_allowed_list: ] && cpus=$value
 done < /proc/self/status
 echo "$(hostname) $cpus ${SLURM_PROCID:-none} ${SLURMD_NODENAME:-none} $COLOUR"
+"""
+
+BURN = f"""#!{sys.executable} -S
+import sys, time
+room = bytearray(48 << 20) if sys.argv[1] == "0.2" else b""
+while time.process_time() < float(sys.argv[1]): pass
 """
 
 
@@ -59,7 +67,7 @@ KINDS = [("srun", "auto"), *(("openmpi", mpirun) for mpirun in mpiruns()),
 
 def run(real: Testbed, batch: Batch, folder: Path, kind: str, program: str, script: str) -> Dict[int, JobRow]:
     """Two jobs of the script, each with a core of each of two nodes."""
-    for name, text in (("steps.sh", script), ("where", WHERE)):
+    for name, text in (("steps.sh", script), ("where", WHERE), ("burn", BURN)):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     (folder / "queue").write_text("steps.sh 2 60 script=1 nodes=2 env=COLOUR=red\n" * 2)
@@ -111,8 +119,13 @@ def test_steps_and_mpiruns_stay_on_the_nodes_and_cores_of_their_job(
             assert set(places(tmp_path / f"{job_id}.bound")) == own, errors
         said = (tmp_path / "log" / f"steps.sh.{job_id}.o").read_text().splitlines()
         assert said == ["failed 3", "mpirun 0"], errors
-        steps = read_steps(tmp_path / "log" / "steps.csv")[job_id]
-        assert {step.step: step.nodes for step in steps}["0"] == "n0 n1"
+        steps = {step.step: step for step in read_steps(tmp_path / "log" / "steps.csv")[job_id]}
+        assert steps["0"].nodes == "n0 n1"
+        # What the tasks have used on both nodes, and the plain mpirun.
+        used, whole = steps["5"], steps["batch"]
+        assert used.name == "burn" and 0.4 <= used.user + used.system and 48 << 20 <= used.maxrss < 90 << 20, used
+        assert whole.user + whole.system >= used.user + used.system + 0.8 * (kind != "srun"), whole
+        assert whole.maxrss >= used.maxrss
         cores.append(own)
     assert not cores[0] & cores[1]
     assert not [line for line in real.pids("n1").values() if str(tmp_path) in line]
@@ -192,6 +205,14 @@ def test_commands_on_another_node_than_the_managers(real: Testbed, batch: Batch,
         assert submitted.returncode == 4 and (tmp_path / "filed").read_text() == "filed\n", submitted.stderr
         inside = real.exec(other, ["salloc", "-n", "2", "--", "srun", "hostname"], env=env, cwd=tmp_path)
         assert inside.returncode == 0 and len(inside.stdout.split()) == 2, inside.stderr
+        spread = real.exec(other, ["sbatch", "--parsable", "-n2", "-N2", "--wrap",
+                                   "srun sh -c ': >at.$SLURM_PROCID; exec sleep 666'"], env=env, cwd=tmp_path)
+        number = spread.stdout.strip()
+        wait_until(lambda: (tmp_path / "at.0").exists() and (tmp_path / "at.1").exists(), "it is on both nodes")
+        for node in ("n0", "n1"):  # by the manager's socket, and by files
+            said = real.exec(node, ["sstat", "-nPj", number, "-o", "jobid,ntasks,nodelist"], env=env)
+            assert said.stdout == f"{number}.0|2|n0,n1\n", said.stderr
+        real.exec(other, ["scancel", number], env=env, check=True)
         client = real.popen(other, ["srun", "-n", "1", "sh", "-c", "echo begun; exec sleep 777"], env=env,
                             cwd=tmp_path, stdout=subprocess.PIPE, text=True)
         assert client.stdout.readline() == "begun\n"
@@ -201,4 +222,4 @@ def test_commands_on_another_node_than_the_managers(real: Testbed, batch: Batch,
     finally:
         manager.send_signal(signal.SIGTERM)
         manager.communicate(timeout=60)
-    assert [row.status for row in read_jobs(log / "jobs.csv")] == ["failed", "failed", "completed", "cancelled"]
+    assert [row.status for row in read_jobs(log / "jobs.csv")] == ["failed", "failed", "completed", "cancelled", "cancelled"]

@@ -30,7 +30,7 @@ from vrm.live.launch.srun import Srun
 from vrm.live.nodes import agent, proc
 from vrm.live.nodes.agents import Agents, probe
 from vrm.live.nodes.connecting import command_line, is_local
-from vrm.live.nodes.outcomes import Affinity, AgentEvent, NodeDown, NodeLost, NodeUp, Swept
+from vrm.live.nodes.outcomes import Affinity, AgentEvent, NodeDown, NodeLost, NodeUp, Swept, Usage
 from vrm.live.nodes.bindings import compare_affinity
 from vrm.live.nodes.topology import Topology, node_facts, parse_topology, read_topology
 from vrm.model import Node, RankSlot
@@ -504,6 +504,23 @@ def jobs() -> Iterator[Jobs]:
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+def test_what_a_job_uses_is_said_by_steps(nodes: StandIn, jobs: Jobs) -> None:
+    loop = nodes.make("n1").start()
+    run = loop.agents.run
+    script = jobs.start("wait()", run)
+    burn = "while time.process_time() < 0.1: pass\nroom = bytearray(32 << 20)\nwait()"
+    tasks = [jobs.start(burn, run, SLURM_STEPID="4", SLURM_PROCID=rank) for rank in "013"]
+    jobs.start(burn, run, job=2)
+    jobs.start(burn, run + "0")
+    assert loop.agents.ask_usage(1, "n1") and not loop.agents.ask_usage(1, "n2")
+    said = loop.next(Usage).steps
+    assert set(said) == {"batch", "4"} and said["batch"]["pids"] == [script.pid]
+    step = said["4"]
+    assert sorted(step["tasks"]) == [0, 1, 3] and sorted(step["pids"]) == sorted(task.pid for task in tasks)
+    assert 0.2 <= step["cpu"] < 5 and 32 << 20 < step["largest"] <= step["memory"] / 2
+    assert step["memory"] > 96 << 20 > said["batch"]["memory"]
 
 
 CPUS = sorted(os.sched_getaffinity(0))

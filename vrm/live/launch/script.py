@@ -21,6 +21,7 @@ from vrm.live.launch.stepping import NODES as NODES_FILE
 from vrm.live.nodes.topology import Topology
 from vrm.model import Node, RankSlot
 from vrm.steps import jobfile
+from vrm.steps.used import PROGRAM
 
 UNBOUND = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none",
            "I_MPI_PIN": "off"}
@@ -88,11 +89,12 @@ class Scripts(Direct):
         cpus = {name: sorted(cpu for slot in here for cpu in slot_cpus(self.topologies, slot, nodes[slot.node]))
                 for name, here in on.items()} if bound else {}
         folder, name = self.steps(rankfile), os.path.basename(os.fspath(app))
+        measure = self.commands / PROGRAM
         values = values_of(job_id, name, on, self.topologies, bound, self.launcher, self.records, self.run_id,
-                           self._of_site(), env.get("OMP_NUM_THREADS", ""))
+                           self._of_site(), env.get("OMP_NUM_THREADS", ""), measure)
         files = {folder / jobfile.JOB: jobfile.text_of(values),
                  folder / NODES_FILE: nodes_script(on, cpus, self.ways, self.site, self.run_id, job_id,
-                                                      folder),
+                                                      folder, measure),
                  folder / CORES: cores_script(cpus)}
         own.update({jobfile.VARIABLE: str(folder), jobfile.NODE: names[0],
                     "PATH": self._path(env), "VRM_DIRECTORY": str(self.records.parent)})

@@ -23,6 +23,7 @@ from vrm.live.nodes.topology import Topology, fold
 from vrm.model import Job, Node, RankSlot
 from vrm.model.job import Details
 from vrm.steps import jobfile
+from vrm.steps.used import MARK
 from vrm.system.ways import WAYS
 
 OF_OTHERS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|PBS|SGE|PE|LSB|COBALT)_.*|NSLOTS|NHOSTS|JOB_ID")
@@ -82,6 +83,8 @@ host=$1
 shift
 command=$(printf '%s\\n' "$*" | sed "s/'/'\\\\\\\\''/g; 1s/^/'/; \\$s/\\$/'/")
 shell=${SHELL:-/bin/sh}
+step=${VRM_STEP##*.}
+used=used.${step:-batch}.$host.$$
 """
 
 
@@ -166,7 +169,7 @@ def folded_names(names: Sequence[str]) -> str:
 
 def values_of(job_id: int, name: str, on: Mapping[str, Sequence[RankSlot]], topologies: Mapping[str, Topology],
               bound: bool, launcher: Launcher, records: Path, run: str, site: Mapping[str, str],
-              threads: str) -> Dict[str, List[str]]:
+              threads: str, measure: Path) -> Dict[str, List[str]]:
     """What the file of a job says (see `vrm.steps.jobfile`)."""
     nodes = []
     for host, slots in on.items():
@@ -186,28 +189,34 @@ def values_of(job_id: int, name: str, on: Mapping[str, Sequence[RankSlot]], topo
             "cpus": [str(len(first[0].cores))], "node": nodes, "bound": [str(int(bound))],
             "launcher": [launcher.in_steps or "direct"], "program": [launcher.mpirun],
             "option": list(getattr(launcher, "options", ())), "threads": [threads],
+            "measure": [str(measure)],
             "site": [f"{name}={value}" for name, value in site.items()]}
 
 
 def nodes_script(on: Mapping[str, Sequence[RankSlot]], cpus: Mapping[str, Sequence[int]], ways: Ways,
-                 site: Mapping[str, str], run: str, job_id: int, folder: Path) -> str:
-    """The file NODES of a job, whose steps have this folder."""
-    lines = [_NODES, "case $host in\n"]
-    steps = shlex.quote(str(folder))
+                 site: Mapping[str, str], run: str, job_id: int, folder: Path, measure: Path) -> str:
+    """The file NODES of a job, whose steps have this folder. What starts on other nodes is started through the
+    program `measure`, where that is there."""
+    steps, program = shlex.quote(str(folder)), shlex.quote(str(measure))
+    through = f"{program} {steps}/"
+    lines = [_NODES, f"through=\n[ ! -x {program} ] || through={shlex.quote(through)}\"$used \"\n", "case $host in\n"]
     for name in on:
         bind = f"taskset -c {','.join(map(str, cpus[name]))} " if cpus.get(name) else ""
         before, shell = ways.get(name, ((), False))
         own = (f"env {jobfile.NODE}={shlex.quote(name)} {jobfile.VARIABLE}={steps} VRM_RUN={run} "
-               f"VRM_JOB_ID={job_id} {bind}")
+               f"VRM_JOB_ID={job_id} {MARK}=")
+        noted = f"[ -z \"$through\" ] || : >{steps}/\"$used\"\n"
         if not before:
             start = f"echo \"vrm: there is no way to {name}\" >&2; exit 1"
         elif shell:
-            start = f"exec {shlex.join(before)} {shlex.quote(own)}\"$shell -c $command\""
+            start = (f"{noted}exec {shlex.join(before)} {shlex.quote(own)}\"${MARK} \"{shlex.quote(bind)}"
+                     "\"$through$shell -c $command\"")
         else:
-            start = (_without_ours(site) + f"exec {shlex.join(before)} {own}\"$shell\" -c \"$*\"")
+            start = (f"{noted}set -- \"$shell\" -c \"$*\"\n[ -z \"$through\" ] || set -- {through}\"$used\" \"$@\"\n"
+                     + _without_ours(site) + f"exec {shlex.join(before)} {own}\"${MARK}\" {bind}\"$@\"")
         short = name.partition(".")[0]
         lines.append(f"{'|'.join(dict.fromkeys((name, short, short + '.*')))})\n"
-                     f"[ \"${jobfile.NODE}\" != {shlex.quote(name)} ] || exec {own}\"$shell\" -c \"$*\"\n"
+                     f"[ \"${jobfile.NODE}\" != {shlex.quote(name)} ] || exec {own}\"${MARK}\" {bind}\"$shell\" -c \"$*\"\n"
                      f"{start};;\n")
     lines.append("*) echo \"vrm: $host is no node of this job, which has " + " ".join(on)
                  + "\" >&2; exit 1;;\nesac\n")

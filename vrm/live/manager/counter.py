@@ -16,7 +16,7 @@ from vrm.live.manager.ends import Ends
 from vrm.live.manager.intake import Intake
 from vrm.live.manager.orders import Orders
 from vrm.live.manager.records import Outcome
-from vrm.live.manager.sampling import sampled
+from vrm.live.manager.sampling import put_together
 from vrm.live.manager.surroundings import files_of, packed
 from vrm.live.manager.stopping import Stopping
 from vrm.model import Booking, Infeasible, Job, JobState
@@ -95,9 +95,11 @@ class LiveCounter:
             self._steps_of = about.st_mtime_ns, about.st_size
         return self._steps.get(job.id, [])
 
-    def usage(self, job: front.Job) -> List[front.Usage]:
-        """What the script of a running job, and its steps, use now on this node."""
-        return sampled(self.desk.launcher.run_id, job.id, socket.gethostname())
+    def usage(self, jobs: Sequence[front.Job]) -> Callable[[], Optional[List[List[front.Usage]]]]:
+        """What the scripts of running jobs, and their steps, use now on all their nodes."""
+        asked = [self._ends.watch.ask_usage(job.id, job.nodes) for job in jobs]
+        return lambda: ([put_together(each.found) for each in asked]
+                        if all(each.done() for each in asked) else None)
 
     def files(self, job: front.Job) -> Tuple[str, str, str]:
         """The paths of a job's output, errors and input."""

@@ -30,6 +30,7 @@ from vrm.results.steps import BATCH, Step, append
 from vrm.run import codec, journal as journals
 from vrm.run.rundir import RunDirectory
 from vrm.scheduling import Start
+from vrm.steps.used import of_job, together
 from vrm.system.errors import RunError
 from vrm.system.files import naming, write_atomically
 from vrm.system.processes import Strays, job_of, sessions, signal_session
@@ -62,7 +63,7 @@ class Outcome:
     joules: Optional[float] = None       # that its nodes used, where they could be read
     frequency: float = 0.0               # in GHz, where it was set
     cause: str = ""                      # why the manager ended it, see `verdict`
-    used: Tuple[float, float, int] = (0.0, 0.0, 0)  # CPU seconds (user, system), bytes of the largest process
+    used: Tuple[float, float, int] = (0.0, 0.0, 0)  # on the first node: CPU seconds (user, system), bytes of the largest process
 
 
 class Records:
@@ -234,14 +235,15 @@ class Records:
             return
         nodes = (outcome.cluster or self.cluster).nodes
         slots = list(booking.placement.slots(nodes))
+        steps = self.scripts.steps(self.run.rankfile(job.app, job.id))
         step = Step(job.id, BATCH, BATCH, booking.start, outcome.end, outcome.state.value,
                     outcome.exit_code, 1, sum(len(slot.cores) for slot in slots),
-                    " ".join({nodes[slot.node].name: None for slot in slots}), *outcome.used)
+                    " ".join({nodes[slot.node].name: None for slot in slots}), *together((outcome.used, of_job(str(steps)))))
         try:
             append(self.run.steps, step)
         except OSError as error:
             self.tell("warning", f"#{job.id} {job.app}: {self.run.steps} lacks its line: {error.strerror}")
-        shutil.rmtree(self.scripts.steps(self.run.rankfile(job.app, job.id)), ignore_errors=True)
+        shutil.rmtree(steps, ignore_errors=True)
 
     def tell_start(self, start: Start) -> None:
         """Report that a job was started: where its cores are, or its nodes when these are more than

@@ -16,6 +16,7 @@ without either side being told). Jobs are never touched by its end.
 | `{"number": 4, "ask": "memory", "run": R, "job": J, "limit": 4096}` | `{"vrm": 1, "number": 4, "memory": 5000, "over": true}`, again and again: the most bytes that the job's processes here had together so far; as soon as that is over the limit, and when it has grown by a tenth |
 | `{"number": 5, "ask": "masks", "run": R, "job": J, "epoch": 3, "tasks": {"0": [0, 1]}, "variables": [...], "patience": 10}` | `{"vrm": 1, "number": 5, "job": J, "epoch": 3, "clear": true, "tasks": {"0": {"threads": 2, "acknowledged": false}}, "error": ""}`: each rank of the job may use these CPUs only, see `masks.py` |
 | `{"number": 6, "ask": "power", "run": R, "job": J, "begin": true, "cpus": [0, 1], "frequency": 1.8}` | `{"vrm": 1, "number": 6, "energy": null, "error": ""}`; with `begin` false the joules of the node since then, see `power.py` |
+| `{"number": 7, "ask": "usage", "run": R, "job": J}` | `{"vrm": 1, "number": 7, "steps": {"batch": {...}, "0": {"tasks": [0, 1], "cpu": 3.5, "largest": 4096, "memory": 5000, "pids": [77, 78]}}}`: what the job's processes here use now, see `usage.py` |
 | `{"number": 0, "ask": "forget", "run": R, "job": J}` | the job has ended: nothing more is said of its memory |
 
 Processes are found by `VRM_RUN` and `VRM_JOB_ID` in the environment they were started with. A
@@ -38,8 +39,9 @@ if __name__ == "__main__":
     import masks
     import power
     import proc
+    import usage
 else:
-    from vrm.live.nodes import claims, devices, masks, power, proc
+    from vrm.live.nodes import claims, devices, masks, power, proc, usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing would be another tenth
@@ -388,6 +390,8 @@ def take(request: "Dict[str, Any]", tasks: "List[Any]", now: float, meter: "powe
         say(meter.take(request))
     elif kind == "memory":
         tasks.append(Memory(request, now))
+    elif kind == "usage":
+        tasks.append(usage.Usage(request, now))
     elif kind == "forget":
         marks = proc.marks(str(request["run"]), int(request["job"]))
         tasks[:] = [task for task in tasks

@@ -37,7 +37,7 @@ from vrm.live.nodes import agent, devices
 from vrm.live.nodes.connecting import SILENCE, command_line, is_local, way_to, with_fix
 from vrm.live.nodes.node_agent import ANSWERS, CONNECTING, WAITING, Node, answer_in, kill
 from vrm.live.nodes.outcomes import (Affinity, AgentEvent, Masks, MemoryUse, Metered, NodeDown, NodeLost,
-                                     NodeUp, Swept)
+                                     NodeUp, Swept, Usage)
 from vrm.live.nodes.topology import NodeFacts, TopologyError, node_facts, parse_cpu_list
 from vrm.system.ways import WAYS, choose
 
@@ -216,6 +216,14 @@ class Agents:
             return False
         self._ask(node, {"ask": "power", "run": self.run, "job": job_id, "begin": begin,
                          "cpus": sorted(cpus), "frequency": frequency})
+        return True
+
+    def ask_usage(self, job_id: int, host: str) -> bool:
+        """Ask what the processes of a job use on a node. It gives a `Usage`; False where it is down."""
+        node = self._nodes.get(host)
+        if node is None or node.up is False:
+            return False
+        self._ask(node, {"ask": "usage", "run": self.run, "job": job_id})
         return True
 
     def follow_memory(self, job_id: int, limits: Mapping[str, int]) -> None:
@@ -533,6 +541,8 @@ class Agents:
                 energy = answer["energy"]
                 self._ready.append(Metered(node.host, request["job"], request["begin"],
                                            None if energy is None else float(energy), str(answer["error"])))
+            elif request["ask"] == "usage":
+                self._ready.append(Usage(node.host, request["job"], dict(answer["steps"])))
             elif request["ask"] == "masks":
                 tasks = {int(rank): task for rank, task in answer["tasks"].items()}
                 self._ready.append(Masks(

@@ -8,19 +8,23 @@ up. On a cluster that is emulated there are no agents, and nothing is watched.
 from __future__ import annotations
 
 import math
+import os
 import select
 import time
 from dataclasses import dataclass, field
-from typing import Collection, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Collection, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from vrm.live.nodes import lending
+from vrm.live.nodes import lending, usage
 from vrm.live.nodes.agents import Agents
 from vrm.live.nodes.outcomes import (Affinity, Masks, MemoryUse, Metered, NodeDown, NodeLost, NodeUp,
-                                     Swept)
+                                     Swept, Usage)
 from vrm.live.nodes.bindings import BindingCheck, compare_affinity
 from vrm.live.nodes.metering import Metering
 from vrm.live.nodes.topology import Gpu, Topology
 from vrm.model import AnyPlacement, Cluster, RankSlot
+
+INQUIRY_SECONDS = 2.0
+"""Seconds in which nodes may say what a job uses."""
 
 CLOSING_SECONDS = 5.0
 """Seconds that the last sweep may take."""
@@ -76,6 +80,21 @@ class Unset:
     error: str
 
 
+class Inquiry:
+    """What the processes of a job use on its nodes: `found` by node, as far as they have answered (see
+    `vrm.live.nodes.usage`)."""
+
+    def __init__(self, job_id: int) -> None:
+        self.job_id = job_id
+        self.waiting_for: Set[str] = set()
+        self.found: Dict[str, Mapping[str, Mapping[str, Any]]] = {}
+        self._until = time.monotonic() + INQUIRY_SECONDS
+
+    def done(self) -> bool:
+        """Whether all have answered, or have had the time to."""
+        return not self.waiting_for or time.monotonic() > self._until
+
+
 NodeEvent = Union[Down, Unsure, Up, Bound, Left, MemoryUse, Masks, Unset]
 
 
@@ -109,6 +128,7 @@ class NodeWatch:
         self._index = {host: number for number, host in enumerate(self._hosts)}
         self._questions: Dict[int, _Question] = {}
         self._metering = None if agents is None else Metering(agents)
+        self._inquiries: List[Inquiry] = []
         self._run = ""
         self._following: Dict[int, Tuple[str, ...]] = {}
         self._down: Set[int] = set()
@@ -143,6 +163,12 @@ class NodeWatch:
             elif isinstance(event, Metered):
                 error = self._metering.answered(event) if self._metering else ""
                 events += [Unset(event.job_id, event.host, error)] if error else []
+            elif isinstance(event, Usage):
+                for inquiry in self._inquiries:
+                    if inquiry.job_id == event.job_id and event.host in inquiry.waiting_for:
+                        inquiry.waiting_for.discard(event.host)
+                        inquiry.found[event.host] = event.steps
+                self._inquiries = [inquiry for inquiry in self._inquiries if not inquiry.done()]
             elif isinstance(event, Swept):
                 if event.job_id is not None and event.processes:
                     events.append(Left(event.job_id, event.host, event.processes, event.left))
@@ -263,6 +289,19 @@ class NodeWatch:
         hosts = self._following.pop(job_id, ())
         if self._agents is not None and hosts:
             self._agents.forget_memory(job_id, hosts)
+
+    def ask_usage(self, job_id: int, hosts: Sequence[str]) -> Inquiry:
+        """Ask what the processes of a job use on these nodes; on this machine that is known at once."""
+        inquiry = Inquiry(job_id)
+        for host in hosts:
+            if self._agents is None or host == self._here:
+                inquiry.found[self._here or os.uname().nodename] = usage.here(self._run, job_id)
+            elif self._agents.ask_usage(job_id, host):
+                inquiry.waiting_for.add(host)
+        if inquiry.waiting_for:
+            self.deadline = 0.0
+            self._inquiries.append(inquiry)
+        return inquiry
 
     # What jobs draw.
 

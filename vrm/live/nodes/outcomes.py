@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import FrozenSet, Mapping, Optional, Tuple, Union
+from typing import Any, FrozenSet, Mapping, Optional, Tuple, Union
 
 from vrm.live.nodes.topology import Gpu, NodeFacts, Topology
 
@@ -104,4 +104,13 @@ class Masks:
     error: str = ""
 
 
-AgentEvent = Union[NodeUp, NodeLost, NodeDown, Affinity, Swept, MemoryUse, Masks, Metered]
+@dataclass(frozen=True)
+class Usage:
+    """What the processes of a job on a node use at this moment, by steps (see `vrm.live.nodes.usage`)."""
+
+    host: str
+    job_id: int
+    steps: Mapping[str, Mapping[str, Any]]
+
+
+AgentEvent = Union[NodeUp, NodeLost, NodeDown, Affinity, Swept, MemoryUse, Masks, Metered, Usage]

@@ -1,0 +1,89 @@
+"""What the programs of a job have used where who waits for them cannot see it: on other nodes than the script's,
+and those that the site's own srun has started.
+
+There they are started through a small program (PROGRAM, see `vrm/front/client.c`), which waits for them and leaves
+a line in a file of its own, `used.STEP.WHO` in the directory of the job's steps: CPU seconds (user, system), and KiB
+of the largest process. STEP is the number of the step, or `batch` for an mpirun of the script itself. A file that is
+empty waits for its line. A step that has ended puts the lines of its files together into `used.steps`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable
+
+    Used = tuple[float, float, int]
+    """CPU seconds (user, system), and bytes of the largest process."""
+
+PROGRAM = ".vrm-client"
+"""The name of the program, which is also that of the commands, in the directory of these."""
+
+MARK = "VRM_STEP"
+"""The variable by which the processes of a step are found: the mark of the run, the job's id and the step's
+number, `RUN:JOB.STEP`."""
+
+PATIENCE = 1.0
+"""Seconds in which the lines of other nodes come, once the launcher has ended; longer only where a node was lost."""
+
+
+def prefix(directory: str, step: "int | str") -> str:
+    """What the paths of the files of a step begin with."""
+    return f"{directory}/used.{step}."
+
+
+def of_step(directory: str, step: int) -> "Used | None":
+    """What a step has used there, when its launcher has ended; None where nobody says so."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        found = _files(directory, f"used.{step}.")
+        if all(found.values()) or time.monotonic() > until:
+            break
+        select.select([], [], [], 0.002)
+    lines = [line for text in found.values() for line in text.splitlines()]
+    if not found:
+        return None
+    used = together(map(_read, lines))
+    handle = os.open(f"{directory}/used.steps", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.write(handle, f"{used[0]:.6f} {used[1]:.6f} {used[2] // 1024}\n".encode())
+    os.close(handle)
+    for name in found:
+        os.unlink(f"{directory}/{name}")
+    return used
+
+
+def of_job(directory: str) -> "Used":
+    """What the script of a job that has ended, and its steps, have used there."""
+    try:
+        return together(_read(line) for text in _files(directory, "used.").values() for line in text.splitlines())
+    except OSError:  # another try of the job has removed it
+        return 0.0, 0.0, 0
+
+
+def together(all_of: "Iterable[Used]") -> "Used":
+    """What all of these have used."""
+    user, system, largest = 0.0, 0.0, 0
+    for each in all_of:
+        user, system, largest = user + each[0], system + each[1], max(largest, each[2])
+    return user, system, largest
+
+
+def _files(directory: str, start: str) -> "dict[str, str]":
+    found = {}
+    for name in os.listdir(directory):
+        if name.startswith(start):
+            with open(f"{directory}/{name}", encoding="ascii", errors="replace") as file:
+                found[name] = file.read()
+    return found
+
+
+def _read(line: str) -> "Used":
+    try:
+        user, system, largest = line.split()
+        return float(user), float(system), int(largest) * 1024
+    except ValueError:  # torn
+        return 0.0, 0.0, 0
