@@ -42,7 +42,6 @@ import gc
 import marshal
 import os
 import resource
-import select
 import sys
 import time
 
