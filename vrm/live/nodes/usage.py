@@ -27,7 +27,7 @@ class Usage:
         self.number, self.job = request["number"], int(request["job"])
         self.marks = proc.marks(str(request["run"]), self.job)
         self.due = now
-        self.steps = {}  # type: Dict[str, Dict[str, Any]]
+        self.steps: "Dict[str, Dict[str, Any]]" = {}
 
     def see(self, process: "Process", environment: "List[bytes]") -> None:
         """One process of the job."""
@@ -69,5 +69,5 @@ def _value(environment: "List[bytes]", name: bytes) -> str:
 
 
 def _read(pid: int, name: str) -> bytes:
-    with open("/proc/{}/{}".format(pid, name), "rb", 0) as file:
+    with open(f"/proc/{pid}/{name}", "rb", 0) as file:
         return file.read()
