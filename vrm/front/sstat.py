@@ -75,7 +75,8 @@ def sstat(call: Call, counter: Counter) -> Union[Answer, Waiting]:
             return None
         left, rows, wrong = iter(found), [], ""
         for word, jobs in named.items():
-            some, why = _steps(word, "allsteps" in given, jobs, [Row(job, usage) for job in jobs for usage in next(left)])
+            here = [Row(job, usage) for job in jobs for usage in next(left)]
+            some, why = _steps(word, "allsteps" in given, jobs, here)
             rows += some
             wrong += f"sstat: error: {why}\n" * bool(why)
         heading = "noheader" not in given
