@@ -147,18 +147,27 @@ class Reference:
             return None
         rooms = [(index, room) for index in sorted(range(len(self.nodes)), key=preference)
                  if (room := self.nodes[index].room(job, self.policy))]
-        least, most = job.request.nodes
-        chosen = self.first(rooms, job.procs, least)
+        request, (least, most) = job.request, job.request.nodes
+        names = [node.name for node in self.facts]
+        if not request.nodelist <= set(names):
+            return None
+        rooms = [each for each in rooms if names[each[0]] not in request.exclude]
+        mine = [each for each in rooms if names[each[0]] in request.nodelist]
+        if len(mine) < len(request.nodelist):
+            return None
+        others = [each for each in rooms if each not in mine]
+        least = max(least, len(mine))
+        chosen = self.first(mine + others, job.procs, least)
         if chosen is not None and most and len(chosen) > most:
-            largest = sorted(rooms, key=lambda each: -len(each[1]))
-            number = len(self.first(largest, job.procs, least) or ())
-            chosen = [each for each in rooms if each in largest[:number]]
+            chosen = self.first(mine + sorted(others, key=lambda each: -len(each[1])), job.procs, least)
         if chosen is None or most and len(chosen) > most:
             return None
+        chosen = [each for each in rooms if each in chosen]
+        fills = (least, most) == (1, 0) and not mine
         here = {index: 0 for index, _ in chosen}
         for _ in range(job.procs):
             able = [index for index, room in chosen if here[index] < len(room)]
-            here[able[0] if (least, most) == (1, 0) else min(able, key=here.__getitem__)] += 1
+            here[able[0] if fills else min(able, key=here.__getitem__)] += 1
         return [(index, *place) for index, room in chosen for place in room[:here[index]]]
 
     @staticmethod
@@ -411,11 +420,14 @@ def wished(draw: Any, procs: int, cores: int, exclusive: bool) -> Request:
     cap = draw(st.sampled_from([0, 0, 0, 1, 2]))
     least = draw(st.sampled_from([1, 1, 1, 2, 3]).map(lambda number: min(number, procs)))
     most = draw(st.sampled_from([0, 0, least, least + 1]))
+    names = draw(st.lists(st.sampled_from(["n0", "n0", "n1", "n1", "n2", "n5"]), max_size=3, unique=True))
+    split = draw(st.integers(0, len(names)))
+    split = min(split, procs, most or procs)
     return Request.of(
         procs, cores, exclusive, draw(AMOUNTS),
         draw(st.sets(st.sampled_from(["fast", "big"]), max_size=1).map(frozenset)),
         draw(NO_AMOUNTS | AMOUNTS), {"ansys": draw(st.sampled_from([0, 0, 1, 2]))}, (least, most),
-        0 if most and cap * most < procs else cap)
+        0 if most and cap * most < procs else cap, names[:split], names[split:])
 
 
 @st.composite

@@ -33,6 +33,7 @@ NAME = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,6}", fullmatch=True).filter(
     lambda name: name not in ("gpu", "gpus", "mem", "memory"))
 AMOUNTS = st.dictionaries(NAME, st.integers(1, 10**6).map(lambda amount: amount / 1000),
                           max_size=3).map(amounts)
+HOST = st.from_regex(r"[a-m][a-z0-9-]{0,3}[0-9]{0,3}[a-z]", fullmatch=True)
 BYTES = st.integers(0, 1 << 44)
 TIMES = st.integers(1, 10**9).map(float) | st.floats(0.001, 10**6).map(
     lambda value: round(value, 3))
@@ -63,6 +64,7 @@ VALUES: Dict[str, st.SearchStrategy[Any]] = {
     "array_id": st.integers(0, 99), "limit": st.just("") | NAME, "comment": st.just("") | TEXT,
     "malleable": st.booleans(),
     "watts": st.just(0.0) | TIMES,
+    "nodelist": st.frozensets(HOST, max_size=1), "exclude": st.frozensets(HOST.map("x".__add__), max_size=4),
     "title": st.just("") | TEXT, "warning": st.just("") | TEXT}
 """What each field may be, by its attribute: a new row of the table needs one here, too."""
 

@@ -66,7 +66,7 @@ def reserve(arguments: argparse.Namespace) -> int:
 def wanted(arguments: argparse.Namespace, now: float) -> Dict[str, Any]:
     """The command for the manager; CannotRun for words that are none."""
     from vrm.model.ranges import numbers
-    from vrm.system.hosts import expand
+    from vrm.model.hosts import expand
 
     jobs: List[int] = []
     if arguments.jobs is not None:

@@ -241,7 +241,7 @@ def reservation(text: str) -> Wanted:
     from vrm.model.ranges import numbers
     from vrm.model.reservation import Wanted
     from vrm.model.times import seconds_of
-    from vrm.system.hosts import expand
+    from vrm.model.hosts import expand
 
     here = f"--reservation {text}"
     found: Dict[str, str] = {}

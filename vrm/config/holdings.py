@@ -14,7 +14,7 @@ from vrm.config.kinds import OURS, STRICT, kind
 from vrm.model.amounts import MEMORY, base, memory_bytes, memory_text, people
 from vrm.model.node import Node
 from vrm.model.power import MARK
-from vrm.system.hosts import expand
+from vrm.model.hosts import expand
 
 def _memory(value: Any) -> Any:
     """GiB of a text such as 64GiB, 64G or 64000M; a unit is needed, a power of 1024."""

@@ -14,7 +14,8 @@ import shlex
 import signal
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from vrm.front.answers import Answer, Refused, Reply, Waiting
+from vrm.front import nodelists
+from vrm.front.answers import Answer, Needs, Refused, Reply, Waiting
 from vrm.front.counter import Counter
 from vrm.front.jobs import Job
 from vrm.front.options import Options
@@ -69,7 +70,8 @@ def srun(call: Call, counter: Counter) -> Reply:
     if not rest:
         raise SRUN.error("No command given to execute.")
     job = {key: value for key, value in chosen.items() if key not in ("output", "error", "input", "export")}
-    return _submit(call, counter, SRUN, job, ["srun", *call.arguments], rest[0], "quiet" not in chosen)
+    typed = SRUN.without(call.arguments, "nodelist", "nodefile", "exclude")  # the job has its nodes by then
+    return _submit(call, counter, SRUN, job, ["srun", *typed], rest[0], "quiet" not in chosen)
 
 
 def salloc(call: Call, counter: Counter) -> Reply:
@@ -138,8 +140,10 @@ def _ranks(name: str, arguments: Sequence[str]) -> Tuple[int, int, int, str]:
 def _submit(call: Call, counter: Counter, options: Options, chosen: Mapping[str, str], typed: Sequence[str],
             program: str, says: bool) -> Reply:
     """The job that goes on as what was typed, and who waits for it."""
-    chosen = {key: value for key, value in chosen.items() if key != "chdir"}
-    asked = ask(chosen, options, call, counter, os.path.basename(program) or program, output=False,
+    named = nodelists.read({key: value for key, value in chosen.items() if key != "chdir"}, options, call)
+    if isinstance(named, Needs):
+        return named
+    asked = ask(named, options, call, counter, os.path.basename(program) or program, output=False,
                 script=_script(call, typed))
     try:
         return Attached(counter, counter.submit(asked)[0], options.command, says)

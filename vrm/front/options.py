@@ -83,6 +83,24 @@ class Options:
                 break
         return values, rest
 
+    def without(self, words: Sequence[str], *keys: str) -> List[str]:
+        """The words without the options of these keys, up to the first that is none; those that stand in one
+        word with them keep their meaning."""
+        kept: List[str] = []
+        left = list(reversed(words))
+        while left and len(left[-1]) > 1 and left[-1].startswith("-") and left[-1] != "--":
+            before, values = len(left), {}  # type: int, Dict[str, str]
+            word = left.pop()
+            if word.startswith("--"):
+                self._long(word[2:], left, values)
+            else:
+                self._short(word[1:], left, values)
+            if values.keys() & set(keys):
+                kept += [f"--{key}" + f"={value}" * bool(value) for key, value in values.items() if key not in keys]
+            else:
+                kept += words[len(words) - before:len(words) - len(left)]
+        return kept + left[::-1]
+
     def _long(self, word: str, left: List[str], values: Dict[str, str]) -> None:
         name, equals, value = word.partition("=")
         option = self._names.get(name)

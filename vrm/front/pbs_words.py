@@ -16,6 +16,7 @@ from vrm.front.answers import Refused, Told
 from vrm.front.counter import Counter
 from vrm.front.jobs import Job, Site
 from vrm.model import JobState
+from vrm.model.hosts import HOST
 
 SERVER = "vrm"
 """The server's name, which follows the number in a job's id."""
@@ -223,22 +224,21 @@ def request(wanted: Dict[str, str]) -> Dict[str, Any]:
     if "select" in wanted and "nodes" in wanted:
         raise ValueError("select and nodes exclude each other")
     fixed = bool({"scatter", "vscatter"} & set(place))
+    hosts: List[str] = []
     if "nodes" in wanted:
-        count, each = _equal(wanted["nodes"], "nodes")
+        count, each, _ = _equal(wanted["nodes"], "nodes")
         ranks, cores, fixed = int(each.get("ppn", "1")), 1, True
         features = [name for name in each if name not in (*_COUNTED, "ppn", "mem")]
         if features:
             found["features"] = frozenset(features)
     elif "select" in wanted:
-        count, each = _equal(wanted["select"], "select")
+        count, each, hosts = _equal(wanted["select"], "select")
         cpus = int(each.get("ncpus", "1"))
         ranks = int(each.get("mpiprocs", "1"))
         cores = max(1, cpus // max(1, ranks))
-        unknown = set(each) - {*_COUNTED, "mem", "vmem", "arch", "host", "vnode"}
+        unknown = set(each) - {*_COUNTED, "mem", "vmem", "arch"}
         if unknown:
             raise ValueError(f"select: vrm has no resource {', '.join(sorted(unknown))}; leave it out")
-        if {"host", "vnode"} & set(each):
-            raise ValueError("select: vrm chooses the nodes; leave out host and vnode")
         if ranks < 1 or cpus < 1:
             raise ValueError("select: a chunk needs a core and a rank")
         if cpus % ranks and cpus > ranks:
@@ -251,7 +251,9 @@ def request(wanted: Dict[str, str]) -> Dict[str, Any]:
     if count * ranks < 1:
         raise ValueError("a job needs a core")
     found.update(procs=count * ranks, cores=cores)
-    if fixed:
+    if hosts:
+        _on_hosts(found, hosts, count, ranks, fixed)
+    elif fixed:
         found.update(nodes=(count, count), tasks_per_node=ranks)
     elif "select" in wanted:
         found.update(nodes=(1, count))
@@ -261,19 +263,40 @@ def request(wanted: Dict[str, str]) -> Dict[str, Any]:
     return found
 
 
-def _equal(text: str, what: str) -> Tuple[int, Dict[str, str]]:
-    """The number of chunks and what each has: all must have the same."""
+def _on_hosts(found: Dict[str, Any], hosts: Sequence[str], count: int, ranks: int, fixed: bool) -> None:
+    """Chunks of which some or all are to be on these hosts: as many on each, since vrm spreads ranks evenly."""
+    names = frozenset(hosts)
+    wrong = [name for name in hosts if not HOST.fullmatch(name)]
+    if wrong:
+        raise ValueError(f"select: `{wrong[0]}` is no name of a host")
+    there = {hosts.count(host) for host in names}
+    if len(there) > 1 or len(hosts) < count and there != {1}:
+        raise ValueError("select: vrm spreads chunks evenly; ask for equally many on each host")
+    found["nodelist"] = names
+    if len(hosts) < count and not fixed:
+        found["nodes"] = (len(names), count)
+    else:
+        number = len(names) + count - len(hosts)
+        found.update(nodes=(number, number), tasks_per_node=count * ranks // number)
+
+
+def _equal(text: str, what: str) -> Tuple[int, Dict[str, str], List[str]]:
+    """The number of chunks and what each has, which must be the same for all; and the hosts of those chunks that
+    name theirs."""
     total, same = 0, None
+    hosts: List[str] = []
     for part in text.split("+"):
         try:
             count, each = chunk(part)
         except ValueError:
             raise ValueError(f"{what}={text}: `{part}` is none of the forms 2, 2:ncpus=4") from None
+        named = [each.pop(key) for key in ("host", "vnode") if key in each]
+        hosts += named[:1] * count
         if same is not None and each != same:
             raise ValueError(f"{what}={text}: vrm gives chunks of one kind; ask for equal ones")
         total, same = total + count, each
     assert same is not None
-    return total, same
+    return total, same, hosts
 
 
 def _amounts(found: Dict[str, Any], wanted: Dict[str, str], each: Dict[str, str], count: int, ranks: int) -> None:

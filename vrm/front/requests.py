@@ -4,8 +4,9 @@ licences."""
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Dict, FrozenSet, Mapping, TypeVar
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, TypeVar
 
+from vrm.front import nodelists
 from vrm.front.options import Options
 from vrm.model.amounts import Amounts, amounts, memory_bytes
 from vrm.model.kinds import FieldError, name_sound
@@ -18,6 +19,7 @@ _Found = TypeVar("_Found")
 
 NO_FEATURES: FrozenSet[str] = frozenset()
 NOTHING: Amounts = ()
+NO_NODES: List[str] = []
 
 
 def demand(chosen: Mapping[str, str], options: Options) -> Demand:
@@ -36,7 +38,11 @@ def demand(chosen: Mapping[str, str], options: Options) -> Demand:
     cores = read("cpus-per-task", _positive, 1)
     per_node = read("ntasks-per-node", _positive, 0)
     least, most = read("nodes", _nodes, (0, 0))
-    tasks = read("ntasks", _positive, 0) or max(least, 1) * (per_node or 1)
+    tasks = read("ntasks", _positive, 0)
+    nodelist = read("nodelist", nodelists.names, NO_NODES)
+    if nodelist:
+        nodelist, least, most, tasks = nodelists.nodes_for(nodelist, least, most, tasks, per_node, options)
+    tasks = tasks or max(least, 1) * (per_node or 1)
     gpus_per_task, gpus_per_node = read("gpus-per-task", _gpus, (0, "")), read("gpus-per-node", _gpus, (0, ""))
     if "cpus-per-gpu" in chosen:
         if not gpus_per_task[0] or "cpus-per-task" in chosen:
@@ -69,7 +75,8 @@ def demand(chosen: Mapping[str, str], options: Options) -> Demand:
     wanted = {"tasks_per_node": per_node, "gpus_per_task": gpus_per_task[0], "gpus_per_node": gpus_per_node[0],
               "mem_per_node": read("mem", _memory, 0), "mem_per_task": read("mem-per-cpu", _memory, 0) * cores,
               "features": frozenset(features), "others_per_node": amounts(others),
-              "licences": read("licenses", _licences, NOTHING)}
+              "licences": read("licenses", _licences, NOTHING), "nodelist": frozenset(nodelist),
+              "exclude": frozenset(read("exclude", nodelists.names, NO_NODES))}
     if "mem-per-gpu" in chosen:
         memory = read("mem-per-gpu", _memory, 0)
         wanted["mem_per_task"] = memory * gpus_per_task[0]

@@ -326,7 +326,7 @@ def columns(counter: Counter, env: Mapping[str, str]) -> Dict[str, Field]:
         Field("CPUTimeRAW", 10, lambda row: str(int(seconds(row)) * cores(row))),
         Field("Constraints", 10, only_job(lambda job: ",".join(sorted(job.job.features)))),
         Field("Reservation", 20, only_job(lambda job: job.details.more.get("reservation", ""))),
-        Field("ReqNodes", 8, lambda row: str(max(row.job.job.request.nodes[0], 1))),
+        Field("ReqNodes", 8, lambda row: str(row.job.job.request.least_nodes)),
         Field("Restarts", 8, only_job(lambda job: str(job.requeued))),
         Field("Planned", 10, only_job(lambda job: times.elapsed(max(0.0, min(job.start, now) - job.job.submit)))),
         Field("PlannedCPU", 10, lambda row: ""), Field("PlannedCPURAW", 10, lambda row: ""),

@@ -9,7 +9,7 @@ import shlex
 from functools import lru_cache
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
-from vrm.front import times, words
+from vrm.front import nodelists, times, words
 from vrm.front.answers import Answer, Call, Needs, Refused, Reply, Told, Waiting
 from vrm.front.counter import Asked, Counter, submitted
 from vrm.front.options import Option, Options
@@ -46,12 +46,12 @@ S core-spec v -
 . delay-boot v -
 m distribution v -
 e error v
-x exclude v !
+x exclude v
 . exclusive m
 . export v
 . export-file v !
 . extra v -
-F nodefile v !
+F nodefile v
 . get-user-env m -
 . gid v -
 . gpu-bind v -
@@ -81,7 +81,7 @@ L licenses v
 k no-kill m -
 . no-requeue n requeue=no
 N nodes v
-w nodelist v !
+w nodelist v
 n ntasks v
 . ntasks-per-core v -
 . ntasks-per-gpu v !
@@ -161,7 +161,9 @@ def sbatch(call: Call, counter: Counter) -> Reply:
         text, name = call.sent[path], os.path.basename(path) if rest else "sbatch"
     directives = _script_options(text, path or "the script")
     variables = {key: call.env[variable] for variable, key in _VARIABLES.items() if call.env.get(variable)}
-    chosen = {**directives, **variables, **given}
+    chosen = nodelists.read({**directives, **variables, **given}, OPTIONS, call)
+    if isinstance(chosen, Needs):
+        return chosen
     asked = ask(chosen, OPTIONS, call, counter, name, script=text, arguments=rest[1:], path=path)
     if "test-only" in chosen:
         return foreseen(counter, asked)

@@ -17,7 +17,7 @@ from vrm.front.jobs import Job, Node
 from vrm.front.options import Options
 from vrm.model import JobState
 from vrm.model.amounts import memory_text
-from vrm.system.hosts import expand
+from vrm.model.hosts import expand
 
 OPTIONS = Options("scontrol", """
 a all n -
@@ -267,7 +267,8 @@ def job_text(job: Job, counter: Counter) -> str:
         [("StartTime", at(job.start)), ("EndTime", at(end)), ("Deadline", "N/A")],
         [("SuspendTime", "None"), ("SecsPreSuspend", "0"), ("LastSchedEval", at(counter.now)), ("Scheduler", "Main")],
         [("Partition", words.partition(job, site)), ("AllocNode:Sid", f"{site.host}:0")],
-        [("ReqNodeList", "(null)"), ("ExcNodeList", "(null)")],
+        [("ReqNodeList", words.node_list(request.nodelist) or "(null)"),
+         ("ExcNodeList", words.node_list(request.exclude) or "(null)")],
         [("NodeList", words.node_list(job.nodes) or ("(null)" if waits else ""))],
         *([[("BatchHost", job.nodes[0])]] if job.nodes else []),
         [("NumNodes", str(count)), ("NumCPUs", str(cores)), ("NumTasks", str(job.job.procs)),

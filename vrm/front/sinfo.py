@@ -104,7 +104,7 @@ def sinfo(call: Call, counter: Counter) -> Answer:
 
 def _chosen(given: Mapping[str, str], counter: Counter) -> Tuple[List[Node], List[str]]:
     """The nodes and partitions that are asked for."""
-    from vrm.system.hosts import expand
+    from vrm.model.hosts import expand
     nodes, partitions = counter.nodes(), words.partitions(counter.site)
     if "nodes" in given and given["nodes"] != "all":
         try:

@@ -132,7 +132,7 @@ def _chosen(given: Mapping[str, str], env: Mapping[str, str], counter: Counter) 
         named = set(words.split(given["licences"]))
         jobs = [job for job in jobs if named & {name for name, _ in job.job.request.licences}]
     if "nodelist" in given:
-        from vrm.system.hosts import expand
+        from vrm.model.hosts import expand
         try:
             on = set(expand(given["nodelist"]))
         except ValueError as error:
@@ -178,7 +178,7 @@ def node_count(job: Job) -> int:
     if job.nodes:
         return len(job.nodes)
     per_node = request.tasks_per_node or request.tasks
-    return max(request.nodes[0], -(-request.tasks // per_node))
+    return max(request.least_nodes, -(-request.tasks // per_node))
 
 
 def _amount(job: Job) -> str:
@@ -256,8 +256,8 @@ class Columns:
              words.dependency),
             ("f", "feature", "FEATURES", lambda job: ",".join(sorted(job.job.features)) or "(null)"),
             ("h", "oversubscribe", "OVER_SUBSCRIBE", lambda job: "NO" if job.job.exclusive else "YES"),
-            ("n", "reqnodes", "REQ_NODES", lambda job: ""),
-            ("x", "exc_nodes", "EXC_NODES", lambda job: ""),
+            ("n", "reqnodes", "REQ_NODES", lambda job: words.node_list(job.job.request.nodelist)),
+            ("x", "excnodes", "EXC_NODES", lambda job: words.node_list(job.job.request.exclude)),
             ("Y", "schednodes", "SCHEDNODES", lambda job: "(null)"),
             ("o", "command", "COMMAND", lambda job: job.job.payload.file or "(null)"),
             ("p", "priority", "PRIORITY", lambda job: f"{max(0.0, 0.5 + job.job.priority / 1e9):.15f}"),
@@ -313,4 +313,6 @@ def record(job: Job, counter: Counter) -> Dict[str, Any]:
         "current_working_directory": payload.directory, "command": payload.file,
         **dict(zip(("standard_output", "standard_error", "standard_input"), counter.files(job))),
         "comment": job.details.more.get("comment", ""), "features": ",".join(sorted(job.job.features)),
+        "required_nodes": words.node_list(job.job.request.nodelist),
+        "excluded_nodes": words.node_list(job.job.request.exclude),
         "restart_cnt": job.requeued, "batch_flag": payload.script}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Optional, Tuple
 
 from vrm.front import jobs as front
 from vrm.front.counter import Counter
 from vrm.front.jobs import Job, Node, Site
 from vrm.front.options import VERSION as VERSION
 from vrm.model import JobState
+from vrm.model.hosts import fold
 from vrm.model.job import ANY, FAIL, OK, START
 from vrm.model.ranges import numbers
 from vrm.run.book import DEPENDED
@@ -159,7 +160,6 @@ def node_state(node: Node) -> str:
 SHORT_NODE = {"DOWN": "down", "ALLOCATED": "alloc", "MIXED": "mix", "IDLE": "idle"}
 
 
-def node_list(names: Sequence[str]) -> str:
+def node_list(names: Iterable[str]) -> str:
     """Node names in the folded form."""
-    from vrm.results.places import fold_nodes
-    return fold_nodes(names) if names else ""
+    return fold(names)

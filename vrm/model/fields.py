@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from vrm.model.job import PLAIN, PROGRAM, Details, Job, Program, Request
-from vrm.model.kinds import (AFTER, AMOUNT, AMOUNTS, APP, ARGUMENTS, COUNT, EXPECTED, FEATURES, FLAG,
+from vrm.model.kinds import (AFTER, AMOUNT, AMOUNTS, APP, ARGUMENTS, COUNT, EXPECTED, FEATURES, FLAG, HOSTS,
                              INDEX, INDICES, INTEGER, LABEL, LICENCES, LONGEST_TIME, MEMORY_SIZE, NAME,
                              NODES, PATH, TEXT, TIME, VARIABLES, WHOLE, Kind)
 from vrm.model.ranges import MOST_JOBS
@@ -218,6 +218,10 @@ TABLE: List[Field] = [
           option=Option("TIME", "do not start it earlier than so long after its submission: 90m, 2h")),
     Field("", TEXT, "", RESULT, "cause", "", column="cause", form=4),
     Field("", NAME, "", DETAILS, "requeue", "", record="requeue"),
+    _asked("nodelist", HOSTS, "names of nodes, as n1 or n[1-4,7],m2", frozenset(),
+           Option("NODES", "nodes that are all among the job's, as n[1-4,7]; the others, if it has more, are any")),
+    _asked("exclude", HOSTS, "names of nodes, as n1 or n[1-4,7],m2", frozenset(),
+           Option("NODES", "nodes on which it does not run, as n[1-4,7]")),
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, Dict, FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model.amounts import GPU, MEMORY, Amounts, amounts, people, total
 from vrm.model.ranges import fold_range, to_ranges
@@ -88,7 +88,8 @@ class Request(NamedTuple):
     takes once on each of its nodes, `licences` those that it takes of the whole run's. The
     `features` must be offered by every node that the job uses. An `exclusive` job shares no node
     with another. `nodes` are the least and the most nodes on which it runs (most 0: any number),
-    `tasks_per_node` the most tasks on one of them (0: as many as fit).
+    `tasks_per_node` the most tasks on one of them (0: as many as fit). The nodes of the `nodelist`,
+    by their names, are all among those of the job, and those of `exclude` never are.
     """
 
     tasks: int
@@ -100,6 +101,8 @@ class Request(NamedTuple):
     licences: Amounts = ()
     nodes: Tuple[int, int] = (1, 0)
     tasks_per_node: int = 0
+    nodelist: FrozenSet[str] = frozenset()
+    exclude: FrozenSet[str] = frozenset()
 
     @property
     def cores(self) -> int:
@@ -114,8 +117,18 @@ class Request(NamedTuple):
     @property
     def plain(self) -> bool:
         """Whether it asks for cores alone, wherever they are."""
-        return not (self.per_task or self.features or self.per_node or self.licences
-                    or self.tasks_per_node or self.nodes != (1, 0))
+        return self[3:] == _PLAIN
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether its tasks may be on any number of nodes, and need be on none by its name: then they
+        fill the first nodes that hold them, and else they are spread evenly."""
+        return self.nodes == (1, 0) and not self.nodelist
+
+    @property
+    def least_nodes(self) -> int:
+        """The fewest nodes on which it may run."""
+        return max(self.nodes[0], len(self.nodelist))
 
     def on_node(self, tasks: int) -> Amounts:
         """What it takes of a node on which so many of its tasks run."""
@@ -128,11 +141,12 @@ class Request(NamedTuple):
            features: FrozenSet[str] = frozenset(),
            per_node: Optional[Mapping[str, float]] = None,
            licences: Optional[Mapping[str, float]] = None, nodes: Tuple[int, int] = (1, 0),
-           tasks_per_node: int = 0) -> Request:
+           tasks_per_node: int = 0, nodelist: Iterable[str] = (), exclude: Iterable[str] = ()) -> Request:
         """The request, with amounts as people give them: `resources` of each task, `per_node`,
         `licences`. ValueError for one that asks for nothing, or for what no placement can give."""
         return cls(tasks, cores_per_task, bool(exclusive), amounts(resources or {}), features,
-                   amounts(per_node or {}), amounts(licences or {}), nodes, tasks_per_node).checked()
+                   amounts(per_node or {}), amounts(licences or {}), nodes, tasks_per_node,
+                   frozenset(nodelist), frozenset(exclude)).checked()
 
     def checked(self) -> Request:
         """Itself; ValueError where it contradicts itself."""
@@ -148,6 +162,13 @@ class Request(NamedTuple):
         if self.tasks_per_node < 0 or most and 0 < self.tasks_per_node * most < self.tasks:
             raise ValueError(f"tasks_per_node: {self.tasks} ranks do not fit on {most} node(s) with "
                              f"{self.tasks_per_node} each")
+        if len(self.nodelist) > self.tasks:
+            raise ValueError(f"nodelist: {self.tasks} rank(s) cannot run on {len(self.nodelist)} nodes")
+        if 0 < most < len(self.nodelist):
+            raise ValueError(f"nodelist names {len(self.nodelist)} nodes, and the job runs on {most} at most")
+        both = sorted(self.nodelist & self.exclude)
+        if both:
+            raise ValueError(f"nodelist and exclude both name {both[0]}")
         for amounts_here in (self.per_task, self.per_node):
             for name, amount in amounts_here:
                 if name == GPU and amount % 1000:
@@ -197,7 +218,12 @@ class Request(NamedTuple):
         return cls(tasks, cores_per_task, exclusive, both("per_task"),
                    values.get("features", frozenset()), both("per_node"),
                    values.get("licences", ()), values.get("nodes", (1, 0)),
-                   values.get("tasks_per_node", 0)).checked()
+                   values.get("tasks_per_node", 0), values.get("nodelist", frozenset()),
+                   values.get("exclude", frozenset())).checked()
+
+
+_PLAIN = Request(1)[3:]
+"""What a request for cores alone says besides its first three values."""
 
 
 def _of(amounts: Amounts, wanted: str) -> int:

@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, FrozenSet, List, Sequence, Tuple
 
-from vrm.model import shapes
+from vrm.model import hosts, shapes
 from vrm.model.amounts import GPU, MEMORY, Amounts, amounts, memory_bytes, memory_text, said
 from vrm.model.job import ANY, OK, START, Dependency
 from vrm.model.ranges import MOST_JOBS, fold, member_range, numbers
@@ -281,6 +281,10 @@ def _features_text(value: FrozenSet[str]) -> str:
     return ",".join(sorted(value))
 
 
+def _hosts_of(text: str) -> FrozenSet[str]:
+    return frozenset(hosts.expand(text))
+
+
 _RANGE = re.compile(r"([0-9]{1,7})(?:(-)([0-9]{1,7})?)?")
 
 
@@ -367,6 +371,8 @@ LICENCES = Kind(_licences_of, _sound_as(_licences_of), lambda value: [_amounts_t
 FEATURES = Kind(_features_of, _sound_as(_features_of), lambda value: [_features_text(value)],
                 to_record=_features_text, of_record=_features_of, plain=_features_text,
                 of_plain=_features_of)
+HOSTS = Kind(_hosts_of, _sound_as(_hosts_of), lambda value: [hosts.fold(value)], to_record=hosts.fold,
+             of_record=_hosts_of, plain=hosts.fold, of_plain=_hosts_of)
 NODES = Kind(_nodes_of, _sound_as(_nodes_of), lambda value: [_nodes_text(value)],
              to_record=_nodes_text, of_record=_nodes_of, of_plain=_nodes_of,
              plain=lambda value: "" if value == (1, 0) else _nodes_text(value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Container, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model.energy import PowerClass
 
@@ -43,6 +43,10 @@ class Node:
     def cores(self) -> int:
         """Cores of the node."""
         return sum(self.sockets)
+
+    def called(self, names: Container[str]) -> bool:
+        """Whether one of the names is the node's, in full or up to the first dot."""
+        return self.name in names or self.name.partition(".")[0] in names
 
     def devices_of(self, name: str) -> Tuple[Device, ...]:
         """The devices of a resource; where they are not listed, as many as there are of it, from

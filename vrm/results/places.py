@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model import bits
+from vrm.model.hosts import fold as fold_nodes
 from vrm.model.node import Node, lane_of_socket
 from vrm.model.placement import CoreLayout, CorePlacement, Placement
 from vrm.results.jobs import JobFileError
@@ -24,15 +25,6 @@ MOST_NODES = 1_000_000
 """Nodes that a job can have run on."""
 
 _SMALL = 8  # nodes or cores
-
-
-def fold_nodes(names: Iterable[str]) -> str:
-    """Node names in ClusterShell's folded form: `n[0-3,7],login`."""
-    names = list(names)
-    if len(names) == 1:
-        return names[0]
-    from ClusterShell.NodeSet import NodeSet  # only uneven names need it: 30 ms to import
-    return str(NodeSet.fromlist(names))
 
 
 def unfold_nodes(text: str) -> List[str]:

@@ -15,8 +15,8 @@ from vrm.model.placement import CorePlacement
 from vrm.model.policies import Eligibility, NodeOrder
 from vrm.model.rooms import Rooms
 from vrm.scheduling.node_orders import ByNumber, FirstFit
-from vrm.scheduling.parts import Open, Ordered, Share, counted, scarce_now, too_many, wish_of
-from vrm.scheduling.spread import most_on, most_tasks, spread, why_never
+from vrm.scheduling.parts import Open, Ordered, Share, awaited, counted, scarce_now, too_many, wish_of
+from vrm.scheduling.spread import most_on, most_tasks, named, spread, why_never
 
 
 class CorePolicy(Ordered):
@@ -39,7 +39,7 @@ class CorePolicy(Ordered):
         self.eligibility, self.order, self.cores = eligibility, order, share.cores
         self._machine = Pool(nodes, licences)
         self._needs: Dict[Request, int] = {}
-        self._able: Dict[Hashable, int] = {}
+        self._able: Dict[Hashable, Tuple[int, int]] = {}
         self._lights: Dict[Hashable, bool] = {}
         self._wishes: Dict[Request, Tuple[int, Hashable, int]] = {}
         self._heavy = False  # whether somebody came who asks for more than a core's share
@@ -89,8 +89,7 @@ class CorePolicy(Ordered):
     def _why_never(self, job: Job) -> str:
         if job.exclusive:
             return f"{self.name} takes no exclusive jobs"
-        never = why_never(job.request, self._machine.classes, self._machine.licences,
-                          lambda node: max(node.sockets), self.name)
+        never = why_never(job.request, self._machine, lambda node: max(node.sockets), self.name)
         if never:
             return never
         most = sum(room for _, room in self._rooms(job, self._machine))
@@ -107,13 +106,16 @@ class CorePolicy(Ordered):
             return False
         if not self._keeps:
             return self.place(job, view) is not None
-        known, (least, most) = self._known(job, view), job.request.nodes
-        if known.total < job.procs or least > 1 and bits.count(known.some) < least:
+        known, must = self._known(job, view), self._must(job)
+        least, most = max(job.request.least_nodes, bits.count(must)), job.request.nodes[1]
+        if known.total < job.procs or least > 1 and bits.count(known.some) < least or must & ~known.some:
             return False
         if not most:
             return True
         # Whatever the order, the nodes with the most room are taken where the first ones are too many.
-        return sum(sorted(known.each)[-most:]) >= job.procs
+        mine = [known.each[node] for node in bits.members(must)]
+        others = sorted([known.each[node] for node in bits.members(known.some & ~must)] if must else known.each)
+        return sum(mine) + sum(others[max(0, len(others) - most + len(mine)):]) >= job.procs
 
     def place(self, job: Job, view: Pool) -> Optional[CorePlacement]:
         """Where the job would start now, or None when it does not fit; takes nothing."""
@@ -142,14 +144,14 @@ class CorePolicy(Ordered):
         """The same, not known yet."""
         request = job.request
         found: List[Tuple[int, int]] = []
-        held, anywhere = 0, request.nodes == (1, 0)
+        held, anywhere = 0, request.anywhere
         for node, room in self._rooms(job, view):
             found.append((node, room))
             held += room
             if anywhere and held >= job.procs:
                 break
         chosen = 0
-        for node, ranks in spread(found, request) or ():
+        for node, ranks in spread(found, request, self._must(job)) or ():
             chosen |= _cores(ranks, job.cores, self._offered(job, view, node),
                              self._sockets_of(view.nodes[node])) << view.layout.node_first[node]
         return chosen
@@ -161,7 +163,7 @@ class CorePolicy(Ordered):
             known = self._known(job, view)
             eligible, room = known.some, known.each.__getitem__
         else:
-            eligible = self.eligibility.nodes(job, view) & view.up & self._able_nodes(job)
+            eligible = self.eligibility.nodes(job, view) & view.up & self._nodes_of(job)[0]
 
             def room(node: int) -> int:
                 return self._room(job, view, node)
@@ -178,7 +180,7 @@ class CorePolicy(Ordered):
         """The room for ranks on each node, where every free core will do."""
         wish = self._wishes.get(job.request)
         if wish is None:
-            wish = self._wishes[job.request] = (id(self), wish_of(job), self._able_nodes(job))
+            wish = self._wishes[job.request] = (id(self), wish_of(job), self._nodes_of(job)[0])
         able = wish[2]
         return view.rooms.rooms(wish, lambda node: self._room(job, view, node) if able >> node & 1
                                 else 0)
@@ -203,19 +205,24 @@ class CorePolicy(Ordered):
             found = self._sockets[node.sockets] = tuple(zip(first, node.sockets))
         return found
 
-    def _able_nodes(self, job: Job) -> int:
-        """The nodes that could run ranks of the job when they are empty."""
+    def _nodes_of(self, job: Job) -> Tuple[int, int]:
+        """The nodes that could run ranks of the job when they are empty, and those that it must have."""
         if job.request.plain:
-            return self._machine.up
+            return self._machine.up, 0
         wish = wish_of(job)
-        able = self._able.get(wish)
-        if able is None:
+        found = self._able.get(wish)
+        if found is None:
             able = 0
             for members, node in self._machine.classes:
                 if most_on(job.request, node, node.cores) > 0:
                     able |= members
-            self._able[wish] = able
-        return able
+            allowed, must = named(job.request, self._machine.nodes)
+            found = self._able[wish] = able & allowed, must
+        return found
+
+    def _must(self, job: Job) -> int:
+        """The nodes that it must have, by their names."""
+        return self._nodes_of(job)[1] if job.request.nodelist else 0
 
     def _offered(self, job: Job, view: Pool, node: int) -> int:
         """The free cores of a node that the job may have, counted from its first."""
@@ -243,7 +250,7 @@ class CorePolicy(Ordered):
         if not self._first_fit or job.exclusive:
             return None
         request = job.request
-        return (wish_of(job) if request.nodes == (1, 0) else request), self.size(job)
+        return (wish_of(job) if request.anywhere else request), self.size(job)
 
     def lacks(self, job: Job, view: Pool) -> str:
         """What a job that does not fit needs, and how much of it there is."""
@@ -255,7 +262,11 @@ class CorePolicy(Ordered):
             return scarce
         if self._plain(job):
             return f"needs {job.procs} x {job.cores} free cores of one socket each"
-        held = sum(ranks for _, ranks in self._rooms(job, view))
+        rooms = dict(self._rooms(job, view))
+        missing = awaited(self._must(job), sum(1 << node for node in rooms), view)
+        if missing:
+            return missing
+        held = sum(rooms.values())
         return f"needs room for {counted(job.procs, 'rank')} with what they ask for, there is room for {held}"
 
 

@@ -29,7 +29,7 @@ from vrm.scheduling.placement import POLICIES, combine
 from vrm.scheduling.queue import Waiting
 from vrm.scheduling.registry import (PolicyError, Registry, guarded, is_dotted, load_dotted,
                                      shortened, where)
-from vrm.scheduling.spread import lacking_licence
+from vrm.scheduling.spread import admits, lacking_licence, named, stranger
 
 _PARTS = re.compile(r"\s+x\s+")
 
@@ -165,7 +165,7 @@ def fault_of(job: Job, placement: Any, view: Pool) -> str:
 def _other_fault(job: Job, placement: AnyPlacement, view: Pool) -> str:
     """The same of what a job wants besides cores."""
     request = job.request
-    least, most = request.nodes
+    least, most = request.least_nodes, request.nodes[1]
     tasks_on = [(node, tasks) for node, tasks in placement.ranks_by_node(view.nodes) if tasks]
     if len(tasks_on) < least or 0 < most < len(tasks_on):
         return f"on {len(tasks_on)} node(s); it wants {least}" + (f" to {most}" if most else " or more")
@@ -174,13 +174,18 @@ def _other_fault(job: Job, placement: AnyPlacement, view: Pool) -> str:
         missing = sorted(request.features - view.nodes[node].features)
         if missing:
             return f"on {name}, which does not offer {', '.join(missing)}"
+        if not admits(request, view.nodes[node]):
+            return f"on {name}, which is to be left out (exclude)"
         if 0 < request.tasks_per_node < tasks:
             return f"with {tasks} ranks on {name}; it wants at most {request.tasks_per_node} on a node"
         for resource, amount in request.on_node(tasks):
             if left(resource) < amount:
                 return (f"on {name}, where it takes {said(resource, amount)} of {resource} and "
                         f"{said(resource, left(resource))} is left")
-    return "" if view.has_licences(job) else "without the licences that it wants"
+    if not view.has_licences(job):
+        return "without the licences that it wants"
+    without = [view.nodes[node].name for node in bits.members(named(request, view.nodes)[1] & ~placement.node_set)]
+    return f"without {without[0]}, which it is to have (nodelist)" if without else ""
 
 
 # -------------------------------------------------------------------------------------- placement
@@ -202,25 +207,25 @@ def policy_of(text: str, cluster: Cluster, heatmap: Optional[Heatmap],
         return made
     if len(parts) == 3:
         return combine(*parts)(cluster, heatmap)
-    return placement_of(text, guarded(text, POLICIES.find(text))(cluster, heatmap),
-                        cluster.all_licences)
+    return placement_of(text, guarded(text, POLICIES.find(text))(cluster, heatmap), cluster)
 
 
-def placement_of(text: str, made: Any, licences: Mapping[str, int], otherwise: str = ""
-                 ) -> PlacementPolicy:
-    """The placement policy that a user's object is, on a machine with these licences (base units).
-    Raises PolicyError, with the text `otherwise`, for what is none."""
+def placement_of(text: str, made: Any, cluster: Cluster, otherwise: str = "") -> PlacementPolicy:
+    """The placement policy that a user's object is, on this machine. Raises PolicyError, with the text
+    `otherwise`, for what is none."""
     if isinstance(made, (LanePolicy, CorePolicy)):
         return made
     if not (callable(getattr(made, "nodes", None)) and callable(getattr(made, "place", None))):
         raise PolicyError(otherwise or f"`{text.strip()}` makes no placement policy; it must give an object with "
                           "`nodes` and `place`")
-    return OwnPlacement(text, made, licences)
+    return OwnPlacement(text, made, cluster)
 
 
 class OwnPlacement:
     """A user's object with `nodes` and `place`, and whatever else of a PlacementPolicy it has. It is
-    asked for jobs of which the licences are there."""
+    asked for jobs of which the licences are there. Of a job that names nodes it sees those alone on which
+    that may run: first only those of its nodelist, then all that it does not exclude.
+    """
 
     follower: Optional[Follower] = None
 
@@ -228,9 +233,10 @@ class OwnPlacement:
         """Itself: a placement policy of a user's own keeps nothing from step to step."""
         return self
 
-    def __init__(self, text: str, own: Any, licences: Mapping[str, int]) -> None:
+    def __init__(self, text: str, own: Any, cluster: Cluster) -> None:
         self.name = str(getattr(own, "name", text.strip()))
-        self._licences = licences
+        self._machine = Cluster(cluster.nodes)
+        self._licences = cluster.all_licences
         self.heatmap: Optional[Heatmap] = getattr(own, "heatmap", None)
         self._text, self._own = text.strip(), own
         self._nodes, self._place = guarded(text, own.nodes), guarded(text, own.place)
@@ -240,9 +246,15 @@ class OwnPlacement:
 
     def nodes(self, job: Job) -> int:
         """As the user's object says."""
-        unlicensed = lacking_licence(job.request, self._licences)
-        if unlicensed:
-            raise Infeasible(unlicensed)
+        request = job.request
+        lacks = lacking_licence(request, self._licences) or stranger(request.nodelist, self._machine.nodes)
+        if lacks:
+            raise Infeasible(lacks)
+        if request.nodelist or request.exclude:
+            placement = self._among_named(job, self._machine)
+            if placement is None:
+                raise Infeasible(f"{self.name} finds no place for it on the nodes that it names and leaves")
+            return len(placement.nodes)
         found = self._nodes(job)
         if not isinstance(found, int) or found < 1:
             raise PolicyError(f"`{self._text}`{where(self._own.nodes)} gives {shortened(found)} as the "
@@ -254,10 +266,29 @@ class OwnPlacement:
         """As the user's object says, checked."""
         if not view.has_licences(job):
             return None
+        if job.request.nodelist or job.request.exclude:
+            return self._among_named(job, view)
+        return self._checked(job, view)
+
+    def _among_named(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
+        """The same of a job that names nodes: see above."""
+        able, must = named(job.request, view.nodes)
+        for allowed in (must if bits.count(must) >= job.request.nodes[0] else 0, able):
+            if allowed:
+                here = view.what_if()
+                here.close(here.up & ~allowed)
+                found = self._checked(job, here, anywhere=True)
+                if found is not None and not must & ~found.node_set:
+                    return found
+        return None
+
+    def _checked(self, job: Job, view: Pool, anywhere: bool = False) -> Optional[AnyPlacement]:
+        """As the user's object says, checked; `anywhere`: but for the nodes that the job must have."""
         found = self._place(job, view)
         if found is None:
             return None
-        fault = fault_of(job, found, view)
+        judged = job.but(request=job.request._replace(nodelist=frozenset())) if anywhere else job
+        fault = fault_of(judged, found, view)
         if fault:
             raise PolicyError(f"`{self._text}`{where(self._own.place)} puts job {job.id} {fault}")
         placement: AnyPlacement = found
@@ -265,21 +296,22 @@ class OwnPlacement:
 
     def fits(self, job: Job, view: Pool) -> bool:
         """As the user's object says, else whether it finds a place."""
-        if "fits" in self._has:
+        if "fits" in self._has and not (job.request.nodelist or job.request.exclude):
             return view.has_licences(job) and bool(self._has["fits"](job, view))
         return self.place(job, view) is not None
 
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
         """As the user's object says, else nothing is promised."""
-        if "similar" not in self._has:
+        if "similar" not in self._has or job.request.nodelist or job.request.exclude:
             return None
         found: Optional[Tuple[Hashable, int]] = self._has["similar"](job)
         return found
 
     def exact(self, job: Job) -> bool:
         """As the user's object says, if it can count at all."""
-        return {"room", "size", "exact"} <= set(self._has) and not job.request.licences \
-            and bool(self._has["exact"](job))
+        request = job.request
+        return ({"room", "size", "exact"} <= set(self._has)
+                and not (request.licences or request.nodelist or request.exclude) and bool(self._has["exact"](job)))
 
     def size(self, job: Job) -> int:
         """As the user's object says, else the nodes."""

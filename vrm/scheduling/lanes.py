@@ -12,8 +12,8 @@ from vrm.model.node import HALF, WHOLE, Node, lane_of_socket
 from vrm.model.placement import Placement
 from vrm.model.policies import Eligibility, NodeOrder
 from vrm.scheduling.node_orders import FIXED
-from vrm.scheduling.parts import Empty, Ordered, Share, Shared, counted, scarce_now, too_many, wish_of
-from vrm.scheduling.spread import most_on, most_tasks, spread, why_never
+from vrm.scheduling.parts import Empty, Ordered, Share, Shared, awaited, counted, scarce_now, too_many, wish_of
+from vrm.scheduling.spread import most_on, most_tasks, named, spread, why_never
 
 
 class Shape(NamedTuple):
@@ -28,12 +28,15 @@ class Shape(NamedTuple):
 class Fit(NamedTuple):
     """How jobs of one wish fit on the nodes: `most` is the largest number of ranks on a node (1
     where there is none), `exact` whether counts of nodes say all. `each` is the number of ranks
-    that every node holds on whichever lane, 0 where that differs or depends on what is left."""
+    that every node holds on whichever lane, 0 where that differs or depends on what is left. `able`
+    are the nodes of all shapes, and `must` those that a job has to have."""
 
     shapes: Tuple[Shape, ...]
     most: int
     exact: bool
     each: int
+    able: int
+    must: int
 
 
 class LanePolicy(Ordered):
@@ -73,9 +76,8 @@ class LanePolicy(Ordered):
         return need
 
     def _why_never(self, job: Job) -> str:
-        never = why_never(job.request, self._machine.classes, self._machine.licences,
-                          lambda node: max(lane_of_socket(cores, self.share, 0)[1]
-                                           for cores in node.sockets), self.name)
+        never = why_never(job.request, self._machine, lambda node: max(
+            lane_of_socket(cores, self.share, 0)[1] for cores in node.sockets), self.name)
         if never:
             return never
         most = sum(ranks * bits.count(here) for here, ranks in
@@ -88,22 +90,24 @@ class LanePolicy(Ordered):
         return self._fits.get(wish) or self._fit_of(job, wish)
 
     def _fit_of(self, job: Job, wish: Hashable) -> Fit:
+        request = job.request
         alike: Dict[Tuple[int, int], int] = {}
+        able, must = named(request, self._machine.nodes)
         for members, node in self._machine.classes:
-            first, second = (most_on(job.request, node,
-                                     node.capacity(self.share, lane, job.cores))
+            first, second = (most_on(request, node, node.capacity(self.share, lane, job.cores))
                              for lane in (0, 1))
-            if first:
-                alike[first, second] = alike.get((first, second), 0) | members
+            if first and members & able:
+                alike[first, second] = alike.get((first, second), 0) | members & able
         shapes = tuple(Shape(members, *ranks) for ranks, members in alike.items())
         # All nodes hold equally many ranks, and a job has its nodes for itself.
         exact = (self._sole and len(shapes) == 1 and shapes[0].nodes == self._machine.up
-                 and job.request.nodes == (1, 0) and not job.request.licences)
+                 and request.anywhere and not request.licences)
         most = max((shape.first for shape in shapes), default=1)
         alike_all = (len(shapes) == 1 and shapes[0].nodes == self._machine.up
-                     and shapes[0].first == shapes[0].second and not job.request.amounts
-                     and job.request.nodes == (1, 0) and not job.request.licences)
-        fit = self._fits[wish] = Fit(shapes, most, exact, most if alike_all else 0)
+                     and shapes[0].first == shapes[0].second and not request.amounts
+                     and request.anywhere and not request.licences)
+        fit = self._fits[wish] = Fit(shapes, most, exact, most if alike_all else 0,
+                                     sum(shape.nodes for shape in shapes), must)
         return fit
 
     # Whether and where it fits.
@@ -116,7 +120,7 @@ class LanePolicy(Ordered):
             return each * bits.count(self._with_room(job, view, eligible)) >= job.procs
         if not view.has_licences(job):
             return False
-        if job.request.nodes != (1, 0):
+        if not job.request.anywhere:
             return self._pick_range(job, view) is not None
         left = job.procs
         for here, ranks in self._rooms(job, view, eligible):
@@ -142,7 +146,7 @@ class LanePolicy(Ordered):
         if not view.has_licences(job):
             return None
         most: Optional[Dict[int, int]] = None
-        if job.request.nodes != (1, 0):
+        if not job.request.anywhere:
             most = self._pick_range(job, view)
             picked = None if most is None else tuple(1 << node for node in most)
         else:
@@ -178,16 +182,24 @@ class LanePolicy(Ordered):
         return None
 
     def _pick_range(self, job: Job, view: Pool) -> Optional[Dict[int, int]]:
-        """The nodes of a job that says on how many it runs, with its ranks on each; None when there
-        are not so many."""
+        """The nodes of a job that says on how many or on which it runs, with its ranks on each; None
+        when there are not so many."""
         eligible = self.eligibility.nodes(job, view)
         rooms = self._rooms(job, view, eligible)
         found = []
         for group in self.order.groups(job, view, eligible, lambda: rooms):
             found += sorted((node, ranks) for nodes, ranks in rooms
                             for node in bits.members(nodes & group))
-        chosen = spread(found, job.request)
+        chosen = spread(found, job.request, self._fit(job).must)
         return None if chosen is None else dict(chosen)
+
+    def _awaited(self, job: Job, view: Pool) -> str:
+        """Which nodes it waits for that it must have; "" for none."""
+        must, rooms = self._fit(job).must, 0
+        if must:
+            for here, _ in self._rooms(job, view, self.eligibility.nodes(job, view)):
+                rooms |= here
+        return awaited(must, rooms, view)
 
     def _with_room(self, job: Job, view: Pool, eligible: int) -> int:
         """The eligible nodes on which the share of the job is free."""
@@ -203,7 +215,7 @@ class LanePolicy(Ordered):
             return [(eligible, fit.each)]
         empty, free0 = view.empty, view.free0
         rooms = []
-        shared = eligible & ~empty if job.request.amounts else 0
+        shared = eligible & ~empty & fit.able if job.request.amounts else 0
         for nodes, first, second in fit.shapes:
             here = eligible & nodes & ~shared
             if first == second:
@@ -220,10 +232,7 @@ class LanePolicy(Ordered):
         """The same for nodes where others may have taken of the resources that the job wants."""
         by_ranks: Dict[int, int] = {}
         for index in bits.members(shared):
-            node = view.nodes[index]
-            if not job.features <= node.features:
-                continue
-            ranks = most_tasks(job.request, node.capacity(
+            ranks = most_tasks(job.request, view.nodes[index].capacity(
                 self.share, 0 if view.free0 >> index & 1 else 1, job.cores), view.left_on(index))
             if ranks > 0:
                 by_ranks[ranks] = by_ranks.get(ranks, 0) | 1 << index
@@ -239,7 +248,7 @@ class LanePolicy(Ordered):
         """The least number of nodes."""
         size = self._sizes.get(job.request)
         if size is None:
-            size = self._sizes[job.request] = max(job.request.nodes[0],
+            size = self._sizes[job.request] = max(job.request.least_nodes,
                                                   -(-job.procs // self._fit(job).most))
         return size
 
@@ -250,7 +259,7 @@ class LanePolicy(Ordered):
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
         """Jobs of one application that ask for the same; those of all, under an order by number."""
         if not isinstance(self.order, FIXED) or not isinstance(
-                self.eligibility, (Empty, Shared)) or job.request.nodes != (1, 0):
+                self.eligibility, (Empty, Shared)) or not job.request.anywhere:
             return None
         # Where pairs are refused, on how many ranks they run decides it, too.
         kind: Hashable = None if self.heatmap is None else job.kind
@@ -259,7 +268,7 @@ class LanePolicy(Ordered):
     def lacks(self, job: Job, view: Pool) -> str:
         """What a job that does not fit needs, and how much of it there is."""
         need = self.nodes(job)
-        scarce = scarce_now(job, view)
+        scarce = scarce_now(job, view) or self._awaited(job, view)
         if scarce:
             return scarce
         if self.share == WHOLE or self.eligibility.alone(job):

@@ -16,6 +16,7 @@ from vrm.model.policies import PlacementPolicy
 from vrm.scheduling.mates import (MOST, Carriers, Mate, Reach, bearable, carries, choose, outlasts, pays,
                                   penalty)
 from vrm.scheduling.offers import NoOffer, borrowed, offer, ranks_on_a_node, reserved
+from vrm.scheduling.spread import admits
 
 _CLOSE = 1 + 1e-9
 """By how much a duration may be longer for rounding."""
@@ -174,7 +175,7 @@ class Lending:
             start = math.inf if terms.always else self.static_start(job)
         if not terms.always and not pays(start, expected, now, share):
             return None
-        choosy = bool(job.request.features) or not self.view.all_up
+        choosy = bool(job.request.features or job.request.exclude) or not self.view.all_up
         mates: List[Mate] = []
         by_id: Dict[int, Able] = {}
         unwilling = self.view.loans.unwilling
@@ -269,9 +270,8 @@ class Lending:
     def _hinders(self, job: Job, mate: Able) -> bool:
         """Whether a node of a mate is down or lacks what the job asks for."""
         nodes = mate.booking.placement.node_set
-        features = job.request.features
-        return bool(nodes & ~self.view.up) or any(not features <= self.view.nodes[node].features
-                                                  for node in bits.members(nodes))
+        return bool(nodes & ~self.view.up) or not all(admits(job.request, self.view.nodes[node])
+                                                      for node in bits.members(nodes))
 
 
 def lenders(view: Cluster, share: float, limit: float, among: Iterable[int]) -> Iterator[Able]:

@@ -369,7 +369,7 @@ class Weighted(_Counting):
             total = self._totals[request] = (
                 request.tasks * request.cores_per_task,
                 *[request.tasks * per_task.get(name, 0)
-                  + request.nodes[0] * per_node.get(name, 0) for name in self._stock.names])
+                  + request.least_nodes * per_node.get(name, 0) for name in self._stock.names])
         return total
 
     def _place(self, job: Job) -> int:

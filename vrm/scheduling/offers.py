@@ -10,6 +10,7 @@ from vrm.model import bits, core_share
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.core_share import NOBODY, Borrowed, Loan
 from vrm.model.job import Job
+from vrm.scheduling.spread import named
 
 
 class Offer(NamedTuple):
@@ -94,14 +95,17 @@ def borrowed(job: Job, cluster: Cluster, lent: Sequence[Tuple[int, int]], shrink
     for lender, some in lent:
         cores |= some
         nodes |= cluster.bookings[lender].placement.node_set
-    able = list(_able(job, cluster, cores, nodes & cluster.up))
+    allowed, must = named(request, cluster.nodes)
+    able = list(_able(job, cluster, cores, nodes & cluster.up & allowed))
+    if must & ~sum(each.nodes for each in able):
+        return None
     widest = max((bits.count(each.cores) for each in able), default=0)
     most_each = bits.count(cores) // request.tasks
     for each in range(min(request.cores_per_task, widest, most_each), 0, -1):
         if each < request.cores_per_task and not shrinks:
             return None
-        filled = _filled(job, able, each)
-        if filled:
+        filled = _filled(job, able, each, must)
+        if filled and not must & ~sum(some for some, _ in filled):
             return Borrowed(cluster.layout, core_share.together(filled, cluster.layout), job.procs, each,
                             tuple(lent), nodes=sum(some for some, _ in filled))
     return None
@@ -181,11 +185,11 @@ def _ranks_on(cores: int, sockets: Sequence[int], ranks: int, each: int) -> Tupl
     return mine, found
 
 
-def _filled(job: Job, able: Sequence[_Able], each: int) -> List[Tuple[int, int]]:
-    """The nodes that the ranks of a job take, with so many cores each, by the cores that they take there,
-    counted from the first; none where there are too few."""
+def _filled(job: Job, able: Sequence[_Able], each: int, must: int) -> List[Tuple[int, int]]:
+    """The nodes that the ranks of a job take, those that it must have first, with so many cores each, by the
+    cores that they take there, counted from the first; none where there are too few."""
     request = job.request
-    least, limit = request.nodes
+    least, limit = max(request.least_nodes, bits.count(must)), request.nodes[1]
     groups = [(some, *_ranks_on(cores, sockets, most, each)) for some, sockets, cores, most in able]
     number = sum(bits.count(some) for some, _, found in groups if found)
     if (sum(bits.count(some) * found for some, _, found in groups) == request.tasks
@@ -193,8 +197,10 @@ def _filled(job: Job, able: Sequence[_Able], each: int) -> List[Tuple[int, int]]
         return [(some, mine) for some, mine, found in groups if found]  # all of them are full
     taken: List[Tuple[int, int]] = []
     ranks, nodes = request.tasks, 0
-    for node, (_, sockets, cores, most) in sorted((node, group) for group in able
-                                                  for node in bits.members(group.nodes)):
+    order = sorted((node, group) for group in able for node in bits.members(group.nodes))
+    if must:
+        order.sort(key=lambda each: not must >> each[0] & 1)
+    for node, (_, sockets, cores, most) in order:
         if not ranks or limit and nodes == limit:
             break
         # Each further node that it must have takes one rank at least.

@@ -117,7 +117,7 @@ def volume(job: Job) -> float:
     request = job.request
     each = request.cores_per_task + sum(people(name, amount) for name, amount in request.per_task)
     once = sum(people(name, amount) for name, amount in request.per_node)
-    return job.expected * (request.tasks * each + request.nodes[0] * once)
+    return job.expected * (request.tasks * each + request.least_nodes * once)
 
 
 def _rank(job: Job, now: float, nodes: int) -> float:

@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Callable, Hashable, Optional, TypeVar
+from typing import Any, Callable, Hashable, Optional, Sequence, TypeVar
 
+from vrm.model import bits
 from vrm.model.amounts import said
 from vrm.model.cluster import Pool
 from vrm.model.heatmap import Heatmap
+from vrm.model.hosts import fold
 from vrm.model.job import Job
 from vrm.model.node import CORES, HALF, WHOLE
 from vrm.model.policies import Follower, NodeOrder
 from vrm.scheduling.registry import Registry
+from vrm.scheduling.spread import named
 
 ELIGIBILITIES = Registry("eligibility of nodes")
 SHARES = Registry("share of a node")
@@ -126,10 +129,13 @@ def wish_of(job: Job) -> Hashable:
 def too_many(job: Job, machine: Pool, name: str, most: int) -> str:
     """Why the ranks of a job do not fit on the empty machine, of which each alone could."""
     request = job.request
-    least, limit = request.nodes
-    nodes = f"{len(machine.nodes)} node(s)"
-    if least > len(machine.nodes):
-        return f"it wants {least} nodes, there are {len(machine.nodes)}"
+    least, limit = request.least_nodes, request.nodes[1]
+    there = bits.count(named(request, machine.nodes)[0])
+    nodes = f"{there} node(s)"
+    if there < len(machine.nodes):
+        nodes += f" (of {len(machine.nodes)}, without those of exclude)"
+    if least > there:
+        return f"it wants {least} nodes, there are {nodes.replace(' node(s)', '')}"
     if limit and most >= job.procs:
         return f"{job.procs} ranks do not fit on {limit} of {nodes} under {name}"
     return (f"{job.procs} ranks do not fit on {nodes} under "
@@ -148,6 +154,21 @@ def scarce_now(job: Job, view: Pool) -> str:
         if there < job.procs:
             return f"needs {job.procs} x {said(name, amount)} of {name}, there is room for {there}"
     return ""
+
+
+def awaited(must: int, rooms: int, view: Pool) -> str:
+    """Which of the nodes that a job must have by their names have no room for it, and are in no `rooms`; ""
+    where all have."""
+    missing = list(bits.members(must & ~rooms))
+    if not missing:
+        return ""
+    down = [each for each in missing if not view.up >> each & 1]
+    said_down = "" if not down else ", which is down" if len(missing) == 1 else f"; {_names(down, view)} down"
+    return f"waits for node{'s' * (len(missing) > 1)} {_names(missing, view)}{said_down}"
+
+
+def _names(nodes: Sequence[int], view: Pool) -> str:
+    return fold(view.nodes[each].name for each in nodes)
 
 
 def counted(number: int, what: str) -> str:

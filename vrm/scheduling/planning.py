@@ -63,7 +63,7 @@ def problem_of(now: float, jobs: Sequence[Job], others: float, view: Cluster,
         left = max(1, math.ceil(booking.gives - now))
         running.append((left, wants(request, size, len(placement.nodes))))
     tasks = [(max(1, math.ceil(job.expected)), wants(
-        job.request, job.request.cores if room is None else policy.size(job), job.request.nodes[0]))
+        job.request, job.request.cores if room is None else policy.size(job), job.request.least_nodes))
         for job in jobs]
     capacity = [sum(each) for each in zip(free, *(held for _, held in running))]
     scales = _scales(capacity, [held for _, held in (*running, *tasks)])

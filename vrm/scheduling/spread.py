@@ -3,47 +3,55 @@
 A job takes the first nodes of the order that together hold its tasks, as many on each as there is
 room for. A job that says on how many nodes it runs gets so many, the first ones, and its tasks are
 spread over them as evenly as their room allows; where the first ones would be too many, those with
-the most room are taken.
+the most room are taken. Nodes that it must have by their names come before the first ones, and their
+tasks are spread evenly, too.
 """
 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model import bits
 from vrm.model.amounts import base, said, total
+from vrm.model.cluster import Pool
+from vrm.model.hosts import fold
 from vrm.model.job import Request
-from vrm.model.node import Node, NodeClass
+from vrm.model.node import Node
 
 Rooms = Sequence[Tuple[int, int]]
 """Nodes by number, the first in the order first, with how many tasks each has room for (above 0)."""
 
 
-def spread(rooms: Rooms, request: Request) -> Optional[List[Tuple[int, int]]]:
+def spread(rooms: Rooms, request: Request, must: int = 0) -> Optional[List[Tuple[int, int]]]:
     """The nodes of a job and its tasks on each, in the order of the rooms; None when they do not
-    suffice."""
-    least, most = request.nodes
-    chosen = _first(rooms, request.tasks, least)
-    if chosen is not None and most and len(chosen) > most:
-        largest = sorted(range(len(rooms)), key=lambda at: -rooms[at][1])
-        found = _first([rooms[at] for at in largest], request.tasks, least)
-        assert found is not None
-        chosen = [rooms[at] for at in sorted(largest[:len(found)])]
-    if chosen is None or most and len(chosen) > most:
+    suffice. `must`: the set of nodes that are all among them."""
+    least, most = request.least_nodes, request.nodes[1]
+    places: Sequence[int] = range(len(rooms))
+    if must:
+        places = sorted(places, key=lambda at: not must >> rooms[at][0] & 1)
+        named = bits.count(must)
+        least = max(least, named)
+        if not all(must >> rooms[at][0] & 1 for at in places[:named]) or len(rooms) < named:
+            return None
+    number = _first(rooms, places, request.tasks, least)
+    if most and number > most:
+        places = sorted(places, key=lambda at: (not must >> rooms[at][0] & 1, -rooms[at][1]))
+        number = _first(rooms, places, request.tasks, least)
+    if not number or most and number > most:
         return None
-    return _filled(chosen, request.tasks) if (least, most) == (1, 0) else _even(chosen,
-                                                                                request.tasks)
+    chosen = [rooms[at] for at in sorted(places[:number])]
+    return _filled(chosen, request.tasks) if request.anywhere else _even(chosen, request.tasks)
 
 
-def _first(rooms: Rooms, tasks: int, least: int) -> Optional[Rooms]:
-    """The first nodes that hold the tasks, at least so many."""
+def _first(rooms: Rooms, places: Sequence[int], tasks: int, least: int) -> int:
+    """How many of the rooms at these places hold the tasks, at least so many; 0 where all do not."""
     held = 0
-    for at, (_, room) in enumerate(rooms, 1):
-        held += room
-        if held >= tasks and at >= least:
-            return rooms[:at]
-    return None
+    for number, at in enumerate(places, 1):
+        held += rooms[at][1]
+        if held >= tasks and number >= least:
+            return number
+    return 0
 
 
 def _filled(rooms: Rooms, tasks: int) -> List[Tuple[int, int]]:
@@ -73,6 +81,40 @@ def _even(rooms: Rooms, tasks: int) -> List[Tuple[int, int]]:
     return found
 
 
+# ------------------------------------------------------------------------------------ nodes by name
+
+
+def admits(request: Request, node: Node) -> bool:
+    """Whether a node may be one of a job's: it offers what is asked of each, and is not left out."""
+    return request.features <= node.features and not (request.exclude and node.called(request.exclude))
+
+
+def named(request: Request, nodes: Sequence[Node]) -> Tuple[int, int]:
+    """The sets of the nodes that a job may have as far as it says their names, and of those that it must
+    have. It may have none where one that it must have is not there."""
+    every = (1 << len(nodes)) - 1
+    if not (request.nodelist or request.exclude):
+        return every, 0
+    must = _called(request.nodelist, nodes)
+    return 0 if stranger(request.nodelist, nodes) else every & ~_called(request.exclude, nodes), must
+
+
+def _called(names: FrozenSet[str], nodes: Sequence[Node]) -> int:
+    return sum(1 << at for at, node in enumerate(nodes) if node.called(names)) if names else 0
+
+
+def stranger(names: FrozenSet[str], nodes: Sequence[Node]) -> str:
+    """Which of the names is that of no node, and which is the nearest; "" where none is."""
+    if not names:
+        return ""
+    known = {name for node in nodes for name in (node.name, node.name.partition(".")[0])}
+    missing = sorted(names - known)
+    if not missing:
+        return ""
+    there = fold(node.name for node in nodes)
+    return f"there is no node {missing[0]}" + (_close(missing[0], known) or f"; there are {there}" * (len(there) < 100))
+
+
 # ---------------------------------------------------------------------------- what is left of nodes
 
 
@@ -99,14 +141,21 @@ def most_on(request: Request, node: Node, room: int) -> int:
 # ------------------------------------------------------------------------------------- why never
 
 
-def why_never(request: Request, classes: Sequence[NodeClass], licences: Mapping[str, int],
-              room: Callable[[Node], int], policy: str) -> str:
+def why_never(request: Request, machine: Pool, room: Callable[[Node], int], policy: str) -> str:
     """What of a request no node can give, or the run has too few of; "" when nothing is. `room`
     says how wide a rank can be on an empty node. Of several kinds of nodes it names the nearest:
     that which lacks the fewest of them, and of these the smallest part."""
-    unlicensed = lacking_licence(request, licences)
-    if unlicensed:
-        return unlicensed
+    fault = lacking_licence(request, machine.licences) or stranger(request.nodelist, machine.nodes)
+    if fault:
+        return fault
+    able, must = named(request, machine.nodes)
+    for at in bits.members(must):
+        lacks = _lacks(request, machine.nodes[at], room(machine.nodes[at]), policy)
+        if lacks:
+            return f"it is to run on {machine.nodes[at].name}: {'; '.join(lacks)}"
+    classes = [each for each in machine.classes if each.members & able]
+    if not classes:
+        return "exclude leaves none of the nodes"
     offered = frozenset[str]().union(*(each.node.features for each in classes))
     unknown = sorted(request.features - offered)
     if unknown:
@@ -118,8 +167,9 @@ def why_never(request: Request, classes: Sequence[NodeClass], licences: Mapping[
     lacks, nearest = min(found, key=lambda each: (len(each[0]), _shortfall(request, each[1].node)))
     if not lacks or len(classes) == 1:
         return "; ".join(lacks) + hint
-    alike = bits.count(nearest.members) - 1
-    return (f"no node can; the nearest, {nearest.node.name}"
+    alike = bits.count(nearest.members & able) - 1
+    name = machine.nodes[next(bits.members(nearest.members & able))].name
+    return (f"no node can; the nearest, {name}"
             + f" and {alike} like it" * bool(alike) + f": {'; '.join(lacks)}{hint}")
 
 

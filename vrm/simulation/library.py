@@ -167,7 +167,7 @@ def simulate(workload: Union[str, Path, Iterable[Submission]], *,
                           "nodes come first")
     placement = (make_policy(policy, cluster, heatmap, chosen.node_order)
                  if isinstance(policy, str) else
-                 placement_of(_own_name(policy), policy(cluster, heatmap), cluster.all_licences,
+                 placement_of(_own_name(policy), policy(cluster, heatmap), cluster,
                               f"policy={policy!r}: "
                               "give a name, or a function that gives an object with `nodes` and "
                               "`place`"))

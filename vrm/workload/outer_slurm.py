@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from vrm.system.hosts import expand
+from vrm.model.hosts import expand
 from vrm.system.text import printable
 from vrm.workload.outer import UNKNOWN, Nodes, local_epoch, output_of
 from vrm.workload.snapshot import SiteJob, SiteNode, SiteReservation, Snapshot, SnapshotError

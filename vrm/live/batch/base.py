@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
-from vrm.system.hosts import HOST
+from vrm.model.hosts import HOST
 
 PathLike = Union[str, "os.PathLike[str]"]
 Environment = Mapping[str, str]

@@ -6,7 +6,7 @@ import re
 from typing import Dict
 
 from vrm.live.batch.base import AllocationError
-from vrm.system.hosts import expand
+from vrm.model.hosts import expand
 
 
 def parse_hostfile(text: str, place: str = "host file") -> Dict[str, int]:

@@ -16,7 +16,7 @@ from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, 
 from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Question, Wrapper,
                                  Share, WrapperError, clock, counted, epoch, read_text, register,
                                  slots_of_lines, whole)
-from vrm.system.hosts import HOST
+from vrm.model.hosts import HOST
 
 
 @register

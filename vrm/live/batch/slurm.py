@@ -14,7 +14,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from vrm.live.batch.base import (MEND, AllocationError, Answer, BatchSystem, Environment, Question, Share,
                                  Wrapper, WrapperError, clock, epoch, indices_of, register, whole)
-from vrm.system.hosts import MOST_HOSTS, expand
+from vrm.model.hosts import MOST_HOSTS, expand
 
 WARNING = 120
 """Seconds before the end at which Slurm sends its warning, unless told otherwise."""

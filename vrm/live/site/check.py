@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from vrm.config.machine import read_machine
 from vrm.config.policies import make_scheduler
@@ -25,10 +25,11 @@ from vrm.live.site.doctor import Finding, ask_nodes
 from vrm.live.site.granted import stand_ins
 from vrm.live.site.programs import Wanted, program_fault
 from vrm.live.site.setup import describe, distrusted
-from vrm.model import Cluster, Infeasible
+from vrm.model import Cluster, Infeasible, Node
 from vrm.model.fields import made
 from vrm.model.job import resolved
 from vrm.scheduling import Scheduler
+from vrm.scheduling.spread import stranger
 from vrm.system.trust import distrust
 from vrm.workload.estimates import EstimateError, read_estimates
 from vrm.workload.following import Line, QueueFollower
@@ -92,7 +93,7 @@ def check(config: Optional[str], env: Mapping[str, str], estimates: Optional[str
         scheduler = make_scheduler(settings, cluster)
     except ConfigError as error:
         return _unusable(report, error)
-    _queue(settings, scheduler, launcher, known, report)
+    _queue(settings, scheduler, cluster.nodes, launcher, known, report)
     return report
 
 
@@ -155,7 +156,7 @@ def _launcher(settings: Settings, report: Report) -> Optional[Launcher]:
     return launcher
 
 
-def _queue(settings: Settings, scheduler: Scheduler, launcher: Optional[Launcher],
+def _queue(settings: Settings, scheduler: Scheduler, nodes: Sequence[Node], launcher: Optional[Launcher],
            known: Optional[Mapping[Any, Any]], report: Report) -> None:
     """Judge every line of the queue."""
     path = settings.applications.queue
@@ -174,7 +175,7 @@ def _queue(settings: Settings, scheduler: Scheduler, launcher: Optional[Launcher
         report.usable = False
         report.add("wrong", "queue", follower.trouble)
         return
-    Lines(settings, scheduler, launcher, known, report).judge(lines)
+    Lines(settings, scheduler, nodes, launcher, known, report).judge(lines)
     if not lines:
         report.add("note", "queue", f"{path} names no job yet; a job is for example `cg.A.x 4 60 0` "
                    "(program, ranks, estimated seconds, exclusive)")
@@ -185,10 +186,11 @@ def _queue(settings: Settings, scheduler: Scheduler, launcher: Optional[Launcher
 class Lines:
     """Judges the lines of a queue one after the other, as a manager that begins would."""
 
-    def __init__(self, settings: Settings, scheduler: Scheduler, launcher: Optional[Launcher],
+    def __init__(self, settings: Settings, scheduler: Scheduler, nodes: Sequence[Node], launcher: Optional[Launcher],
                  known: Optional[Mapping[Any, Any]], report: Report) -> None:
         self.settings = settings
         self.scheduler = scheduler
+        self.nodes = nodes
         self.launcher = launcher
         self.known = known
         self.report = report
@@ -248,6 +250,9 @@ class Lines:
             self.scheduler.check(job)
         except Infeasible as never:
             return str(never)
+        strange = stranger(job.request.exclude, self.nodes)
+        if strange:
+            return strange
         nodes = self.scheduler.policy.nodes(job)
         if self.launcher is not None and not self.launcher.several_nodes and nodes > 1:
             return (f"it needs {nodes} nodes, and Launcher.Kind: {self.launcher.kind} starts one process on one "

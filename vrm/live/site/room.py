@@ -11,6 +11,7 @@ from typing import Callable, Iterable, List, Sequence, Tuple
 
 from vrm.model import Infeasible, Job, Node
 from vrm.scheduling import PolicyError, Scheduler
+from vrm.scheduling.spread import stranger
 
 NodesOf = Callable[[Job], int]
 """How many nodes a job needs under a placement policy; raises Infeasible, with the reason."""
@@ -62,5 +63,6 @@ class Room:
                 needs(job)
             except Infeasible:
                 continue
-            return ""
-        return reason
+            reason = ""
+            break
+        return reason or stranger(job.request.exclude, [node for nodes in self._known for node in nodes])

@@ -1,0 +1,84 @@
+"""Lists of hosts as people write them: `n[0-3,7],login`."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterable, List
+
+MOST_HOSTS = 100_000
+"""More hosts in one list are a mistake in it."""
+
+HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_RANGE = re.compile(r"(\d+)-(\d+)(?:/\d+)?")
+
+
+def expand(text: str) -> List[str]:
+    """The hosts of a folded list such as `n[0-3,7],login`, in the order in which it names them.
+
+    Raises ValueError with the reason when it is no such list.
+    """
+    hosts: List[str] = []
+    for part in _parts(text):
+        opened, closed = part.find("["), part.find("]")
+        if opened < 0:
+            hosts += _unfold(part)
+            continue
+        if closed < opened:
+            raise ValueError(f"`{text}` has a bracket without its other one")
+        # Range by range, since NodeSet sorts, and counts go by the order of the list.
+        for numbers in part[opened + 1:closed].split(","):
+            head, tail = f"{part[:opened]}[{numbers}]", part[closed + 1:]
+            if "[" in tail:
+                hosts += [host for name in _unfold(head, tail) for host in expand(name)]
+            else:
+                hosts += _unfold(head + tail)
+        if len(hosts) > MOST_HOSTS:
+            raise ValueError(f"`{text}` names more than {MOST_HOSTS} hosts")
+    for host in hosts:
+        if not HOST.fullmatch(host):
+            raise ValueError(f"`{host}` is not the name of a host")
+    return hosts
+
+
+def _parts(text: str) -> List[str]:
+    """The parts of a list that commas outside of brackets make."""
+    parts, depth, start = [], 0, 0
+    for place, character in enumerate(text):
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if depth not in (0, 1):
+            break
+        if character == "," and not depth:
+            parts.append(text[start:place])
+            start = place + 1
+    if depth:
+        raise ValueError(f"`{text}` has a bracket without its other one")
+    parts = [part.strip() for part in (*parts, text[start:])]
+    if not all(parts):
+        raise ValueError(f"`{text}` has an empty part")
+    return parts
+
+
+def _unfold(name: str, tail: str = "") -> List[str]:
+    """The names that one range stands for; `tail` is put behind each."""
+    for first, last in _RANGE.findall(name):
+        if int(last) - int(first) > MOST_HOSTS:
+            raise ValueError(f"`{name}` names more than {MOST_HOSTS} hosts")
+    from ClusterShell.NodeSet import (  # few nodes need it, and it takes 30 ms to import
+        RESOLVER_NOGROUP, NodeSet, NodeSetException)
+
+    if re.search(r"[@!&^*?]", name):  # NodeSet would read groups and operators into it
+        raise ValueError(f"`{name}` is not the name of a host")
+    try:
+        return [host + tail for host in NodeSet(name, resolver=RESOLVER_NOGROUP)]
+    except NodeSetException as error:
+        raise ValueError(f"`{name}` is not the name of a host or a list of them "
+                         f"({' '.join(str(error).split())})") from error
+
+
+def fold(names: Iterable[str]) -> str:
+    """The folded form of names, sorted, each once; "" for none."""
+    names = list(names)
+    if len(names) < 2:
+        return "".join(names)
+    from ClusterShell.NodeSet import NodeSet  # only uneven names need it: 30 ms to import
+    return str(NodeSet.fromlist(names))
