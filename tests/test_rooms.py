@@ -24,7 +24,7 @@ DIRECT = {
     "run": "scheduling workload system",
     "config": "scheduling workload system",
     "live.nodes": "model system",
-    "live.batch": "system",
+    "live.batch": "model system",
     "steps": "results",
     "live.launch": "live.nodes live.batch scheduling steps",
     "live.lending": "live.launch",

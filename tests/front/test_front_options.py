@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from vrm.front import formats, jobs as front, names, sbatch, times, words
+from vrm.front import blocking, formats, jobs as front, names, nodelists, sbatch, times, words
 from vrm.front.answers import Answer, Call, Needs, Refused, Waiting
 from vrm.front.counter import Asked
 from vrm.front.options import Options
@@ -209,6 +209,41 @@ def test_what_is_typed_comes_before_what_the_script_says() -> None:
     assert found["file"] == "/work/job.sh" and found["output"] == "slurm-%j.out"
 
 
+def test_lists_of_nodes_in_files() -> None:
+    """A list with a slash is a file, as -F's value is; SLURM_HOSTFILE has a line for the node of each task."""
+    lists = {"/work/a/list": b"n1 # the first\nn[2-3]\n\n", "/work/rest": b"n4,n5*2\n", "/work/hosts": b"n2\nn1\n" * 3,
+             "/work/odd": b"n1\nn1\nn2\n", "/work/none": b"# nothing\n"}
+
+    def read(*said: str, env: Dict[str, str] | None = None) -> Any:
+        options = blocking.SRUN if said[0] == "srun" else sbatch.OPTIONS
+        call = Call(said[0], [], "/work", env or {}, missing={"/work/gone": "No such file or directory"})
+        chosen = options.parse(said[1:])[0]
+        while isinstance(found := nodelists.read(chosen, options, call), Needs):
+            call = replace(call, sent={**call.sent, found.path: lists[found.path]})
+        return demand(found, options)
+    assert read("sbatch", "-w", "a/list", "-x", "./rest", "-n4") == {
+        "procs": 4, "cores": 1, "nodes": (3, 0), "nodelist": frozenset({"n1", "n2", "n3"}), "exclude": frozenset({"n4", "n5"})}
+    assert read("sbatch", "-F", "rest", "-w", "n9")["nodelist"] == {"n4", "n5"}
+    assert read("srun", "-N1", "-w", "a/list")["nodelist"] == {"n1"}
+    by_task = read("sbatch", env={"SLURM_HOSTFILE": "hosts"})
+    assert (by_task["procs"], by_task["nodes"], by_task["tasks_per_node"]) == (6, (2, 2), 3)
+    assert read("sbatch", "-w", "n7", env={"SLURM_HOSTFILE": "hosts"})["nodelist"] == {"n7"}
+    for said, env, why in ((["-w", "./gone"], {}, "gone: No such file"), (["-F", "none"], {}, "names no node"),
+                           ([], {"SLURM_HOSTFILE": "odd"}, "equally often")):
+        with pytest.raises(Refused, match=why):
+            read("sbatch", *said, env=env)
+    call = Call("sbatch", ["-w", "a/list", "job.sh"], "/work", sent={"/work/job.sh": b"#!/bin/sh\n#SBATCH -x n9\n"})
+    counter = Counter()
+    assert names.reply_to(call, counter) == Needs("/work/a/list")
+    names.reply_to(replace(call, sent={**call.sent, **lists}), counter)
+    assert counter.asked[0].values["exclude"] == {"n9"} and len(counter.asked[0].values["nodelist"]) == 3
+
+
+def test_a_step_of_a_whole_job_is_not_asked_for_nodes_again() -> None:
+    assert blocking.SRUN.without(["-lw", "n1", "-n2", "--exclude=n3", "-x", "n4", "-F", "f", "prog", "-w", "x"],
+                                 "nodelist", "nodefile", "exclude") == ["--label", "-n2", "prog", "-w", "x"]
+
+
 def test_stdin_wrap_and_ids() -> None:
     counter = Counter()
     assert names.reply_to(Call("sbatch", [], "/work"), counter) == Needs("")
@@ -231,6 +266,12 @@ REQUESTS = [
     ("--gpus=6 -N 2 -n 4", {"procs": 4, "nodes": (2, 2), "gpus_per_node": 3}),
     ("--gpus-per-task=1 --cpus-per-gpu=4", {"gpus_per_task": 1, "cores": 4}),
     ("-C ib&fast", {"features": frozenset({"ib", "fast"})}), ("-L ansys:2,x", {"licences": (("ansys", 2000), ("x", 1000))}),
+    ("-w n1", {"procs": 1, "nodelist": frozenset({"n1"}), "nodes": (1, 0)}),  # as Slurm 22.05.8 counts
+    ("-w n[1-2],n2", {"procs": 2, "nodelist": frozenset({"n1", "n2"}), "nodes": (2, 0)}),
+    ("-w n[1-2] --ntasks-per-node=3", {"procs": 6, "nodelist": frozenset({"n1", "n2"}), "nodes": (2, 0), "tasks_per_node": 3}),
+    ("-w n1 -N3", {"procs": 3, "nodelist": frozenset({"n1"}), "nodes": (3, 3)}),
+    ("-w n3,n1*2 -n1", {"procs": 1, "nodelist": frozenset({"n1"}), "nodes": (1, 0)}),  # as many names as tasks
+    ("-x n[1-2] -n 8", {"procs": 8, "exclude": frozenset({"n1", "n2"})}),
     ("-A acc --qos=q --mail-type=END --hint=nomultithread -M all", {})]
 
 
@@ -243,8 +284,8 @@ def test_what_is_asked_of_the_machine(said: str, wanted: Dict[str, Any]) -> None
 @pytest.mark.parametrize("said", [
     "-n x", "-n 0", "-n -1", "-c 1.5", "-N 0", "-N 4-2", "--ntasks-per-node=a", "-t 1:2:3:4", "-t abc", "--mem=4X",
     "--mem=-1", "--gres=gpu:x:y:z", "--gpus=5 -n 2", "-C ib|fast", "-C [a*2]", "-L a|b", "-a 1-", "-a 5-1", "-a x",
-    "-a 0-9%x", "-d foo:1", "-d afterok", "-d afterok:x", "-d afterok:99", "-d afterok:1?afterok:2", "-w n1", "-x n1",
-    "--nodefile=f", "--begin=soon", "--begin=now-5", "--kill-on-invalid-dep=no", "--deadline=now", "--signal=NOSUCH@1", "--signal=USR1@x", "--open-mode=x",
+    "-a 0-9%x", "-d foo:1", "-d afterok", "-d afterok:x", "-d afterok:99", "-d afterok:1?afterok:2", "-w n[", "-x n[1-",
+    "-w n[1-3] -N2", "-w n1 -x n1", "--begin=soon", "--begin=now-5", "--kill-on-invalid-dep=no", "--deadline=now", "--signal=NOSUCH@1", "--signal=USR1@x", "--open-mode=x",
     "--nosuch", "--priority=x", "--nice=x", "-O", "--cpus-per-gpu=2", "-a 99999", "--wrap=x job.sh",
     "--time", "-D"])
 def test_what_vrm_cannot_follow_is_refused_aloud(said: str) -> None:
@@ -408,6 +449,13 @@ def test_formats_of_squeue(utc: None) -> None:
     assert shown("-h", "-j1", "-o", "%S %V", SLURM_TIME_FORMAT="%s") == "1699999400 1699999000\n"
     assert shown("-h", "-u", "bob") == "" and shown("-h", "-u", "bob,ann") and shown("-h", "-u", "1000")
     assert shown("-h", "-n", "solve,x", "-o", "%i") == "2\n1\n" and shown("-h", "-n", "x") == ""
+    counter.all[4] = a_job(4, JobState.QUEUED, fields={"nodelist": frozenset({"n1", "n2"}), "exclude": frozenset({"n3"})})
+    assert shown("-h", "-j4", "-o", "%n %x %D") == "n[1-2] n3 2\n" and shown("-h", "-j2", "-o", "%n|%x") == "|\n"
+    assert shown("-h", "-j4", "-O", "ReqNodes,ExcNodes").split() == ["n[1-2]", "n3"]
+    assert '"required_nodes": "n[1-2]", "excluded_nodes": "n3"' in shown("--json")
+    text = run(counter, "scontrol", "show", "job", "4").out
+    assert "ReqNodeList=n[1-2] ExcNodeList=n3\n" in text and "NumNodes=2" in text
+    del counter.all[4]
     assert '"job_id": 1' in shown("--json") and shown(SQUEUE_FORMAT="%i") == "JOBID\n2\n1\n"
     assert run(counter, "squeue", "-j", "99").code == 1 and run(counter, "squeue", "-j", "98,99").code == 0
     for wrong in (["-j", "x"], ["-t", "x"], ["-o", "%!"], ["-O", "nosuch"], ["-S", "?"], ["word"], ["-i5"], ["--yaml"]):

@@ -31,6 +31,12 @@ GB = 1 << 30
      {"procs": 4, "cores": 1, "nodes": (1, 1), "mem_per_task": 2 * GB, "gpus_per_task": 1}),
     ("select=2:ncpus=4:mpiprocs=4:ngpus=2,place=scatter",
      {"procs": 8, "cores": 1, "nodes": (2, 2), "tasks_per_node": 4, "gpus_per_node": 2}),
+    ("select=2:ncpus=2:host=n1", {"procs": 2, "cores": 2, "nodes": (1, 1), "tasks_per_node": 2, "nodelist": frozenset({"n1"})}),
+    ("select=1:ncpus=2:vnode=n1+1:ncpus=2:vnode=n2",
+     {"procs": 2, "cores": 2, "nodes": (2, 2), "tasks_per_node": 1, "nodelist": frozenset({"n1", "n2"})}),
+    ("select=1:ncpus=2:host=n1+3:ncpus=2", {"procs": 4, "cores": 2, "nodes": (1, 4), "nodelist": frozenset({"n1"})}),
+    ("select=1:host=n1+1,place=scatter", {"procs": 2, "cores": 1, "nodes": (2, 2), "tasks_per_node": 1,
+                                          "nodelist": frozenset({"n1"})}),
     ("nodes=1:ppn=4,mem=8gb,vmem=9gb", {"procs": 4, "cores": 1, "nodes": (1, 1), "tasks_per_node": 4, "mem_per_task": 2 * GB}),
 ])
 def test_what_is_asked_for(text: str, wanted: Dict[str, Any]) -> None:
@@ -43,7 +49,8 @@ def test_what_is_asked_for(text: str, wanted: Dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text, why", [
-    ("select=2:ncpus=3:mpiprocs=2", "shared equally"), ("select=2:ncpus=0", "needs a core"), ("select=1:host=n0", "chooses"),
+    ("select=2:ncpus=3:mpiprocs=2", "shared equally"), ("select=2:ncpus=0", "needs a core"),
+    ("select=2:host=n0+1:host=n1", "spreads chunks"), ("select=1:host=n[", "no name of a host"),
     ("select=1:ncpus=1+1:ncpus=2", "one kind"), ("select=x", "none of the forms"), ("nodes=n1+n2", "none of the forms"),
     ("place=here", "vrm knows"), ("select=1:foo=2", "foo"), ("fpga=1", "fpga"), ("select=1,nodes=1", "exclude"),
     ("select=2:ncpus=2:mpiprocs=2:ngpus=1", "GPUs cannot be shared")])

@@ -9,7 +9,7 @@ import pytest
 
 from vrm.model import Cluster, Dependency, Heatmap, Job, JobState
 from vrm.model.heatmap import Throughput
-from vrm.model.job import Details
+from vrm.model.job import Details, Request
 from vrm.run.book import JobBook
 from vrm.run.reasons import MOST, STOPPING, Reasons, parked
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
@@ -49,6 +49,11 @@ def job(number: int, procs: int, estimate: float = 100.0, app: str = "a.x", **mo
      {1: "needs 2 empty nodes, 0 empty; starts by T", 2: "needs 1 empty node, 0 empty; starts by T"}),
     ("pack", "none", [job(0, 6)], [job(1, 3)], {1: "needs 3 free cores, 2 free; next T"}),
     ("spare", "none", [job(0, 2)], [job(1, 4)], {1: "needs 2 empty nodes, 1 empty; next T"}),
+    ("compact", "none", [job(0, 4)], [job(1, 4, request=Request.of(4, nodelist=["n0"]))], {1: "waits for node n0; next T"}),
+    ("pack", "easy", [job(0, 6)], [job(1, 2, request=Request.of(2, nodelist=["n0", "n1"]))],
+     {1: "waits for node n0; starts by T"}),
+    ("compact", "none", [job(0, 4)], [job(1, 4, request=Request.of(4, exclude=["n1"]))],
+     {1: "needs 1 empty node, 0 empty (without the nodes of exclude); next T"}),
     ("strip", "none", [job(0, 4), job(1, 2)], [job(2, 4)],
      {2: "needs half of 2 nodes, 1 with room; next T"}),
 ])

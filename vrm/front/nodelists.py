@@ -25,7 +25,7 @@ def read(chosen: Mapping[str, str], options: Options, call: Call) -> Union[Needs
     if by_task:
         paths["nodelist"] = call.env[HOSTFILE]
     for key, said in paths.items():
-        path = os.path.join(call.cwd, said)
+        path = os.path.normpath(os.path.join(call.cwd, said))
         if path in call.missing:
             raise options.error(f"--{key}: {said}: {call.missing[path]}")
         if path not in call.sent:

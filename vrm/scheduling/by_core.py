@@ -252,7 +252,7 @@ class CorePolicy(Ordered):
         request = job.request
         return (wish_of(job) if request.anywhere else request), self.size(job)
 
-    def lacks(self, job: Job, view: Pool) -> str:
+    def _lacks(self, job: Job, view: Pool) -> str:
         """What a job that does not fit needs, and how much of it there is."""
         size, room = self.size(job), self.room(view)
         if size > room:

@@ -265,7 +265,7 @@ class LanePolicy(Ordered):
         kind: Hashable = None if self.heatmap is None else job.kind
         return ((job.app, job.procs) if self._refusing else kind, self.eligibility.alone(job), wish_of(job)), job.procs
 
-    def lacks(self, job: Job, view: Pool) -> str:
+    def _lacks(self, job: Job, view: Pool) -> str:
         """What a job that does not fit needs, and how much of it there is."""
         need = self.nodes(job)
         scarce = scarce_now(job, view) or self._awaited(job, view)

@@ -105,6 +105,18 @@ class Ordered:
 
     order: NodeOrder
 
+    def lacks(self, job: Job, view: Pool) -> str:
+        """What a job that does not fit needs, and how much of it there is."""
+        if not job.request.exclude:
+            return self._lacks(job, view)
+        here = view.what_if()
+        here.close(here.up & ~named(job.request, view.nodes)[0])
+        return f"{self._lacks(job, here)} (without the nodes of exclude)"
+
+    def _lacks(self, job: Job, view: Pool) -> str:
+        """The same of a job that may be on all nodes."""
+        raise NotImplementedError
+
     @property
     def follower(self) -> Optional[Follower]:
         """The node order, where that wants to be told each step."""

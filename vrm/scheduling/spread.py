@@ -159,7 +159,8 @@ def why_never(request: Request, machine: Pool, room: Callable[[Node], int], poli
     offered = frozenset[str]().union(*(each.node.features for each in classes))
     unknown = sorted(request.features - offered)
     if unknown:
-        return f"no node offers {', '.join(unknown)}" + _close(unknown[0], offered)
+        left = " of those that exclude leaves" if request.exclude else ""
+        return f"no node{left} offers {', '.join(unknown)}" + _close(unknown[0], offered)
     names = {name for each in classes for name in each.node.resources}
     hint = "".join(_close(name, names) for name, _ in (*request.per_task, *request.per_node)
                    if name not in names)

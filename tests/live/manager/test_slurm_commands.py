@@ -116,6 +116,19 @@ def test_a_session(cluster: Cluster) -> None:
     assert (root / f"slurm-{array}_4.out").read_text() == f"4 of 8 {array}\n"
     assert cluster.said("sacct", "-nX", "-j", f"{array}_[4-6]", "-o", "jobid%8").split() == [f"{array}_4", f"{array}_6"]
 
+    # Nodes by their names: of an option, of a file, of a script, and for a step of a job of its own.
+    here = cluster.said("sinfo", "-h", "-N", "-o", "%N").split()[0]
+    (root / "nodes").write_text(f"# mine\n{here}\n")
+    named = cluster.sbatch("-H", "-w", "./nodes", data="#!/bin/sh\n#SBATCH -n1\ntrue\n")
+    assert f"ReqNodeList={here} ExcNodeList=(null)" in cluster.said("scontrol", "show", "job", str(named))
+    cluster.said("scontrol", "release", str(named))
+    assert cluster.said("srun", "-Q", "-w", here, "echo", "named") == "named\n"
+    cluster.ended(named)
+    for words in (["-w", "nosuch"], ["-x", "nosuch"], ["-x", here]):
+        done = cluster.call("sbatch", *words, "--wrap", "true")
+        assert done.returncode == 1 and ("there is no node nosuch" if "nosuch" in words else "exclude leaves none"
+                                         ) in done.stderr, done
+
     # --wait gives the exit status; a limit is kept; a signal comes before it.
     assert cluster.call("sbatch", "--wait", "--wrap", "exit 7").returncode == 7
     limited = cluster.sbatch("-t", "0:1", "--wrap", "sleep 100")

@@ -12,7 +12,7 @@ from vrm.live.nodes.geometry import cluster_geometry
 from vrm.live.nodes.topology import NodeFacts, Topology
 from vrm.live.site.room import NodesOf, Room
 from vrm.model import Cluster, Job, JobState, Node
-from vrm.model.job import PLAIN
+from vrm.model.job import PLAIN, Request
 from vrm.run.book import JobBook
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.system.hosts import host_name
@@ -50,6 +50,22 @@ def test_a_job_lacks_room_here_or_everywhere() -> None:
     assert room.never(huge) and room.never(vast)
     room.add(nodes_of(3))  # of an earlier allocation
     assert room.lacks(huge) and not room.never(huge) and room.never(vast)
+
+
+def test_a_job_that_names_nodes_waits_for_those_of_another_allocation() -> None:
+    """Of names that no node has had the nearest is said; to leave out a node that is not there costs nothing."""
+    room = room_of(2, granted=nodes_of(3))
+
+    def job(**names: List[str]) -> Job:
+        return Job(0, "a.x", 2, 1.0, request=Request.of(2, **names))
+    there, granted, nowhere = (job(nodelist=[name]) for name in ("n1", "n2", "m2"))
+    assert not room.lacks(there) and not room.never(there)
+    assert room.lacks(granted) == "there is no node n2; there are n[0-1]" and not room.never(granted)
+    assert room.never(nowhere) == "there is no node m2; there are n[0-1]"
+    without, strange = job(exclude=["n2"]), job(exclude=["n0", "m2"])
+    assert not room.lacks(without) and not room.never(without)
+    assert not room.lacks(strange) and room.never(strange) == "there is no node m2; there are n[0-2]"
+    assert "exclude leaves none" in room.lacks(job(exclude=["n0", "n1"])) and not room.never(job(exclude=["n0", "n1"]))
 
 
 def test_a_waiting_job_without_room_is_not_in_the_queue() -> None:
