@@ -8,7 +8,8 @@ windows of 200 consecutive jobs are drawn (seeded), all submitted at once to the
 Windows in which hardly anybody waits, less than a minute in the mean under FCFS + EASY, are passed over:
 there is nothing to advise. The advice has the requests of the users and the jobs before the window,
 nothing else. Then each of the rules that it compares is replayed with the real run times: the *regret*
-of a choice is by how much its real value is worse than that of the best in hindsight; *of all windows together* it is that of their sums.
+of a choice is by how much its real value is worse than that of the best in hindsight; *of all windows together* it is
+that of their sums.
 
 Compared with the advice: users' limits in the place of draws, the rules that were best for all windows
 of the trace together (which nobody knows before), and FCFS + EASY. Each window leaves a file; those
@@ -190,6 +191,7 @@ def picture(results: Dict[str, List[Dict[str, Any]]], path: Path) -> None:
                               ha="center", va="bottom", fontsize=7)
         axis.set_xticks(range(len(results)), [name.partition("-")[0] for name in results])
         axis.set_yscale("symlog", linthresh=5)
+        axis.set_ylim(0, 1.6 * axis.get_ylim()[1])  # room for the figures above the bars
         axis.set_title(OBJECTIVES[objective].words)
         axis.set_ylabel("mean regret [%]")
         axis.spines[["top", "right"]].set_visible(False)
