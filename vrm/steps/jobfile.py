@@ -14,6 +14,7 @@ It is lines of a key and a value; line ends in values are written as `\\n`.
 | `bound` | 1: tasks are bound to their cores; 0: nodes are emulated, or the machine made up |
 | `launcher` | what starts MPI programs: openmpi4, openmpi5, mpich, intel, srun or direct |
 | `program`, `option` | its program, and its options, one a line |
+| `agent` | the path of the program that starts commands on other nodes of the job |
 | `measure` | the path of the program that notes what others use (see `vrm.steps.used`), which may not be there |
 | `site` | a variable of the batch system around, for its own commands |
 | `threads` | what the script found in OMP_NUM_THREADS |

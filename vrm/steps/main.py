@@ -18,6 +18,10 @@ from vrm.steps.programs import OUTER, command, devices, environment, links_mpi, 
 from vrm.steps.tasks import Process, Running, feed
 from vrm.steps.used import MARK, of_step, together
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
 VERSION = "slurm 22.05.8"
 
 USAGE = "Usage: srun [OPTIONS...] PROGRAM [ARGUMENTS...]   (docs/steps.md of vrm says which options)"
@@ -25,7 +29,7 @@ USAGE = "Usage: srun [OPTIONS...] PROGRAM [ARGUMENTS...]   (docs/steps.md of vrm
 _NO_PMI = ("none", "")
 
 
-def main(arguments: "list[str]", env: "dict[str, str] | None" = None) -> int:
+def main(arguments: "list[str]") -> int:
     """Run a step; the exit status of srun."""
     try:
         options = parse(arguments)
@@ -34,8 +38,16 @@ def main(arguments: "list[str]", env: "dict[str, str] | None" = None) -> int:
             return 0
         _of_environment(options, os.environ)
         refuse(options)
-        job = jobfile.read(os.environ[jobfile.VARIABLE])
-        return _Srun(job, options).run()
+    except Wrong as error:
+        _say(f"error: {error}")
+        return 1
+    return carry_out(options, lambda srun: srun.run())
+
+
+def carry_out(options: Options, work: "Callable[[Srun], int]") -> int:
+    """Do the work for the step that these options describe; its exit status, or that of what cannot be."""
+    try:
+        return work(Srun(jobfile.read(os.environ[jobfile.VARIABLE]), options))
     except _NotRun as error:
         _say(f"error: {error}")
         return error.code
@@ -62,8 +74,10 @@ def _of_environment(options: Options, env: "os._Environ[str]") -> None:
             options.given[name] = value
 
 
-class _Srun:
-    """One step."""
+class Srun:
+    """One step, or where it is a `part`, its tasks on this node."""
+
+    part = False
 
     def __init__(self, job: StepJob, options: Options) -> None:
         self.job, self.options = job, options
@@ -78,7 +92,7 @@ class _Srun:
         self.wish = self._wish()
         self.program = self._program(options.words[0])
         self.kill = "kill-on-bad-exit" in options and options.get("kill-on-bad-exit") != "0"
-        self.started = 0.0
+        self.started, self.by_launcher = 0.0, False
 
     def _wish(self) -> Wish:
         job, options = self.job, self.options
@@ -129,23 +143,26 @@ class _Srun:
         claim = self._claim()
         if claim is None:
             return 1
-        self.step = f"{self.job.id}.{claim.number}"
-        mark = f"{self.job.one('run')}:{self.step}"
-        self.env[MARK] = mark
+        self.named(claim)
         self.started = time.time()
-        by_launcher = self._by_launcher(claim.tasks)
-        guard = Guard(f"{MARK}={mark}", lambda: self._record(claim, "cancelled", 137))
+        self.by_launcher = by_launcher = self._by_launcher(claim.tasks)
+        guard = Guard(f"{MARK}={self.env[MARK]}", lambda: self._record(claim, "cancelled", 137))
         running = Running(guard, "pty" not in self.options, by_launcher,
                           self.kill, self.limit)
         if by_launcher:
             self._launch(claim, running)
         else:
-            self._start(claim, running)
+            self.start(claim, running)
         running.wait()
         code = self._status(running, claim, by_launcher)
         guard.close()
         claim.release()
         return code
+
+    def named(self, claim: Claim) -> None:
+        """Take the number of the step."""
+        self.step = f"{self.job.id}.{claim.number}"
+        self.env[MARK] = f"{self.job.one('run')}:{self.step}"
 
     def _claim(self) -> "Claim | None":
         """The cores of this step; None where it can never have them."""
@@ -183,15 +200,10 @@ class _Srun:
         kind, away = self.options.get("mpi"), self._away(tasks)
         if kind == "list":
             raise Wrong("MPI programs are started by the launcher of the run; leave out --mpi=list")
-        if self.job.launcher == "direct":
-            if away:
-                raise Wrong("tasks on other nodes need a launcher of MPI programs, and this run has "
-                            "Launcher: {Kind: direct}")
-            return False
         if "pty" in self.options and (away or len(tasks) > 1):
             raise Wrong("--pty is for one task on the node of the script")
-        if kind == "none" or "pty" in self.options:
-            return away
+        if self.job.launcher == "direct" or kind == "none" or "pty" in self.options:
+            return False
         return away or len(tasks) > 1 or kind not in _NO_PMI or links_mpi(self.program)
 
     # Variables and files of tasks.
@@ -273,7 +285,7 @@ class _Srun:
 
     # Started here.
 
-    def _start(self, claim: Claim, running: Running) -> None:
+    def start(self, claim: Claim, running: Running) -> None:
         """Start the tasks."""
         shared, common = self._shared_files(claim), self._common(claim)
         out, err = self._names()
@@ -292,9 +304,14 @@ class _Srun:
             running.feeder = feed([target for _, target in pipes])
         elif given == "all" and len(tasks) > 1:
             inputs = [os.open(os.devnull, os.O_RDONLY)] * len(tasks)
-        cwd = os.getcwd()
+        cwd, here, away = os.getcwd(), self.job.here(os.environ), self._away(tasks)
+        if away and not self.part:
+            from vrm.steps import afar
+            afar.start(self, claim, running, shared[1], shared[2])
         os.chdir(self.cwd)
         for rank, task in enumerate(tasks):
+            if away and task.node != here:
+                continue
             values = self._values(claim, rank)
             files = [inputs[rank], shared[1], shared[2]]
             if out and each_task(out):
@@ -372,15 +389,15 @@ class _Srun:
             ended = 128 + running.killed_by
             state, code = "cancelled", ended if by_launcher else code or ended
         elif code and not by_launcher:
-            self._say_failed(running, claim)
+            self.say_failed(running, claim)
         self._record(claim, state, code)
         return code
 
-    def _say_failed(self, running: Running, claim: Claim) -> None:
+    def say_failed(self, running: Running, claim: Claim) -> None:
         """Name the tasks that failed, as srun does."""
         for rank in running.ended:
             code = running.codes[rank]
-            if code:
+            if code and rank >= 0:  # other nodes say it themselves
                 what = (_signal.strsignal(code - 128) if 128 < code < 128 + _signal.NSIG else None)
                 _say(f"error: {self.job.nodes[claim.tasks[rank].node].name}: task {rank}: "
                      + (what or f"Exited with exit code {code}"))
@@ -401,7 +418,7 @@ class _Srun:
         """What the tasks have used, with what has started them."""
         own = resource.getrusage(resource.RUSAGE_CHILDREN)
         here = own.ru_utime, own.ru_stime, own.ru_maxrss * 1024
-        site = self.job.launcher == "srun"
+        site = self.by_launcher and self.job.launcher == "srun"
         there = of_step(self.job.directory, claim.number) if site or self._away(claim.tasks) else None
         return here if there is None else there if site else together((here, there))
 
@@ -460,11 +477,11 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def run() -> None:
-    """Be srun, and end without tidying up."""
+def run(work: "Callable[[], int]" = lambda: main(sys.argv[1:])) -> None:
+    """Be srun, or do this work of it, and end without tidying up."""
     code = 1
     try:
-        code = main(sys.argv[1:])
+        code = work()
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130

@@ -23,13 +23,15 @@ PASSED_ON = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT, _
 
 class Process:
     """One process to be started: its words, environment, CPUs (None: as this process), and the files
-    (descriptors) that it has as standard input, output and error."""
+    (descriptors) that it has as standard input, output and error. `control`: the pipe through which it gets
+    signals, if it does not get them by the kernel."""
 
-    __slots__ = ("words", "env", "cpus", "files", "label")
+    __slots__ = ("words", "env", "cpus", "files", "label", "control")
 
     def __init__(self, words: "list[str]", env: "dict[str, str]", cpus: "list[int] | None",
-                 files: "tuple[int, int, int]", label: bytes = b"") -> None:
+                 files: "tuple[int, int, int]", label: bytes = b"", control: int = -1) -> None:
         self.words, self.env, self.cpus, self.files, self.label = words, env, cpus, files, label
+        self.control = control
 
 
 class Running:
@@ -38,18 +40,22 @@ class Running:
     `own_groups`: each leads a process group. `leaders`: signals but SIGKILL go to the processes alone, not
     to their groups, since they pass them on. `kill_on_bad_exit`: the others are ended when one fails.
     `limit`: seconds that they may run. `ended` are their numbers in the order of their ends.
-    `feeder` is the process that gives them their input, if there is one.
+    `feeder` is the process that gives them their input, if there is one. `control`: a pipe through which signals for
+    all come, whose end is the end of who sends them.
     """
 
     def __init__(self, guard: Guard, own_groups: bool = True, leaders: bool = False,
                  kill_on_bad_exit: bool = False,
-                 limit: "float | None" = None) -> None:
+                 limit: "float | None" = None, control: int = -1) -> None:
         self.codes: "dict[int, int]" = {}
         self.ended: "list[int]" = []
         self.timed_out = self.cancelled = False
         self.killed_by = self.feeder = 0
         self._guard, self._own, self._leaders, self._kill = guard, own_groups, leaders, kill_on_bad_exit
         self._pids: "dict[int, int]" = {}
+        self._control = control
+        self._controls: "dict[int, int]" = {}
+        self._told_to_kill: "set[int]" = set()
         self._groups: "list[int]" = []
         self._labelled: "list[Labelled]" = []
         self._got: "list[int]" = []
@@ -80,6 +86,8 @@ class Running:
                 pass
             self._guard.started(pid)
         self._pids[pid] = number
+        if process.control >= 0:
+            self._controls[pid] = process.control
         self._groups.append(pid)
         for (source, target), to in zip(pipes, process.files[1:]):
             os.close(target)
@@ -120,12 +128,14 @@ class Running:
             if due:
                 timeout = max(0.0, min(due) - time.monotonic())
             try:
-                ready = select.select([self._wake, *(each.source for each in self._labelled)], [], [],
-                                      timeout)[0]
+                ready = select.select([self._wake, *(each.source for each in self._labelled),
+                                       *([self._control] if self._control >= 0 else [])], [], [], timeout)[0]
             except InterruptedError:
                 ready = []
             if self._wake in ready:
                 os.read(self._wake, 4096)
+            if self._control in ready:
+                self._hear()
             self._labelled = [each for each in self._labelled if each.source not in ready or each.copy()]
             self._act()
         for group in self._groups if self._own else ():  # what tasks have left behind
@@ -134,6 +144,14 @@ class Running:
         if self.feeder:
             os.kill(self.feeder, _signal.SIGKILL)
         _signal.set_wakeup_fd(-1)
+
+    def _hear(self) -> None:
+        """Signals have come through the pipe, or its end."""
+        numbers = os.read(self._control, 64)
+        self._got += numbers
+        if not numbers:
+            self._control = -1
+            self.end()
 
     def _act(self) -> None:
         now = time.monotonic()
@@ -166,7 +184,12 @@ class Running:
 
     def _send(self, pid: int, number: int) -> None:
         try:
-            if self._own and (number == _signal.SIGKILL or not self._leaders):
+            if pid in self._controls and pid not in self._told_to_kill:
+                os.write(self._controls[pid], bytes([number]))
+                if number == _signal.SIGKILL:  # where nobody answers any more, this process itself
+                    self._told_to_kill.add(pid)
+                    self._kill_at = time.monotonic() + KILLED_AFTER
+            elif self._own and (number == _signal.SIGKILL or not self._leaders):
                 os.killpg(pid, number)
             else:
                 os.kill(pid, number)

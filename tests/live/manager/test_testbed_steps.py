@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Dict, Iterator, List, Set, Tuple
+from typing import Any, Dict, Iterator, List, Set, Tuple
 
 import pytest
 import yaml
@@ -61,21 +61,22 @@ def batch(real: Testbed) -> Iterator[Batch]:
         yield batch
 
 
-KINDS = [("srun", "auto"), *(("openmpi", mpirun) for mpirun in mpiruns()),
+KINDS = [("srun", "auto"), ("direct", "auto"), *(("openmpi", mpirun) for mpirun in mpiruns()),
          *(("hydra", mpiexec) for mpiexec in mpiexecs())]
 
 
-def run(real: Testbed, batch: Batch, folder: Path, kind: str, program: str, script: str) -> Dict[int, JobRow]:
-    """Two jobs of the script, each with a core of each of two nodes."""
+def run(real: Testbed, batch: Batch, folder: Path, kind: str, program: str, script: str,
+        jobs: int = 2, **more: Any) -> Dict[int, JobRow]:
+    """Jobs of the script, each with a core of each of two nodes."""
     for name, text in (("steps.sh", script), ("where", WHERE), ("burn", BURN)):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    (folder / "queue").write_text("steps.sh 2 60 script=1 nodes=2 env=COLOUR=red\n" * 2)
+    (folder / "queue").write_text("steps.sh 2 60 script=1 nodes=2 env=COLOUR=red\n" * jobs)
     config = folder / "vrm.yaml"
     config.write_text(yaml.safe_dump({
         "Applications": {"Path": str(folder), "Queue": str(folder / "queue")}, "Nodes": 2, "Sockets": 1,
         "Cores": 2, "Log": str(folder / "log"), "Walltime": "kill", "Grace": 1,
-        "Allocation": {"Policy": "pack"}, "Launcher": {"Kind": kind, "Mpirun": program, "AllowRoot": True}}))
+        "Allocation": {"Policy": "pack"}, "Launcher": {"Kind": kind, "Mpirun": program, "AllowRoot": True}, **more}))
     done = real.exec(batch.host, [sys.executable, "-m", "vrm.cli", "-c", config, "--once"], env=batch.env,
                      cwd=folder)
     assert done.returncode in (0, 1), done.stdout + done.stderr
@@ -95,7 +96,7 @@ def places(path: Path) -> List[Tuple[str, frozenset]]:
 @pytest.mark.parametrize("kind, program", KINDS)
 def test_steps_and_mpiruns_stay_on_the_nodes_and_cores_of_their_job(
         real: Testbed, batch: Batch, kind: str, program: str, tmp_path: Path) -> None:
-    mpirun = {"srun": "true", "hydra": program}.get(kind, "mpirun" if program == "auto" else program)
+    mpirun = {"srun": "true", "direct": "true", "hydra": program}.get(kind, "mpirun" if program == "auto" else program)
     bind = "--bind-to core" if kind == "openmpi" else ""
     rows = run(real, batch, tmp_path, kind, program,
                SCRIPT.format(folder=tmp_path, mpirun=mpirun, bind=bind, first=min(IDS), second=max(IDS)))
@@ -114,7 +115,7 @@ def test_steps_and_mpiruns_stay_on_the_nodes_and_cores_of_their_job(
         ranks = {line.split()[2] for line in (tmp_path / f"{job_id}.step").read_text().splitlines()}
         assert ranks == {"0", "1"}
         assert (tmp_path / f"{job_id}.1").read_text().startswith("1: n")
-        if kind != "srun":
+        if mpirun != "true":
             assert set(places(tmp_path / f"{job_id}.mpirun")) == own, errors
             assert set(places(tmp_path / f"{job_id}.bound")) == own, errors
         said = (tmp_path / "log" / f"steps.sh.{job_id}.o").read_text().splitlines()
@@ -124,7 +125,7 @@ def test_steps_and_mpiruns_stay_on_the_nodes_and_cores_of_their_job(
         # What the tasks have used on both nodes, and the plain mpirun.
         used, whole = steps["5"], steps["batch"]
         assert used.name == "burn" and used.user + used.system >= 0.4 and 48 << 20 <= used.maxrss < 90 << 20, used
-        assert whole.user + whole.system >= used.user + used.system + 0.8 * (kind != "srun"), whole
+        assert whole.user + whole.system >= used.user + used.system + 0.8 * (mpirun != "true"), whole
         assert whole.maxrss >= used.maxrss
         cores.append(own)
     assert not cores[0] & cores[1]
@@ -133,6 +134,47 @@ def test_steps_and_mpiruns_stay_on_the_nodes_and_cores_of_their_job(
 
 IDS = (0, 1)
 """The jobs of a run's queue."""
+
+
+SPREAD = """#!/bin/sh
+cd {folder}
+srun -n 2 sh -c 'exec 9>lock.$SLURM_PROCID; flock 9; trap "echo got $SLURM_PROCID" USR1; : >up.$SLURM_PROCID; while :; do sleep 0.02; done' >said &
+srun=$!
+until [ -e up.0 ] && [ -e up.1 ]; do sleep 0.02; done
+kill -USR1 $srun
+until grep -q "got 0" said && grep -q "got 1" said; do sleep 0.02; done
+kill -{signal} $srun
+wait $srun
+echo "first $?"
+for rank in 0 1; do flock -w 20 lock.$rank echo "ended $rank"; done
+srun -Q -n 2 sh -c 'echo $(hostname) $SLURM_PROCID'
+echo word | srun -n 2 -K sh -c '[ $SLURM_PROCID = 1 ] || {{ read w; echo $w >word; exec sleep 77; }}
+    until [ -s word ]; do sleep 0.02; done; exit 5'
+echo "last $?"
+"""
+
+
+@pytest.mark.parametrize("kind, number", [("direct", "KILL"), ("srun", "TERM")])
+def test_tasks_on_other_nodes_without_a_launcher(real: Testbed, batch: Batch, kind: str, number: str,
+                                                 tmp_path: Path) -> None:
+    """Signals reach them, they end with their srun, and then their cores are free; one that fails ends the others."""
+    text = SPREAD.format(folder=tmp_path, signal=number)
+    if kind == "srun":
+        rows = run(real, batch, tmp_path, kind, "auto", text.replace("srun -", "srun --mpi=none -"), jobs=1)
+    else:  # ssh leaves what it has started, where nobody ends that
+        rows = run(real, batch, tmp_path, kind, "auto", text, jobs=1, Hosts={"Reach": "ssh"})
+    errors = (tmp_path / "log" / "steps.sh.0.e").read_text()
+    assert rows[0].status == "completed", errors
+    first, *ended, one, other, last = (tmp_path / "log" / "steps.sh.0.o").read_text().splitlines()
+    assert (first, last) == (f"first {143 if number == 'TERM' else 137}", "last 143"), errors
+    assert (tmp_path / "word").read_text() == "word\n"
+    assert ended == ["ended 0", "ended 1"] and sorted([one, other]) == ["n0 0", "n1 1"], errors
+    assert "n1: task 1: Exited with exit code 5" in errors
+    found = {step.step: step.state for step in read_steps(tmp_path / "log" / "steps.csv")[0]}
+    assert found == {"0": "cancelled", "1": "completed", "2": "failed", "batch": "completed"}
+    for node in ("n0", "n1"):
+        wait_until(lambda: not [line for line in real.pids(node).values() if "sleep 77" in line
+                                or str(tmp_path) in line], f"nothing is left on {node}")
 
 
 KILLED = """#!/bin/sh

@@ -189,7 +189,7 @@ def values_of(job_id: int, name: str, on: Mapping[str, Sequence[RankSlot]], topo
             "cpus": [str(len(first[0].cores))], "node": nodes, "bound": [str(int(bound))],
             "launcher": [launcher.in_steps or "direct"], "program": [launcher.mpirun],
             "option": list(getattr(launcher, "options", ())), "threads": [threads],
-            "measure": [str(measure)],
+            "agent": [str(measure.with_name(AGENT))], "measure": [str(measure)],
             "site": [f"{name}={value}" for name, value in site.items()]}
 
 
