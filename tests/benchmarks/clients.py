@@ -26,7 +26,7 @@ from conftest import wait_until  # noqa: E402
 from testbed import Testbed  # noqa: E402
 
 JOBS = {"snakemake": 3, "parsl": 1, "dask": 2, "jube": 1, "reframe-squeue": 3, "reframe-slurm": 3, "executorlib": 1,
-        "submitit": 4, "pysqa": 2, "psij": 3, "aiida": 2, "qtoolkit": 2}
+        "submitit": 4, "pysqa": 2, "psij": 3, "aiida": 2, "aiida-engine": 1, "qtoolkit": 2}
 """How many jobs the workflow of each client submits."""
 
 
@@ -51,7 +51,7 @@ def main() -> None:
                     for name, outcomes in drives.outcomes([client]).items():
                         outcome = outcomes[client]
                         if outcome.found != EXPECTED[client]:
-                            raise SystemExit(f"{client} on {name}: {outcome.said}")
+                            raise SystemExit(f"{client} on {name} found {outcome.found}: {outcome.said}")
                         times.setdefault((client, name), []).append(outcome.seconds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Dict, List
 
@@ -327,7 +328,7 @@ def aiida() -> Any:
     template.codes_info, template.codes_run_mode = [], None
     header = scheduler._get_submit_script_header(template)
     Path("run.sh").write_text(f"#!/bin/sh\n{header}\nuntil [ -e go ]; do sleep 0.1; done\necho $SLURM_NTASKS\n")
-    with LocalTransport() as transport:
+    with LocalTransport(use_login_shell=False) as transport:  # /etc/profile sets another PATH
         scheduler.set_transport(transport)
         job = scheduler.submit_job(os.getcwd(), "run.sh")
         name = os.environ.get("USER", "root")
@@ -343,29 +344,47 @@ def aiida() -> Any:
             "out": Path("out").read_text()}
 
 
+def aiida_engine() -> Any:
+    """A calculation by AiiDA's engine, in a profile of its own, without a broker."""
+    os.environ["AIIDA_PATH"] = os.getcwd()
+    from aiida import engine, load_profile, orm
+    from aiida.manage.configuration import create_profile, get_config
+
+    create_profile(get_config(create=True), name="here", email="user@example.org", storage_backend="core.sqlite_dos",
+                   storage_config={"filepath": str(Path("store").absolute())})
+    load_profile("here")
+    computer = orm.Computer("here", "localhost", transport_type="core.local", scheduler_type="core.slurm",
+                            workdir=str(Path("work").absolute())).store()
+    computer.set_minimum_job_poll_interval(0.5)
+    computer.configure(use_login_shell=False)
+    code = orm.InstalledCode(computer, "/bin/bash", label="bash", default_calc_job_plugin="core.arithmetic.add").store()
+    builder = code.get_builder()
+    builder.x, builder.y = orm.Int(1), orm.Int(2)
+    builder.metadata.options.update(withmpi=False, max_wallclock_seconds=120,
+                                    resources={"num_machines": 1, "num_mpiprocs_per_machine": 1})
+    results, node = engine.run_get_node(builder)
+    header, job, *_ = (line.split("|") for line in node.get_detailed_job_info()["stdout"].splitlines())
+    return {"sum": results["sum"].value, "status": node.exit_status, "errors": node.get_scheduler_stderr(),
+            "state": job[header.index("State")], "same": job[header.index("JobID")] == node.get_job_id()}
+
+
 CLIENTS: Dict[str, Callable[[], Any]] = {
     "submitit": submitit, "pysqa": pysqa, "psij": psij, "qtoolkit": qtoolkit,
     "reframe-squeue": lambda: reframe("squeue"), "reframe-slurm": lambda: reframe("slurm"), "snakemake": snakemake,
-    "parsl": parsl, "jube": jube, "dask": dask, "executorlib": executorlib, "aiida": aiida}
+    "parsl": parsl, "jube": jube, "dask": dask, "executorlib": executorlib, "aiida": aiida,
+    "aiida-engine": aiida_engine}
 
 
 def all_of(names: List[str], together: int) -> None:
-    """Run each client in a process and a directory of its own."""
-    left, running = list(names), {}
-    while left or running:
-        while left and len(running) < together:
-            name = left.pop(0)
-            Path(name).mkdir()
-            process = subprocess.Popen(
-                [sys.executable, __file__, "--", name], cwd=name, stdin=subprocess.DEVNULL,
-                stdout=open(f"{name}.log", "w"), stderr=subprocess.STDOUT)
-            running[os.pidfd_open(process.pid)] = process
-        ended, _, _ = select.select(list(running), [], [], 4 * LIMIT)  # each wait of a client has a limit of its own
-        if not ended:
-            raise SystemExit("clients do not end: " + " ".join(str(process.args[-1]) for process in running.values()))
-        for file in ended:
-            running.pop(file).wait()
-            os.close(file)
+    """Run each client in a process and a directory of its own; each wait of a client has a limit of its own."""
+    def one(name: str) -> None:
+        Path(name).mkdir()
+        with open(f"{name}.log", "w") as log:
+            subprocess.run([sys.executable, __file__, "--", name], cwd=name, stdin=subprocess.DEVNULL, stdout=log,
+                           stderr=subprocess.STDOUT, timeout=4 * LIMIT, check=False)
+    with ThreadPoolExecutor(together) as pool:
+        for _ in pool.map(one, names):
+            pass
 
 
 if __name__ == "__main__":

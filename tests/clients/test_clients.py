@@ -22,7 +22,7 @@ from testbed import Testbed, missing
 DRIVE = Path(__file__).with_name("drive.py")
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ("snakemake", "parsl", "dask", "jube", "reframe-squeue", "reframe-slurm", "executorlib", "submitit", "pysqa",
-           "psij", "aiida", "qtoolkit")
+           "aiida-engine", "psij", "aiida", "qtoolkit")
 """Those that take long first: some run side by side."""
 
 pytestmark = [pytest.mark.testbed, pytest.mark.slow, pytest.mark.xdist_group("clients")]
@@ -158,5 +158,5 @@ EXPECTED: Dict[str, Any] = {
     "reframe-squeue": {"Hello": ["pass", []], "Stream": ["pass", ["42.5"]], "Wrong": ["fail", []]},
     "reframe-slurm": {"Hello": ["pass", []], "Stream": ["pass", ["42.5"]], "Wrong": ["fail", []]},
     "snakemake": "0\n1\nthreads 2\n", "parsl": [0, 2, 4, 6], "jube": ["1,1", "2,4", "3,9", ""], "dask": [1, 4, 9],
-    "executorlib": [1, 4, 9],
+    "executorlib": [1, 4, 9], "aiida-engine": {"sum": 3, "status": 0, "errors": "", "state": "COMPLETED", "same": True},
     "aiida": {"title": "calc", "machines": 1, "cpus": 2, "limit": 120, "mine": True, "killed": True, "out": "2\n"}}
