@@ -126,8 +126,10 @@ def test_timelines_have_a_line_for_each_gpu(tmp_path: Path) -> None:
 
 
 def test_timelines_show_who_had_a_lent_core_when(tmp_path: Path) -> None:
+    from vrm.report.density import density
     from vrm.report.study_files import read_study
-    from vrm.report.study_timelines import _parts, _places, _stretches
+    from vrm.report.study_timelines import _held, _parts, _places, _stretches
+    from vrm.results.summary import Moments
     pytest.importorskip("matplotlib")
     (tmp_path / "jobs.csv").write_text(HEADER + "".join(
         JobRow(number, "a", 1, 0, start, end, 60, "completed", nodes="n0", cores=cores).line
@@ -144,3 +146,10 @@ def test_timelines_show_who_had_a_lent_core_when(tmp_path: Path) -> None:
     for found in cores.values():
         assert all(one[1] <= two[0] for one, two in zip(found, found[1:])), "one job at a time"
     assert sum(end - begin for begin, end, _ in cores[0]) == 12
+
+    held = _held(run)
+    moments = Moments.of(run.table.ran, held[:3])
+    assert dict(zip(moments.times.tolist(), moments.busy.tolist())) == {0: 2, 2: 2, 5: 1, 6: 2, 9: 1, 12: 0}
+    assert moments.queued.tolist() == [2, 1, 1, 1, 0, 0], "one waits from 0 to 2 s, one from 0 to 9 s"
+    found = density(held.places, held.begins, held.ends, 2, 0, 12)
+    assert found is not None and found.shares.mean() * 24 == pytest.approx(2 * 12 - 1 - 3), "each core once"

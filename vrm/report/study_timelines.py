@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model.job import application_kind
-from vrm.report.density import density, draw as draw_density, natural
+from vrm.report.density import Places, density, draw as draw_density, natural
 from vrm.report.holdings import GPU, parse_devices
 from vrm.report.pictures import (APPS, BLUE, GREEN, GREY, INK, PAPER, PINK, RED, SKY, Picture,
                                  PictureError, file_word, grid, styled)
@@ -57,8 +57,9 @@ def timeline(study: Study, run: Run, window: Optional[Window] = None) -> Picture
     names: List[Tuple[float, str]] = []
     lines, busy = 0, None
     if heavy:
-        busy = density(run.table.places.of(shown), jobs.start, jobs.end, run.processors, first,
-                       length)
+        begins, ends, _, places = _held(run)
+        busy = density(places.of((ends > first) & (begins < first + length)), begins, ends, run.processors,
+                       first, length)
         lines = busy.lines if busy is not None else 0
     else:
         bars, names, lines = _places(run, [
@@ -117,14 +118,39 @@ class _Part:
         return getattr(self._row, name)
 
 
+class _Held(NamedTuple):
+    """Which cores jobs had from when to when: arrays of seconds, the number of the cores, and where they are."""
+
+    begins: Any
+    ends: Any
+    cores: Any
+    places: Places
+
+
+def _held(run: Run) -> _Held:
+    """Those of a run: a core that one job had lent to another is the other's."""
+    ran = run.table.ran
+    if not _lends(run):
+        return _Held(ran.start, ran.end, ran.cores, run.table.places)
+    import numpy as np
+    parts = list(_parts(run))
+    cores = [sum(last - first + 1 for _, ranges in parse_cores(part.cores) for _, first, last in ranges)
+             if isinstance(part, _Part) else part.processors for part in parts]
+    return _Held(np.array([part.start for part in parts], float), np.array([part.end for part in parts], float),
+                 np.array(cores, np.int64), Places.read([part.cores for part in parts]))
+
+
+def _lends(run: Run) -> List[shares.Held]:
+    try:
+        return shares.read(run.directory / "shares.csv")
+    except (OSError, ValueError):
+        return []
+
+
 def _parts(run: Run) -> Iterator[RanJob]:
     """The jobs of a run; one that has lent cores, or borrowed some, for each time with other cores."""
-    try:
-        held = shares.read(run.directory / "shares.csv")
-    except (OSError, ValueError):
-        held = []
     parts: Dict[int, Dict[Tuple[float, float], List[str]]] = {}
-    for each in held:
+    for each in _lends(run):
         parts.setdefault(each.job, {}).setdefault((each.begin, each.end), []).append(
             f"{each.node}:{each.cores}")
     for row in run.jobs:
@@ -330,7 +356,7 @@ def _stretches(run: Run, row: RanJob) -> Iterator[Tuple[float, float, bool]]:
 
 
 def _usage(busy: Any, queue: Any, run: Run, first: float, length: float) -> None:
-    moments = Moments.of(run.table.ran)
+    moments = Moments.of(run.table.ran, _held(run)[:3])
     whole = 100 / run.processors if run.processors else 1.0
     times, used = _thinned(moments.times - first, moments.busy, length)
     busy.fill_between(times, [value * whole for value in used], step="post", color=SKY, linewidth=0)

@@ -71,13 +71,15 @@ class Moments:
     busy: Any
 
     @classmethod
-    def of(cls, jobs: Columns) -> "Moments":
-        """Those of jobs that wait from their submission to their start."""
+    def of(cls, jobs: Columns, used: Optional[Sequence[Any]] = None) -> "Moments":
+        """Those of jobs that wait from their submission to their start. `used`: from when to when (s) how
+        many cores were in use (arrays); None: those that each job held from its start to its end."""
         import numpy as np
         count = len(jobs.submit)
-        times, at = np.unique(np.concatenate([jobs.submit, jobs.start, jobs.end]),
+        begins, ends, cores = used or (jobs.start, jobs.end, jobs.cores)
+        times, at = np.unique(np.concatenate([jobs.submit, jobs.start, begins, ends]),
                               return_inverse=True)
-        submit, start, end = at[:count], at[count:2 * count], at[2 * count:]
+        submit, start, begin, end = np.split(at, [count, 2 * count, 2 * count + len(begins)])
 
         def over_time(begin: Any, finish: Any, amount: Any) -> Any:
             change = np.zeros(len(times), np.int64)
@@ -86,7 +88,7 @@ class Moments:
             return np.cumsum(change)
 
         return cls(times, over_time(submit, start, 1), over_time(submit, start, jobs.cores),
-                   over_time(start, end, jobs.cores))
+                   over_time(begin, end, cores))
 
 
 def summarise(jobs: Columns, moments: Moments, counts: Mapping[str, int], processors: int,
