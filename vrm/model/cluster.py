@@ -289,12 +289,16 @@ class Pool:
             self.licences[name] += sign * amount
         if not request.amounts:
             return
-        for node, tasks in placement.ranks_by_node(self.nodes):
-            for name, amount in request.on_node(tasks):
-                if name in self._shared:
-                    self.left[name] = list(self.left[name])
-                    self._shared -= {name}
-                self.left[name][node] += sign * amount
+        known = placement.amounts
+        if known is None or known[0] is not request:
+            known = placement.amounts = request, [
+                (name, node, amount) for node, tasks in placement.ranks_by_node(self.nodes)
+                for name, amount in request.on_node(tasks)]
+        for name, node, amount in known[1]:
+            if name in self._shared:
+                self.left[name] = list(self.left[name])
+                self._shared -= {name}
+            self.left[name][node] += sign * amount
 
 
 class Cluster(Pool):

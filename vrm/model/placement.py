@@ -22,6 +22,10 @@ all of them (see `vrm.model.devices`)."""
 
 NO_DEVICES: Devices = {}
 
+Amounts = Sequence[Tuple[str, int, int]]
+"""What is taken of nodes besides cores: the resource, the node, and how much (base units). A placement keeps them
+with the request of which they are: a plan asks again and again."""
+
 
 @dataclass(frozen=True)
 class RankSlot:
@@ -47,7 +51,7 @@ class Placement:
     """
 
     __slots__ = ("share", "claims", "order", "procs", "width", "size", "most", "devices",
-                 "frequency", "pace")
+                 "frequency", "pace", "amounts")
 
     def __init__(self, share: str, claims: Tuple[int, int], order: Tuple[int, ...],
                  procs: int, width: int = 1, size: int = 0,
@@ -63,6 +67,7 @@ class Placement:
         self.devices = devices
         self.frequency = frequency
         self.pace = pace
+        self.amounts: Optional[Tuple[object, Amounts]] = None
 
     def take(self, pool: "Pool") -> None:
         """Mark the lanes as taken."""
@@ -311,7 +316,7 @@ class CorePlacement:
     is booked.
     """
 
-    __slots__ = ("layout", "taken", "procs", "width", "size", "devices", "frequency", "pace", "_spans")
+    __slots__ = ("layout", "taken", "procs", "width", "size", "devices", "frequency", "pace", "amounts", "_spans")
 
     share = CORES
     claims = (0, 0)  # no lane is closed
@@ -326,6 +331,7 @@ class CorePlacement:
         self.devices = devices
         self.frequency = frequency
         self.pace = pace
+        self.amounts: Optional[Tuple[object, Amounts]] = None
         self._spans: Optional[List[Tuple[int, int, int, int]]] = None
 
     @property

@@ -11,7 +11,7 @@ import bisect
 import copy
 import math
 from array import array
-from typing import Any, Iterable, Iterator, List, NamedTuple, Optional
+from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from vrm.model.cluster import AnyPlacement, Booking, Cluster, Pool
 from vrm.model.job import Job
@@ -207,14 +207,14 @@ class PoolProfile:
         self.times = [now]
         self.pools: List[Pool] = [cluster.what_if()]
         self.pools[0].at = now
-        self._power: List[Optional[float]] = [None]  # what a cap leaves at each step; None: to be counted
+        self._left: List[Optional[Tuple[float, float]]] = [None]  # of each step; None: to be counted
         for booking in cluster.running():
             end = expected_end(booking, now)
             if end != self.times[-1]:
                 self.times.append(end)
                 self.pools.append(self.pools[-1].what_if())
                 self.pools[-1].at = end
-                self._power.append(None)
+                self._left.append(None)
             self.pools[-1].give(booking.job, booking.placement)
         self._boundaries = frozenset(cluster.boundaries(now))  # there, too, a job may begin to fit
         for time in self._boundaries:
@@ -228,7 +228,7 @@ class PoolProfile:
         twin = copy.copy(self)
         twin.times = list(self.times)
         twin._windows = []
-        twin._power = list(self._power)
+        twin._left = list(self._left)
         twin.pools = [pool.what_if() for pool in self.pools]
         for pool in twin.pools:
             pool.tenants = cluster.tenants
@@ -239,8 +239,8 @@ class PoolProfile:
         self._windows.clear()
         first = bisect.bisect_right(self.times, now) - 1
         if first > 0:
-            del self.times[:first], self.pools[:first], self._power[:first]
-        self._power[0] = None
+            del self.times[:first], self.pools[:first], self._left[:first]
+        self._left[0] = None
         self.times[0] = self.pools[0].at = max(self.times[0], now)
 
     def tidy(self) -> None:
@@ -255,7 +255,7 @@ class PoolProfile:
             self._windows.clear()
             self.times = [self.times[at] for at in kept]
             self.pools = [self.pools[at] for at in kept]
-            self._power = [self._power[at] for at in kept]
+            self._left = [self._left[at] for at in kept]
 
     def _step_at(self, time: float) -> int:
         at = bisect.bisect_left(self.times, time)
@@ -263,7 +263,7 @@ class PoolProfile:
             self.times.insert(at, time)
             self.pools.insert(at, self.pools[at - 1].what_if())
             self.pools[at].at = time
-            self._power.insert(at, None)
+            self._left.insert(at, None)
         return at
 
     def _steps(self, begin: float, end: float) -> Iterable[Pool]:
@@ -272,7 +272,7 @@ class PoolProfile:
         self._windows.clear()
         first = self._step_at(begin)
         last = self._step_at(end)
-        self._power[first:last] = [None] * (last - first)
+        self._left[first:last] = [None] * (last - first)
         return self.pools[first:last]
 
     def hold(self, job: Job, slot: Slot) -> None:
@@ -294,28 +294,40 @@ class PoolProfile:
 
     def candidates(self, job: Job, limit: float = math.inf) -> Iterator[int]:
         """The steps before `limit` at which the job may start, as far as each moment alone says, up to the
-        end of the job or `limit`: ascending. A step at which it cannot run is looked at once."""
-        times, policy, needs = self.times, self.policy, job.watts * 1000
-        first = at = 0
+        end of the job or `limit`: ascending. What can be counted is looked at first; the rest, where the job
+        did not fit at a step that was given: a step at which it cannot run is looked at once."""
+        times, policy, needs, size = self.times, self.policy, job.watts * 1000, self.policy.size(job)
+        first = at = asked = 0
         while first < len(times) and times[first] < limit:
             end = min(times[first] + job.expected, limit)
             while at < len(times) and times[at] < end:
-                if needs and needs > self._power_left(at) or not passes(policy, job, self.pools[at]):
+                left = self._left[at] or self._count(at)
+                if needs > left[0] or size > left[1]:
                     first = at = at + 1
                     break
                 at += 1
             else:
-                yield first
+                if passes(policy, job, self.pools[first]):
+                    yield first
+                    asked = max(asked, first + 1)
+                    if at > asked:
+                        first = self._last_without(job, asked, at, first)
+                        asked = at
                 first += 1
                 at = max(at, first)
 
-    def _power_left(self, at: int) -> float:
-        """Milliwatts that a cap leaves at the beginning of a step."""
-        left = self._power[at]
-        if left is None:
-            pool = self.pools[at]
-            left = self._power[at] = math.inf if pool.budget is None else pool.budget.room(pool.at, pool.at)
-        return left
+    def _last_without(self, job: Job, begin: int, end: int, none: int) -> int:
+        """The last one of some steps at which a job cannot run; `none` if it can at all of them."""
+        return next((at for at in range(end - 1, begin - 1, -1)
+                     if not passes(self.policy, job, self.pools[at])), none)
+
+    def _count(self, at: int) -> Tuple[float, float]:
+        """What a step leaves at its beginning: milliwatts under a cap, and room as far as it is counted."""
+        pool = self.pools[at]
+        power = math.inf if pool.budget is None else pool.budget.room(pool.at, pool.at)
+        room = self.policy.room(pool)
+        self._left[at] = found = power, math.inf if room is None else room
+        return found
 
     def _free_throughout(self, job: Job, first: int) -> Optional[Pool]:
         """What is free all the time from a step on that the job takes, if it fits there."""
