@@ -24,7 +24,6 @@ import argparse
 import json
 import math
 import re
-import statistics
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
@@ -32,6 +31,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 from vrm.model.cluster import Booking
 from vrm.model.core_share import Borrowed
 from vrm.results.sharing import slowdowns
+from vrm.results.statistics import interval
 from vrm.simulation import simulate
 from vrm.simulation.inputs import open_workload
 from vrm.workload.lublin import Lublin
@@ -233,14 +233,10 @@ def over_seeds(draws: List[Dict[str, Dict[str, Any]]]) -> List[str]:
         cells = [name, str(len(draws))]
         for key in ("slowdown", "response", "bounded", "makespan"):
             found = [100 * (each[name][key] / each["easy"][key] - 1) for each in draws]
-            wide = _T[min(len(found), len(_T)) - 1] * statistics.stdev(found) / math.sqrt(len(found))
-            cells.append(f"{statistics.mean(found):+.1f} ± {wide:.1f} %")
+            mean = interval(found)
+            cells.append(f"{mean.mean:+.1f} ± {mean.half:.1f} %")
         lines.append("| " + " | ".join(cells) + " |")
     return lines
-
-
-_T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20)
-"""Of Student's distribution, for 1, 2, ... draws."""
 
 
 def picture(path: Path, case: str, found: Dict[str, Dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -295,6 +296,11 @@ def test_what_was_lent_to_nobody_is_part_of_how_long_a_job_ran() -> None:
     replayed = validate(rows, Rules(), Cluster.regular(2, 2, 4).nodes, lends=[AskedLend(110.0, 1, 2, 4)], to_nodes=found)
     assert [(pair.live_run, pair.simulated_run) for pair in replayed.jobs] == [
         (125, pytest.approx(125)), (40, pytest.approx(40))]
+    # Its limit of 102 s was 20 s later for the first lend, and 5 s for the second.
+    rows[0] = replace(rows[0], walltime=102.0)
+    killed = validate(rows, Rules(kill=True), Cluster.regular(2, 2, 4).nodes, lends=[AskedLend(110.0, 1, 2, 4)],
+                      to_nodes=found)
+    assert killed.jobs[0].simulated_run == pytest.approx(125)
 
 
 def test_a_live_run_in_which_two_borrow_of_one_that_ends_first_is_replayed() -> None:

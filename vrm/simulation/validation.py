@@ -157,13 +157,16 @@ def validate(rows: Sequence[JobRow], rules: Rules, nodes: Sequence[Node],
     submissions = []
     for row in sorted(rows, key=lambda row: (row.submit, row.id)):
         assert row.start is not None and row.end is not None
-        run = on_all_cores(row, row.cores_per_task, (to_nodes or {}).get(row.id, 0.0))
+        alone = (to_nodes or {}).get(row.id, 0.0)
+        run = on_all_cores(row, row.cores_per_task, alone)
         if estimates is not None and row.status == JobState.COMPLETED.value:
             run = estimates[row.app, row.procs].mean
         try:
             job, details = submitted(row, row.submit - begin)
         except ValueError as error:
             raise ValidationError(f"job {row.id} of the run: {error}") from error
+        if alone:  # its limit was later, too, by what it lost so
+            job = job.but(walltime=job.walltime + alone / row.processors)
         submissions.append(Submission(job, run, details.after, details=details))
     strip = any(each.policy == "strip" for each in (rules, *(other for _, other in changes)))
     try:

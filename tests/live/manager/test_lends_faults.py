@@ -4,17 +4,18 @@ longer than expected, a node is lost, a reservation is in the way."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List, Tuple
 
 import pytest
 import yaml
 from conftest import Site, wait_until
 from lending_site import allowed, cores, done, events, lends, prepared, records, runs
-from testbed import Testbed
+from testbed import Testbed, missing
 
+from vrm.live.nodes.topology import read_topology
 from vrm.results import shares
 from vrm.results.jobs import read_jobs
 from vrm.run import journal
@@ -124,57 +125,100 @@ def test_no_lend_reaches_into_a_reservation(site: Site) -> None:
     assert site.finish(manager)
 
 
+class TwoNodes:
+    """A run on the nodes n1 and n2 of the test cluster: job 0 is on both, job 1 wants cores of one."""
+
+    def __init__(self, testbed: Testbed, root: Path, cores: int = 4, **keys: Any) -> None:
+        self.testbed, self.root, self.log = testbed, root, root / "log"
+        program = root / "bin" / "wait"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\ntouch "{root}/ran.$VRM_JOB_ID.$(hostname).$$"\n'
+                           f'until [ -e "{root}/done.$VRM_JOB_ID" ]; do sleep 0.05; done\n')
+        program.chmod(0o755)
+        (root / "hosts").write_text("n[1-2]\n")
+        (root / "queue").write_text(f"wait 2 600 0 cores={cores} malleable=1 nodes=2 tasks_per_node=1\n"
+                                    f"wait 1 60 0 cores={cores} malleable=1\n")
+        (root / "vrm.yaml").write_text(yaml.safe_dump({
+            "Applications": {"Path": "bin", "Queue": "queue"}, "Log": "log", "Grace": 0.5,
+            "Launcher": {"Kind": "openmpi", "AllowRoot": True, "Transport": "tcp"},
+            "Hosts": {"File": "hosts", "Reach": "ssh", "Timeout": 4}, **keys}))
+
+    def _words(self, *words: str) -> List[Any]:
+        return [sys.executable, "-m", "vrm.cli", "-c", self.root / "vrm.yaml", *words]
+
+    def vrm(self, *words: str) -> None:
+        done = self.testbed.exec("n0", self._words(*words), env={"PYTHONPATH": str(ROOT)}, cwd=self.root)
+        assert done.returncode == 0, done.stderr
+
+    def ran(self, job: int) -> List[str]:
+        return sorted(path.name.split(".")[2] for path in self.root.glob(f"ran.{job}.*"))
+
+    def events(self) -> List[Tuple[str, int]]:
+        return [(each["event"], each.get("id", -1)) for each in journal.read(self.log / "journal")]
+
+    def statuses(self) -> Dict[int, str]:
+        return {row.id: row.status for row in read_jobs(self.log / "jobs.csv")}
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Job 0 runs; at the end job 0 is cancelled, job 1 ends, and so does the run."""
+        with open(self.root / "said", "w") as said:
+            manager = self.testbed.popen("n0", self._words(), env={"PYTHONPATH": str(ROOT)}, cwd=self.root,
+                                         stdout=said, stderr=said)
+            try:
+                wait_until(lambda: self.ran(0) == ["n1", "n2"], "job 0 runs on both nodes")
+                yield
+                self.vrm("cancel", "0")
+                (self.root / "done.1").touch()
+                with open(self.root / "queue", "a") as file:
+                    file.write("end\n")
+                manager.wait(60)
+            finally:
+                manager.kill()
+                manager.wait()
+                if not self.testbed.alive("n2"):  # for who uses the cluster next
+                    self.testbed.restart("n2")
+
+
 @pytest.mark.slow
 def test_a_node_is_killed_while_a_job_lends_there(testbed: Testbed, tmp_path: Path) -> None:
     """Its lender runs on two nodes, and one is lost: it waits again. The borrower on the other one goes on,
     and has all cores there."""
-    program = tmp_path / "bin" / "wait"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\ntouch "{tmp_path}/ran.$VRM_JOB_ID.$(hostname).$$"\n'
-                       f'until [ -e "{tmp_path}/done.$VRM_JOB_ID" ]; do sleep 0.05; done\n')
-    program.chmod(0o755)
-    (tmp_path / "hosts").write_text("n[1-2]\n")
-    (tmp_path / "queue").write_text("wait 2 600 0 cores=4 malleable=1 nodes=2\nwait 1 60 0 cores=4 malleable=1\n")
-    config = tmp_path / "vrm.yaml"
-    config.write_text(yaml.safe_dump({
-        "Applications": {"Path": "bin", "Queue": "queue"}, "Sockets": 1, "Cores": 4, "Log": "log", "Grace": 0.5,
-        "Launcher": {"Kind": "openmpi", "AllowRoot": True, "Transport": "tcp"},
-        "Hosts": {"File": "hosts", "Reach": "ssh", "Timeout": 4}}))
-
-    def vrm(*words: str) -> "subprocess.CompletedProcess[str]":
-        return testbed.exec("n0", [sys.executable, "-m", "vrm.cli", "-c", config, *words],
-                            env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path)
-
-    def ran(job: int) -> List[str]:
-        return sorted(path.name.split(".")[2] for path in tmp_path.glob(f"ran.{job}.*"))
-
-    def found() -> List[Dict[str, Any]]:
-        return journal.read(tmp_path / "log" / "journal")
-
-    with open(tmp_path / "said", "w") as said:
-        manager = testbed.popen("n0", [sys.executable, "-m", "vrm.cli", "-c", config],
-                                env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path, stdout=said, stderr=said)
-        try:
-            wait_until(lambda: ran(0) == ["n1", "n2"], "job 0 runs on both nodes")
-            asked = vrm("lend", "0", "--to", "1")
-            assert asked.returncode == 0, asked.stderr
-            wait_until(lambda: ran(1) == ["n1"], "job 1 runs on the first")
-            testbed.kill("n2")
-            wait_until(lambda: any(each["event"] == "again" and each["id"] == 0 for each in found()), "job 0 waits")
-            wait_until(lambda: any(each["event"] == "grown" for each in found()), "job 1 has all cores of n1")
-            assert vrm("cancel", "0").returncode == 0
-            (tmp_path / "done.1").touch()
-            with open(tmp_path / "queue", "a") as file:
-                file.write("end\n")
-            manager.wait(60)
-        finally:
-            manager.kill()
-            manager.wait()
-            if not testbed.alive("n2"):
-                testbed.restart("n2")
-    assert {row.id: row.status for row in read_jobs(tmp_path / "log" / "jobs.csv")} == {0: "cancelled", 1: "completed"}
-    held = shares.read(tmp_path / "log" / "shares.csv")
+    run = TwoNodes(testbed, tmp_path, Sockets=1, Cores=4)
+    with run.running():
+        run.vrm("lend", "0", "--to", "1")
+        wait_until(lambda: run.ran(1) == ["n1"], "job 1 runs on the first")
+        testbed.kill("n2")
+        wait_until(lambda: ("again", 0) in run.events(), "job 0 waits")
+        wait_until(lambda: any(event == "grown" for event, _ in run.events()), "job 1 has all cores of n1")
+    assert run.statuses() == {0: "cancelled", 1: "completed"}
+    held = shares.read(run.log / "shares.csv")
     assert [(each.node, each.cores) for each in held if each.job == 1] == [("n1", "0/2-3"), ("n1", "0/0-3")]
+
+
+@pytest.mark.slow
+def test_a_node_is_killed_before_it_has_cleared_the_cores_that_are_lent(tmp_path: Path) -> None:
+    """Between the records `lend` and `lent`: the borrower does not start on them. It waits behind the lender, and has
+    the node that is left for itself."""
+    sockets = read_topology().sockets
+    reason = missing(slurm=False) or ("" if len(sockets[0]) > 1 else "needs two cores on a socket")
+    if reason:
+        pytest.skip(reason)
+    with Testbed(3, len(sockets), len(sockets[0]), slurm=False, synthetic=False) as testbed:
+        run = TwoNodes(testbed, tmp_path, len(sockets[0]))
+        with run.running():
+            agents = [pid for pid, line in testbed.pids("n2").items() if "vrm/live/nodes/agent" in line]
+            testbed.exec("n2", ["kill", "-STOP", *agents])  # it answers no order
+            run.vrm("lend", "0", "--to", "1")
+            wait_until(lambda: ("lend", 0) in run.events(), "job 0 is to lend")
+            testbed.kill("n2")
+            wait_until(lambda: ("again", 0) in run.events(), "job 0 waits")
+            assert not run.ran(1)
+    events = run.events()
+    assert ("lent", 0) not in events and events.index(("again", 0)) < events.index(("start", 1))
+    assert run.statuses() == {0: "cancelled", 1: "completed"}
+    assert not journal.replay(journal.read(run.log / "journal")).state.lends.all
+    assert not [each for each in shares.read(run.log / "shares.csv") if each.job == 1], "it has its cores for itself"
 
 
 @pytest.mark.slow
