@@ -116,6 +116,16 @@ def test_a_command_that_was_taken_back_is_none(run: RunDirectory, monkeypatch) -
     assert list(control.take(run)) == []
 
 
+def test_stop_does_not_wait_for_a_manager_that_has_ended(site: Site) -> None:
+    run = RunDirectory(site.log, site.log, site.log / "state")
+    run.create()
+    with run.owned():
+        stop = site.start("stop")
+        wait_until(lambda: os.listdir(run.commands), "it has asked")
+    assert stop.wait(control.NEXT / 2) == 0 and site.said(stop) == "the manager has ended\n"
+    assert not os.listdir(run.commands)
+
+
 def test_what_is_put_aside_is_answered_and_kept(run: RunDirectory) -> None:
     (run.commands / "1").write_text("[")
     aside = control.put_aside(run, "1", "it is not JSON")

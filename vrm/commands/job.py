@@ -158,16 +158,19 @@ def stop(arguments: argparse.Namespace) -> int:
 
 def ask(arguments: argparse.Namespace, wanted: Dict[str, Any]) -> int:
     """Send a command to the running manager and print its answer; 1 when it was not done."""
-    from vrm.model.ranges import fold
-    from vrm.run import control, journal as journals
+    from vrm.run import control
 
-    directory = run_of(arguments)
+    directory, stops = run_of(arguments), wanted["do"] == "stop"
     if not directory.manager_runs():
         raise CannotRun(f"no manager runs on {directory.directory}; start one with `vrm -c FILE`")
     name = control.send(directory, wanted)
-    reply = control.answered(directory, name, REPLY_SECONDS)
+    reply = control.answered(directory, name, REPLY_SECONDS, 0.0 if stops else control.NEXT)
+    if reply is None and stops and not directory.manager_runs():
+        reply = {"ok": True, "text": "the manager has ended"}
     if reply is None:
-        ids = journals.made_by(directory.journal, name)
+        from vrm.model.ranges import fold
+        from vrm.run.journal import made_by
+        ids = made_by(directory.journal, name)
         if not ids:
             why = (f"has not answered within {REPLY_SECONDS:g} s" if directory.manager_runs() else
                    "has ended before it answered")

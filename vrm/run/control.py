@@ -71,12 +71,10 @@ def wait_reply(run: RunDirectory, name: str, seconds: float) -> Optional[Command
         time.sleep(_POLL)  # the answer comes from another host perhaps: only files tell
 
 
-def answered(run: RunDirectory, name: str, seconds: float) -> Optional[Command]:
-    """The answer to a command, by the manager that runs or by the next one. None when nobody has answered
-    within `seconds`, or no manager runs: then the command is taken back and nobody carries it out any more,
-    and `vrm.run.journal.made_by` says which jobs it has brought."""
-    from vrm.run import journal  # it takes long to load, and is seldom needed
-
+def answered(run: RunDirectory, name: str, seconds: float, after: float = NEXT) -> Optional[Command]:
+    """The answer to a command, by the manager that runs or by the next one, which is there within `after`
+    seconds. None when nobody has answered within `seconds`, or no manager runs: then the command is taken
+    back and nobody carries it out any more, and `vrm.run.journal.made_by` says which jobs it has brought."""
     end, gone = time.monotonic() + seconds, math.inf
     while True:
         reply = wait_reply(run, name, min(seconds, _LOOK))
@@ -87,9 +85,10 @@ def answered(run: RunDirectory, name: str, seconds: float) -> Optional[Command]:
             gone = math.inf
         elif gone == math.inf:
             gone = now
+            from vrm.run import journal  # it takes long to load, and is seldom needed
             if journal.made_by(run.journal, name):
                 break
-        if now >= min(end, gone + NEXT):
+        if now >= min(end, gone + after):
             break
     withdraw(run, name)
     return wait_reply(run, name, SETTLING if run.manager_runs() else 0)

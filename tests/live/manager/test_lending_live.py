@@ -110,6 +110,8 @@ def test_masks_equal_the_plan_after_a_kill_behind_each_record(site: Site) -> Non
         again = here.start()
         asked.wait(60)
         # Nobody runs on borrowed cores now: the lender has all of its.
+        if event != "regained":
+            wait_until(lambda: "has again" in here.said(again), f"{event}: job 0 has taken its core back")
         wait_until(lambda: allowed(here.root, 0) == first | second, f"{event}: job 0 has both cores")
         wait_until(lambda: not json.loads(here.run("-i", "state", "--json").stdout).get("lends"),
                    f"{event}: nothing is lent")
@@ -159,6 +161,24 @@ def test_a_borrower_that_runs_is_followed_by_the_next_manager(site: Site) -> Non
     assert {row.status for row in rows.values()} == {"completed"}
     assert (rows[0].mates, rows[1].mates) == ("1", "0")
     assert [each.cores for each in shares.read(site.log / "shares.csv")] == ["0/0-1", "0/0", "0/1"]
+
+
+@pytest.mark.slow
+def test_lender_and_borrower_may_end_while_no_manager_runs(site: Site) -> None:
+    first, second = cores(2)
+    prepared(site)
+    manager = site.start()
+    wait_until(lambda: allowed(site.root, 0) == first | second, "job 0 has both cores")
+    assert site.run("lend", "0", "--to", "1").returncode == 0
+    wait_until(lambda: allowed(site.root, 1) == second, "job 1 runs")
+    manager.kill()
+    manager.wait()
+    done(site, 0, 1)
+    wait_until(lambda: not allowed(site.root, 0) and not allowed(site.root, 1), "both have ended")
+    site.append("end\n")
+    manager = site.start()
+    site.finish(manager)
+    assert site.statuses() == {0: "completed", 1: "completed"} and "Traceback" not in site.said(manager)
 
 
 @pytest.mark.slow
@@ -327,6 +347,16 @@ def test_nobody_lends_who_would_run_into_the_end_of_the_allocation() -> None:
     desk.settings.end.fit = False
     desk.lending.ask(0, 0, 1)
     assert list(desk.lending.coming) == [1]
+
+
+def test_a_lender_that_ends_before_its_order_is_sent_is_left_alone() -> None:
+    desk = Desk()
+    desk.lending.ask(0, 0, None)
+    del desk.running[0]
+    desk.state.vacate(0)
+    desk.state.end(0, JobState.COMPLETED, 20.0)
+    desk.lending.act(20.0)
+    assert not desk.watch.orders and desk.lending.deadline == float("inf")
 
 
 def test_cores_that_are_not_given_back_are_asked_for_again() -> None:

@@ -268,14 +268,14 @@ class Lending:
             if each.phase == LENDING and each.lender in desk.running and each.lender not in self._orders:
                 self._order(each.lender)  # it has started in the same moment
                 self._orders[each.lender].early = True
+        for lender in [each for each in self._orders if each not in desk.running]:
+            del self._orders[lender]  # it has ended
         unsent = [lender for lender, order in self._orders.items() if not order.sent and now >= order.after]
         if unsent and desk.synced():
             for lender in unsent:
                 self._send(lender, now)
         for lender, order in list(self._orders.items()):
-            if lender not in desk.running:
-                del self._orders[lender]
-            elif now >= order.until:
+            if now >= order.until:
                 self._failed(lender, f"no answer from {fold_nodes(sorted(order.hosts))}, which job {lender} "
                                      "runs on" if order.hosts else "")
         for job_id in list(self.coming):
