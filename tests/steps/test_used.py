@@ -17,7 +17,8 @@ from vrm.system.compiling import COMPILERS
 
 def test_lines_of_a_step_and_of_its_job(tmp_path: Path) -> None:
     place = str(tmp_path)
-    assert of_step(place, 1) is None and of_job(place) == (0.0, 0.0, 0)
+    for folder in (place, f"{place}/gone"):  # with its job
+        assert of_step(folder, 1) is None and of_job(folder) == (0.0, 0.0, 0)
     for name, text in {"1.n0.7": "1.5 0.25 1000\n", "1.n1.8": "2.0 0.5 2000\n", "11.n1.9": "4.0 0.5 500\n",
                        "batch.n1.5": "8.0 1.0 3000\n"}.items():
         (tmp_path / f"used.{name}").write_text(text)
@@ -55,4 +56,7 @@ def test_the_program_notes_what_its_program_has_used_and_ends_as_it_does(tmp_pat
     user, system, largest = of_step(str(tmp_path), 5) or (0.0, 0.0, 0)
     assert 0 < user + system < 20 and 100 << 10 < largest < 100 << 20
     assert run("sh", "-c", "kill -SEGV $$") == -11
+    ignored = subprocess.run(["sh", "-c", "trap '' CHLD; exec \"$@\"", "sh", str(tmp_path / PROGRAM), str(noted), "sh", "-c",
+                              "exit 4"], timeout=30, check=False)
+    assert ignored.returncode == 4
     assert (run(str(tmp_path / "none")), run("/")) == (127, 126)

@@ -366,11 +366,14 @@ static void step(void)
 static void measured(void)
 {
     sigset_t all, before;
+    struct sigaction waits = {.sa_handler = SIG_DFL}, theirs;
     int status;
+    sigaction(SIGCHLD, &waits, &theirs);
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
     pid_t pid = words[1] && words[2] ? fork() : -1;
     if (!pid) {
+        sigaction(SIGCHLD, &theirs, NULL);
         sigprocmask(SIG_SETMASK, &before, NULL);
         execvp(words[2], words + 2);
         fprintf(stderr, "vrm: cannot start %s: %s\n", words[2], strerror(errno));

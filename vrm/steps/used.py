@@ -37,31 +37,30 @@ def prefix(directory: str, step: "int | str") -> str:
 
 
 def of_step(directory: str, step: int) -> "Used | None":
-    """What a step has used there, when its launcher has ended; None where nobody says so."""
+    """What a step has used there, when its launcher has ended; None where nobody says so, or the job has ended."""
     until = time.monotonic() + PATIENCE
     while True:
         found = _files(directory, f"used.{step}.")
         if all(found.values()) or time.monotonic() > until:
             break
         select.select([], [], [], 0.002)
-    lines = [line for text in found.values() for line in text.splitlines()]
     if not found:
         return None
-    used = together(map(_read, lines))
-    handle = os.open(f"{directory}/used.steps", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    os.write(handle, f"{used[0]:.6f} {used[1]:.6f} {used[2] // 1024}\n".encode())
-    os.close(handle)
-    for name in found:
-        os.unlink(f"{directory}/{name}")
+    used = _sum(found)
+    try:
+        handle = os.open(f"{directory}/used.steps", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.write(handle, f"{used[0]:.6f} {used[1]:.6f} {used[2] // 1024}\n".encode())
+        os.close(handle)
+        for name in found:
+            os.unlink(f"{directory}/{name}")
+    except OSError:  # the job has ended
+        pass
     return used
 
 
 def of_job(directory: str) -> "Used":
     """What the script of a job that has ended, and its steps, have used there."""
-    try:
-        return together(_read(line) for text in _files(directory, "used.").values() for line in text.splitlines())
-    except OSError:  # another try of the job has removed it
-        return 0.0, 0.0, 0
+    return _sum(_files(directory, "used."))
 
 
 def together(all_of: "Iterable[Used]") -> "Used":
@@ -73,12 +72,22 @@ def together(all_of: "Iterable[Used]") -> "Used":
 
 
 def _files(directory: str, start: str) -> "dict[str, str]":
-    found = {}
-    for name in os.listdir(directory):
-        if name.startswith(start):
+    found: "dict[str, str]" = {}
+    try:
+        names = [name for name in os.listdir(directory) if name.startswith(start)]
+    except OSError:  # it has gone with the job
+        return found
+    for name in names:
+        try:
             with open(f"{directory}/{name}", encoding="ascii", errors="replace") as file:
                 found[name] = file.read()
+        except OSError:  # a step that ends has put it together with others
+            continue
     return found
+
+
+def _sum(files: "dict[str, str]") -> "Used":
+    return together(_read(line) for text in files.values() for line in text.splitlines())
 
 
 def _read(line: str) -> "Used":
