@@ -29,12 +29,13 @@ def _each(call: Call, counter: Counter, ids: Sequence[str], act: Callable[[Job],
             found = words.find(counter, call.name, text)
             open_ = [job for job in found.jobs if not job.state.ended]
             if not open_:
-                raise Refused(f"{call.name}: Job has finished {found.id}", words.FINISHED)
+                raise Refused(f"{call.name}: Job has finished" + f" {found.id}" * (call.name == "qdel"), words.FINISHED)
             for job in open_:
                 try:
                     act(job)
                 except Refused as error:
-                    raise Refused(f"{call.name}: {error} {found.id}", words.STATE) from error
+                    code = words.VALUE if error.code == words.VALUE else words.STATE
+                    raise Refused(f"{call.name}: {error} {found.id}", code) from error
         except Refused as error:
             said.append(f"{error}\n")
             code = error.code
@@ -76,14 +77,20 @@ def qalter(call: Call, counter: Counter) -> Answer:
     """Change a job's walltime or priority."""
     options, ids = words.options("qalter", LETTERS["qalter"], USAGE["qalter"], call.arguments)
     values: Dict[str, float] = {}
+    illegal = ""
     for letter, value in options:
         try:
             values.update(_change(letter, value))
+        except words.Illegal as error:
+            illegal = f"Resource_List.{error.name}"
         except ValueError as error:
             raise Refused(f"qalter: illegal -{letter} value: {value}; {error}", words.USAGE) from error
-    if not values:
-        raise Refused(f"qalter: nothing to change\nusage: {USAGE['qalter']}", words.USAGE)
-    return _each(call, counter, ids, lambda job: counter.change(job.id, values))
+
+    def act(job: Job) -> None:
+        if illegal:
+            raise Refused(f"Illegal attribute or resource value {illegal}", words.VALUE)
+        counter.change(job.id, values)
+    return _each(call, counter, ids, act)
 
 
 def _change(letter: str, value: str) -> Mapping[str, float]:
@@ -93,5 +100,8 @@ def _change(letter: str, value: str) -> Mapping[str, float]:
         wanted: Dict[str, str] = {}
         words.resources(value, wanted)
         if set(wanted) == {"walltime"}:
-            return {"walltime": words.walltime(wanted["walltime"])}
+            try:
+                return {"walltime": words.walltime(wanted["walltime"])}
+            except ValueError as error:
+                raise words.Illegal("walltime", wanted["walltime"]) from error
     raise ValueError("vrm changes -l walltime=HH:MM:SS and -p priority only; delete the job and submit it again")

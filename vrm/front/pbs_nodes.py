@@ -29,7 +29,7 @@ def pbsnodes(call: Call, counter: Counter) -> Answer:
     if "l" in chosen:
         return Answer("".join(f"{node.name:<20} {state(node)}\n" for node in nodes if not node.up))
     if not names and not {"a", "v"} & set(chosen):
-        raise Refused(f"usage: {USAGE}", words.USAGE)
+        raise Refused(f"usage: {USAGE}")
     on: Dict[str, List[str]] = {}
     for job in counter.jobs(ended=False):
         for name, cores in zip(job.nodes, job.cores):

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from vrm.front import pbs_words as words
 from vrm.front.answers import Answer, Call, Refused
 from vrm.front.counter import Counter
 from vrm.front.jobs import Job
+from vrm.model import JobState
+from vrm.model.job import ANY, FAIL, OK, START
 
 USAGE = ("qstat [-f] [-x] [-t] [-J] [-w] [-F json|dsv [-D delimiter]] [-a | -i | -r] [-n] [-s] [-1] [-u user] "
          "[-q queue] [job_identifier ...]")
 
 HEAD = ("Job id            Name             User              Time Use S Queue\n"
         "----------------  ---------------- ----------------  -------- - -----\n")
+WIDE_HEAD = ("Job id                         Name            User             Time Use S Queue\n"
+             "-----------------------------  --------------- ---------------  -------- - ---------------\n")
 OTHER_HEAD = ("\n{server}: \n{space}                                                            Req'd  Req'd   Elap\n"
               "Job ID          Username Queue    Jobname    SessID NDS TSK Memory Time  S Time\n"
               "--------------- -------- -------- ---------- ------ --- --- ------ ----- - -----\n")
@@ -43,6 +48,11 @@ class Row(NamedTuple):
         """The job that stands for all."""
         return self.jobs[0]
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of an array."""
+        return self.one.array is not None and self.id == words.whole(self.one.array)
+
 
 def qstat(call: Call, counter: Counter) -> Answer:
     """Show jobs."""
@@ -60,7 +70,10 @@ def qstat(call: Call, counter: Counter) -> Answer:
         rows: List[Row] = []
         for text in ids:
             try:
-                rows += _named(words.find(counter, "qstat", text), text, past, "t" in given)
+                if text[:1].isdigit():
+                    rows += _named(words.find(counter, "qstat", text), counter, past, "t" in given)
+                else:
+                    rows += _of_queue(text, counter, past, "t" in given)
             except Refused as error:
                 said.append(f"{error}\n")
                 code = error.code
@@ -80,19 +93,34 @@ def qstat(call: Call, counter: Counter) -> Answer:
     elif {"a", "i", "r", "n", "s", "1", "u", "H"} & set(given):
         text = other(rows, counter, given)
     else:
-        text = table(rows, counter)
+        text = table(rows, counter, "w" in given)
     return Answer(text, "".join(said), code)
 
 
-def _named(found: words.Found, text: str, past: bool, each: bool) -> List[Row]:
+def _of_queue(name: str, counter: Counter, past: bool, each: bool) -> List[Row]:
+    """The rows of a queue."""
+    site = counter.site
+    if name not in (site.queues or ["vrm"]):
+        raise Refused(f"qstat: Unknown queue destination {name}", words.NO_QUEUE)
+    return grouped(counter, [job for job in counter.jobs(ended=past) if words.queue(job, site) == name], each)
+
+
+def _part(job: Job, whole: Sequence[Job]) -> Row:
+    """The row of a job of an array, which has ended with the last of them."""
+    return Row(words.shown(job), [job], "F" if all(each.state.ended for each in whole) else words.state(job))
+
+
+def _named(found: words.Found, counter: Counter, past: bool, each: bool) -> List[Row]:
     """The rows of an id that was given."""
     ended = all(job.state.ended for job in found.jobs)
     if ended and not past:
         raise Refused(f"qstat: {found.id} Job has finished, use -x or -H to obtain historical job information",
                       words.FINISHED)
-    if found.array is None or each:
-        return [Row(words.shown(job), [job], words.state(job)) for job in found.jobs]
-    return [Row(found.id, found.jobs, words.state_of(found.jobs))]
+    if found.array is None:
+        return [Row(words.shown(job), [job], words.state(job)) if job.array is None else
+                _part(job, counter.array(job.array)) for job in found.jobs]
+    parts = [_part(job, found.jobs) for job in found.jobs] if each else []
+    return [Row(found.id, found.jobs, words.state_of(found.jobs)), *parts]
 
 
 def grouped(counter: Counter, jobs: Sequence[Job], each: bool) -> List[Row]:
@@ -104,21 +132,24 @@ def grouped(counter: Counter, jobs: Sequence[Job], each: bool) -> List[Row]:
             if name not in rows:
                 whole = counter.array(job.array)
                 rows[name] = Row(name, whole, words.state_of(whole))
-            if not each:
-                continue
+            if each:
+                rows[words.shown(job)] = _part(job, rows[name].jobs)
+            continue
         rows[words.shown(job)] = Row(words.shown(job), [job], words.state(job))
     return list(rows.values())
 
 
-def table(rows: Sequence[Row], counter: Counter) -> str:
+def table(rows: Sequence[Row], counter: Counter, wide: bool = False) -> str:
     """The table that people know; nothing where there is no job."""
     site, now = counter.site, counter.now
     lines = []
+    first, width, last = (30, 15, 15) if wide else (17, 16, 16)
     for row in rows:
-        used = words.used(row.one, now)
-        lines.append(f"{_cut(row.id, 17):<17} {_cut(row.one.name, 16, 1):<16} {site.user[:16]:<16}  "
-                     f"{words.clock(used) if used else '0':>8} {row.state:>1} {words.queue(row.one, site)[:16]}\n")
-    return HEAD + "".join(lines) if lines else ""
+        used = 0.0 if row.whole else words.used(row.one, now)
+        lines.append(f"{_cut(row.id, first):<{first}} {_cut(row.one.name, width, 1):<{width}} "
+                     f"{site.user[:width]:<{width}}  {words.clock(used) if used else '0':>8} {row.state:>1} "
+                     f"{words.queue(row.one, site)[:last]:<{last}}\n")
+    return (WIDE_HEAD if wide else HEAD) + "".join(lines) if lines else ""
 
 
 def _cut(text: str, width: int, less: int = 0) -> str:
@@ -140,7 +171,7 @@ def other(rows: Sequence[Row], counter: Counter, given: Dict[str, str]) -> str:
         if {"n", "1"} & set(given):
             more += _nodes(exec_host(job) or BLANK, "1" in given)
         if "s" in given:
-            text = comment(job) or BLANK
+            text = comment(row) or BLANK
             more.append("   " + (text if len(text) <= COMMENT else text[:SHORT] + "..."))
         lines.append(
             f"{_cut(row.id, 15):<15} {_cut(site.user, 8):<8} {_cut(words.queue(job, site), 8):<8} "
@@ -182,12 +213,57 @@ def exec_host(job: Job) -> str:
                     for name, cores in zip(job.nodes, job.cores or [1] * len(job.nodes)))
 
 
-def comment(job: Job) -> str:
-    """Why a job waits, or since when it runs."""
+def exec_vnode(job: Job) -> str:
+    """The same as chunks: `(n0:ncpus=4)+(n1:ncpus=4)`."""
+    return "+".join(f"({name}:ncpus={cores})" for name, cores in zip(job.nodes, job.cores or [1] * len(job.nodes)))
+
+
+def comment(row: Row) -> str:
+    """Why a job waits, since when it runs, or how it ended."""
+    job = row.one
     if not math.isfinite(job.start) or job.why:
         return {"held": "Job held by the user", "dependency": f"Job held on dependency: {job.reason}",
                 "": ""}.get(job.why, f"Not Running: {job.reason or job.why}")
-    return f"Job run at {words.date(job.start)} on ({exec_host(job)})"
+    began = time.strftime("%a %b %d at %H:%M", time.localtime(job.start))
+    if row.whole:
+        return f"Job Array Began at {began}" + " and finished" * (row.state == "F")
+    end = (" and exceeded resource walltime" if job.state is JobState.TIMEOUT else
+           " and finished" if job.state is JobState.COMPLETED else " and failed") if job.state.ended else ""
+    return f"Job run at {began} on {exec_vnode(job)}{end}"
+
+
+def substate(row: Row) -> int:
+    """The number that PBS has for what a job is at."""
+    job = row.one
+    if row.state in "FX":
+        return 92 if row.whole or job.state is JobState.COMPLETED else 93 if math.isfinite(job.start) else 91
+    if row.state == "H":
+        return 22 if job.why == "dependency" else 20
+    return {"Q": 10, "W": 30, "R": 42, "E": 51, "B": 70}[row.state]
+
+
+def indices(jobs: Sequence[Job]) -> str:
+    """Indices of an array's jobs as ranges: `0-3:3,9`; `-` for none."""
+    found: List[str] = []
+    left = [int(job.details.index or 0) for job in jobs]
+    while left:
+        step = left[1] - left[0] if len(left) > 1 else 1
+        size = next((at for at in range(1, len(left)) if left[at] - left[at - 1] != step), len(left))
+        found.append(str(left[0]) if size == 1 else f"{left[0]}-{left[size - 1]}" + f":{step}" * (step > 1))
+        left = left[size:]
+    return ",".join(found) or "-"
+
+
+_KINDS = {OK: "afterok", FAIL: "afternotok", ANY: "afterany", START: "after"}
+
+
+def depend(job: Job) -> str:
+    """What it still waits for: `afterok:3.vrm@vrm`."""
+    found: Dict[str, str] = {}
+    for each in job.waits:
+        for job_id in each.ids:
+            found[_KINDS[each.kind]] = found.get(_KINDS[each.kind], "") + f":{job_id}.{words.SERVER}@{words.SERVER}"
+    return ",".join(f"{kind}{ids}" for kind, ids in found.items())
 
 
 Fact = Tuple[str, Any]
@@ -196,18 +272,30 @@ Fact = Tuple[str, Any]
 def facts(row: Row, counter: Counter) -> List[Fact]:
     """All that is known of a job, by PBS's names; a name with a dot is that of a part."""
     job, submitted = row.one, row.one.job
-    request, site, now = submitted.request, counter.site, counter.now
+    site, now = counter.site, counter.now
     output, errors, _ = counter.files(job)
+    if row.whole:
+        output, errors = (path.replace("%A", str(job.array)).replace("%a", "^array_index^").replace("%%", "%")
+                          if "%a" in path else known for path, known in
+                          ((submitted.payload.output, output), (submitted.payload.errors, errors)))
+    began = math.isfinite(job.start) and not job.why
     found: List[Fact] = [("Job_Name", job.name), ("Job_Owner", f"{site.user}@{site.host}")]
     used = words.used(job, now)
-    if used or job.state.ended:
+    if (used or job.state.ended and began) and not row.whole:
+        for step in counter.steps(job):
+            if step.step == "batch":
+                found += [("resources_used.cput", words.clock(step.user + step.system)),
+                          ("resources_used.mem", f"{step.maxrss >> 10}kb")]
         found += [("resources_used.ncpus", sum(job.cores)), ("resources_used.walltime", words.clock(used))]
     found += [("job_state", row.state), ("queue", words.queue(job, site)), ("server", words.SERVER),
-              ("Checkpoint", "u"), ("ctime", _time(submitted.submit)),
-              ("Error_Path", f"{site.host}:{errors}")]
-    if job.nodes:
-        found += [("exec_host", exec_host(job)),
-                  ("exec_vnode", "+".join(f"({name}:ncpus={cores})" for name, cores in zip(job.nodes, job.cores)))]
+              ("Checkpoint", "u"), ("ctime", _time(submitted.submit))]
+    if depend(job):
+        found.append(("depend", depend(job)))
+    found.append(("Error_Path", f"{site.host}:{errors}"))
+    if row.state == "W":
+        found.append(("Execution_Time", _time(job.eligible)))
+    if job.nodes and not row.whole:
+        found += [("exec_host", exec_host(job)), ("exec_vnode", exec_vnode(job))]
     found += [("Hold_Types", "u" if job.why == "held" else "s" if job.why == "dependency" else "n"),
               ("Join_Path", "oe" if output == errors else "n"),
               ("Keep_Files", "n"), ("Mail_Points", "a"),
@@ -215,28 +303,44 @@ def facts(row: Row, counter: Counter) -> List[Fact]:
                                                                if math.isfinite(each)), 0.0)))),
               ("Output_Path", f"{site.host}:{output}"), ("Priority", submitted.priority),
               ("qtime", _time(submitted.submit)), ("Rerunable", "True"),
-              ("Resource_List.ncpus", request.cores), ("Resource_List.nodect", nodes(job)),
-              ("Resource_List.place", "scatter" if request.tasks_per_node else "free"),
-              ("Resource_List.select", select(job)), ("Resource_List.walltime", words.clock(submitted.walltime))]
-    if math.isfinite(job.start) and not job.why:
+              *asked_for(job)]
+    if began:
         found.append(("stime", _time(job.start)))
-    if row.state in "FX" and math.isfinite(job.end):
+    if row.state in "FX" and math.isfinite(job.end) and began:
         found.append(("obittime", _time(job.end)))
+    if began and not row.whole:
+        found.append(("jobdir", submitted.payload.directory))
+    found.append(("substate", substate(row)))
     found += [(f"Variable_List.{name}", value) for name, value in submitted.payload.variables.items()]
-    if comment(job):
-        found.append(("comment", comment(job)))
-    found.append(("etime", _time(submitted.submit)))
-    status = words.exit_status(job)
-    if job.state.ended and status is not None:
+    if comment(row):
+        found.append(("comment", comment(row)))
+    if row.state not in "HW":
+        found.append(("etime", _time(job.eligible)))
+    if began and not row.whole:
+        found.append(("run_count", 1 + job.requeued))
+    status = int(any(map(words.exit_status, row.jobs))) if row.whole else words.exit_status(job)
+    if row.state in "FX" and status is not None:
         found.append(("Exit_status", status))
-    if row.one.array is not None and len(row.jobs) > 1:
+    if row.whole:
         counts = {word: sum(words.state(each) in letters for each in row.jobs)
-                  for word, letters in (("Queued", "QH"), ("Running", "RE"), ("Exiting", ""), ("Expired", "X"))}
+                  for word, letters in (("Queued", "QHW"), ("Running", "R"), ("Exiting", "E"), ("Expired", "X"))}
         found += [("array", "True"),
-                  ("array_state_count", " ".join(f"{word}:{count}" for word, count in counts.items()))]
+                  ("array_state_count", " ".join(f"{word}:{count}" for word, count in counts.items())),
+                  ("array_indices_submitted", indices(row.jobs)),
+                  ("array_indices_remaining", indices([each for each in row.jobs if words.state(each) in "QHW"]))]
     elif row.one.array is not None:
         found += [("array_id", words.whole(row.one.array)), ("array_index", row.one.details.index)]
-    return [*found, ("project", "_pbs_project_default")]
+    return [*found, ("project", "_pbs_project_default"),
+            ("Submit_Host", submitted.payload.variables.get("PBS_O_HOST", site.host))]
+
+
+def asked_for(job: Job) -> List[Fact]:
+    """What a job asks of the machine."""
+    request, walltime = job.job.request, words.clock(job.job.walltime)
+    packed = request.nodes == (1, 1) and not request.tasks_per_node
+    place = "scatter" if request.tasks_per_node else "pack" if packed else "free"
+    return [("Resource_List.ncpus", request.cores), ("Resource_List.nodect", nodes(job)),
+            ("Resource_List.place", place), ("Resource_List.select", select(job)), ("Resource_List.walltime", walltime)]
 
 
 class Moment(float):
@@ -253,10 +357,8 @@ def _time(moment: float) -> Moment:
 def select(job: Job) -> str:
     """What a job asks of the machine, as chunks."""
     request = job.job.request
-    if request.tasks_per_node:
-        count = -(-request.tasks // request.tasks_per_node)
-        return f"{count}:ncpus={request.tasks_per_node * request.cores_per_task}:mpiprocs={request.tasks_per_node}"
-    return f"{request.tasks}:ncpus={request.cores_per_task}:mpiprocs=1"
+    each = request.tasks_per_node or (request.tasks if request.nodes == (1, 1) else 1)
+    return f"{-(-request.tasks // each)}:ncpus={each * request.cores_per_task}" + f":mpiprocs={each}" * (each > 1)
 
 
 def full(rows: Sequence[Row], counter: Counter, given: Dict[str, str]) -> str:
@@ -264,8 +366,9 @@ def full(rows: Sequence[Row], counter: Counter, given: Dict[str, str]) -> str:
     known = [(row.id, facts(row, counter)) for row in rows]
     form = given.get("F", "")
     if form == "json":
+        jobs = {"Jobs": {name: _nested(each) for name, each in known}} if known else {}
         return json.dumps({"timestamp": int(counter.now), "pbs_version": "vrm", "pbs_server": words.SERVER,
-                           "Jobs": {name: _nested(each) for name, each in known}}, indent=4) + "\n"
+                           **jobs}, indent=4) + "\n"
     if form == "dsv":
         mark = given.get("D", "|")
         return "".join(mark.join([f"Job Id: {name}", *(f"{key}={_plain(value, mark)}" for key, value in _listed(each))])

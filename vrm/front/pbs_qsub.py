@@ -137,6 +137,12 @@ def made(wish: Wish, call: Call, counter: Counter, text: bytes, name: str, path:
     single = wish.single
     try:
         values = words.request(wish.resources)
+    except words.Illegal as error:
+        raise Refused(f"qsub: Illegal attribute or resource value {error}", words.VALUE) from error
+    except words.Unknown as error:
+        raise Refused(f"qsub: Unknown resource {error}", words.NO_RESOURCE) from error
+    except words.Together as error:
+        raise Refused(f"qsub: {error}", words.TOGETHER) from error
     except ValueError as error:
         raise wrong("l", ",".join(f"{key}={value}" for key, value in wish.resources.items()), str(error)) from error
     site = counter.site
@@ -145,7 +151,8 @@ def made(wish: Wish, call: Call, counter: Counter, text: bytes, name: str, path:
         try:
             limit = words.walltime(wish.resources["walltime"])
         except ValueError as error:
-            raise wrong("l", f"walltime={wish.resources['walltime']}", "no time as 3600 or 1:00:00") from error
+            raise Refused(f"qsub: Illegal attribute or resource value Resource_List.walltime: "
+                          f"{wish.resources['walltime']}: no time as 3600 or 1:00:00", words.VALUE) from error
     called = single.get("N", name)
     if "N" in single and not re.fullmatch(r"\S{1,230}", called):
         raise wrong("N", called, "a name has no blanks, and at most 230 characters")
@@ -154,7 +161,7 @@ def made(wish: Wish, call: Call, counter: Counter, text: bytes, name: str, path:
         if queue in site.queues:
             values["queue"] = queue
         elif site.queues:
-            raise wrong("q", queue, f"there is no such queue; there are {', '.join(site.queues)}")
+            raise Refused(f"qsub: Unknown queue {queue}; there are {', '.join(site.queues)}", words.NO_QUEUE)
     if "p" in single:
         if not re.fullmatch(r"[+-]?[0-9]{1,4}", single["p"]) or abs(int(single["p"])) > 1024:
             raise wrong("p", single["p"], "a whole number from -1024 to 1023")

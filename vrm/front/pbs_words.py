@@ -24,6 +24,25 @@ SERVER = "vrm"
 UNKNOWN, FINISHED, STATE, ILLEGAL, USAGE = 153, 35, 168, 1, 2
 """Exit status: no such job, it has ended, not in this state, a word that is none, a wrong option."""
 
+NO_QUEUE, NO_RESOURCE, VALUE, TOGETHER = 170, 187, 166, 5
+"""Exit status: no such queue, no such resource, no value of a resource, resources that exclude each other."""
+
+
+class Illegal(ValueError):
+    """A value that is none of its resource; the text begins with the name of that."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"Resource_List.{name}: {why}")
+        self.name = name
+
+
+class Unknown(ValueError):
+    """vrm has no resource of this name."""
+
+
+class Together(ValueError):
+    """A resource of the whole job with one of its chunks."""
+
 _ID = re.compile(r"([0-9]{1,9})(\[([0-9]{0,9})\])?(?:\.[\w.-]*)?(?:@[\w.-]+)?")
 
 
@@ -110,7 +129,7 @@ def state(job: Job) -> str:
         return "E" if job.ending else "R"
     if job.state.ended:
         return "F" if job.array is None else "X"
-    return "H" if job.why in (front.HELD, front.DEPENDENCY) else "Q"
+    return {front.HELD: "H", front.DEPENDENCY: "H", front.BEGIN: "W"}.get(job.why, "Q")
 
 
 def state_of(jobs: Sequence[Job]) -> str:
@@ -118,17 +137,16 @@ def state_of(jobs: Sequence[Job]) -> str:
     states = {state(job) for job in jobs}
     if states <= {"X"}:
         return "F"
-    return "B" if states & {"R", "E", "X"} else min(states, key="QH".find)
+    return "B" if states & {"R", "E", "X"} else min(states, key="QWH".find)
 
 
 def exit_status(job: Job) -> Optional[int]:
-    """The exit status as PBS counts: 256 and the number of a signal, -29 at the walltime's end."""
+    """The exit status as PBS counts: 256 and the number of the signal that ended the job, -29 at the walltime's end.
+    A script that a signal of its own has ended is as its shell shows it."""
     if job.state is JobState.TIMEOUT:
         return -29
     if job.state is JobState.CANCELLED and math.isfinite(job.start):
         return 256 + (job.code - 128 if job.code is not None and job.code > 128 else 15)
-    if job.code is not None and job.code > 128:
-        return 128 + job.code
     return job.code
 
 
@@ -215,14 +233,16 @@ def request(wanted: Dict[str, str]) -> Dict[str, Any]:
     place = wanted.get("place", "free").split(":")
     for word in place:
         if word not in PLACES:
-            raise ValueError(f"place={word}: vrm knows {', '.join(PLACES)}")
+            raise Illegal("place", f"{word}: vrm knows {', '.join(PLACES)}")
     found: Dict[str, Any] = {"exclusive": bool({"excl", "exclhost"} & set(place))}
     for name in wanted:
         if name not in ("select", "nodes", "ncpus", "procs", "mem", "pmem", "ngpus", "place", "walltime", "nodect",
                         "mpiprocs", "min_walltime", "max_walltime", *IGNORED):
-            raise ValueError(f"{name}: vrm has no such resource; leave it out")
-    if "select" in wanted and "nodes" in wanted:
-        raise ValueError("select and nodes exclude each other")
+            raise Unknown(f"Resource_List.{name}: vrm has none of this name; leave it out")
+    if "select" in wanted:
+        for name in ("nodes", "ncpus", "mpiprocs", "mem", "ngpus", "procs"):
+            if name in wanted:
+                raise Together(f'"-lresource=" cannot be used with "select" or "place", resource is: {name}')
     fixed = bool({"scatter", "vscatter"} & set(place))
     hosts: List[str] = []
     if "nodes" in wanted:
@@ -238,7 +258,7 @@ def request(wanted: Dict[str, str]) -> Dict[str, Any]:
         cores = max(1, cpus // max(1, ranks))
         unknown = set(each) - {*_COUNTED, "mem", "vmem", "arch"}
         if unknown:
-            raise ValueError(f"select: vrm has no resource {', '.join(sorted(unknown))}; leave it out")
+            raise Unknown(f"{', '.join(sorted(unknown))}: vrm has none of this name in a chunk; leave it out")
         if ranks < 1 or cpus < 1:
             raise ValueError("select: a chunk needs a core and a rank")
         if cpus % ranks and cpus > ranks:
@@ -289,7 +309,7 @@ def _equal(text: str, what: str) -> Tuple[int, Dict[str, str], List[str]]:
         try:
             count, each = chunk(part)
         except ValueError:
-            raise ValueError(f"{what}={text}: `{part}` is none of the forms 2, 2:ncpus=4") from None
+            raise Illegal(what, f"`{part}` is none of the forms 2, 2:ncpus=4") from None
         named = [each.pop(key) for key in ("host", "vnode") if key in each]
         hosts += named[:1] * count
         if same is not None and each != same:
@@ -301,12 +321,13 @@ def _equal(text: str, what: str) -> Tuple[int, Dict[str, str], List[str]]:
 
 def _amounts(found: Dict[str, Any], wanted: Dict[str, str], each: Dict[str, str], count: int, ranks: int) -> None:
     """Memory and GPUs: of a chunk with several ranks each gets its part."""
-    if "mem" in each:
-        found["mem_per_task"] = -(-size(each["mem"]) // ranks)
-    elif "pmem" in wanted:
-        found["mem_per_task"] = size(wanted["pmem"])
-    elif "mem" in wanted:
-        found["mem_per_task"] = -(-size(wanted["mem"]) // (count * ranks))
+    name, text, share = next(((name, values[name], tasks) for name, values, tasks in (
+        ("mem", each, ranks), ("pmem", wanted, 1), ("mem", wanted, count * ranks)) if name in values), ("", "", 1))
+    if name:
+        try:
+            found["mem_per_task"] = -(-size(text) // share)
+        except ValueError as error:
+            raise Illegal(name, f"{text}: no size as 500mb") from error
     gpus = int(each.get("ngpus", "0"))
     if gpus and gpus % ranks:
         if found.get("nodes") != (count, count):
