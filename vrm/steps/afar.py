@@ -78,6 +78,7 @@ def _part(srun: main.Srun, claim: Claim, control: int) -> int:
     running = Running(guard, True, False, srun.kill, control=control)
     srun.start(claim, running)
     running.wait()
-    srun.say_failed(running, claim)
+    if not running.cancelled:
+        srun.say_failed(running, claim)
     guard.close()
     return max(running.codes.values(), default=1)

@@ -200,7 +200,7 @@ class Srun:
         kind, away = self.options.get("mpi"), self._away(tasks)
         if kind == "list":
             raise Wrong("MPI programs are started by the launcher of the run; leave out --mpi=list")
-        if "pty" in self.options and (away or len(tasks) > 1):
+        if "pty" in self.options and (away or len(tasks) > 1 and self.job.launcher != "direct"):
             raise Wrong("--pty is for one task on the node of the script")
         if self.job.launcher == "direct" or kind == "none" or "pty" in self.options:
             return False
