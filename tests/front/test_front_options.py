@@ -209,6 +209,13 @@ def test_what_is_typed_comes_before_what_the_script_says() -> None:
     assert found["file"] == "/work/job.sh" and found["output"] == "slurm-%j.out"
 
 
+def test_a_deadline() -> None:
+    found = asked("-t", "2", "--deadline", "now+3minutes", "job.sh").values
+    assert (found["walltime"], found["deadline"]) == (120.0, 180.0)
+    ended = a_job(1, JobState.CANCELLED, cause="deadline", fields=found)
+    assert (words.state(ended), words.reason(ended), ended.deadline) == ("DEADLINE", "DeadLine", 1_699_999_180.0)
+
+
 def test_lists_of_nodes_in_files() -> None:
     """A list with a slash is a file, as -F's value is; SLURM_HOSTFILE has a line for the node of each task."""
     lists = {"/work/a/list": b"n1 # the first\nn[2-3]\n\n", "/work/rest": b"n4,n5*2\n", "/work/hosts": b"n2\nn1\n" * 3,
@@ -285,7 +292,8 @@ def test_what_is_asked_of_the_machine(said: str, wanted: Dict[str, Any]) -> None
     "-n x", "-n 0", "-n -1", "-c 1.5", "-N 0", "-N 4-2", "--ntasks-per-node=a", "-t 1:2:3:4", "-t abc", "--mem=4X",
     "--mem=-1", "--gres=gpu:x:y:z", "--gpus=5 -n 2", "-C ib|fast", "-C [a*2]", "-L a|b", "-a 1-", "-a 5-1", "-a x",
     "-a 0-9%x", "-d foo:1", "-d afterok", "-d afterok:x", "-d afterok:99", "-d afterok:1?afterok:2", "-w n[", "-x n[1-",
-    "-w n[1-3] -N2", "-w n1 -x n1", "--begin=soon", "--begin=now-5", "--kill-on-invalid-dep=no", "--deadline=now", "--signal=NOSUCH@1", "--signal=USR1@x", "--open-mode=x",
+    "-w n[1-3] -N2", "-w n1 -x n1", "--begin=soon", "--begin=now-5", "--kill-on-invalid-dep=no", "--deadline=now -t1", "--deadline=now+60",
+    "--deadline=soon -t1", "--deadline=now+60 -t2", "--signal=NOSUCH@1", "--signal=USR1@x", "--open-mode=x",
     "--nosuch", "--priority=x", "--nice=x", "-O", "--cpus-per-gpu=2", "-a 99999", "--wrap=x job.sh",
     "--time", "-D"])
 def test_what_vrm_cannot_follow_is_refused_aloud(said: str) -> None:

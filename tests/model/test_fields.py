@@ -64,7 +64,7 @@ VALUES: Dict[str, st.SearchStrategy[Any]] = {
     "array_id": st.integers(0, 99), "limit": st.just("") | NAME, "comment": st.just("") | TEXT,
     "malleable": st.booleans(),
     "watts": st.just(0.0) | TIMES,
-    "nodelist": st.frozensets(HOST, max_size=1), "exclude": st.frozensets(HOST.map("x".__add__), max_size=4),
+    "deadline": TIMES, "nodelist": st.frozensets(HOST, max_size=1), "exclude": st.frozensets(HOST.map("x".__add__), max_size=4),
     "title": st.just("") | TEXT, "warning": st.just("") | TEXT}
 """What each field may be, by its attribute: a new row of the table needs one here, too."""
 

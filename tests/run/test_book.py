@@ -31,6 +31,7 @@ class Books(RuleBasedStateMachine):
         self.now = 0.0
         self.begun: Dict[int, float] = {}
         self.begin: Dict[int, int] = {}
+        self.until: Dict[int, float] = {}
         self.jobs: List[Job] = []
 
     def waiting(self) -> List[int]:
@@ -62,8 +63,9 @@ class Books(RuleBasedStateMachine):
         return max([self.jobs[number].submit + self.begin[number], *(
             self.begun[other] + d.delay for d in self.after[number] if d.kind == START for other in d.ids)])
 
-    @rule(estimate=st.integers(1, 20), held=st.booleans(), begin=st.sampled_from([0, 0, 3]), data=st.data())
-    def enter(self, estimate: int, held: bool, begin: int, data: st.DataObject) -> None:
+    @rule(estimate=st.integers(1, 20), held=st.booleans(), begin=st.sampled_from([0, 0, 3]),
+          until=st.sampled_from([0, 0, 20, 25]), data=st.data())
+    def enter(self, estimate: int, held: bool, begin: int, until: int, data: st.DataObject) -> None:
         number = len(self.jobs)
         job = Job(number, "a.x", 1, float(estimate), self.now)
         after = data.draw(st.lists(st.builds(
@@ -76,7 +78,9 @@ class Books(RuleBasedStateMachine):
         self.jobs.append(job)
         self.states[number], self.after[number], self.held[number] = JobState.QUEUED, after, held
         self.begin[number] = begin
-        dropped = self.book.enter(job, Details(tuple(after), held=held, more={"begin": begin} if begin else {}))
+        self.until[number] = self.now + until if until else math.inf
+        more = {key: value for key, value in (("begin", begin), ("deadline", until)) if value}
+        dropped = self.book.enter(job, Details(tuple(after), held=held, more=more))
         assert sorted(each.job.id for each in dropped) == sorted(self.settle(self.now))
 
     @precondition(lambda self: len(self.book.queue))
@@ -134,6 +138,12 @@ class Books(RuleBasedStateMachine):
         self.now += passed
         self.deadline = deadline
         assert self.book.begin(self.now) is False or self.book.next_begin > self.now
+        late = [i for i in self.waiting() if self.until[i] - self.jobs[i].walltime <= self.now]
+        missed = self.book.missed(self.now)
+        assert sorted(each.job.id for each in missed) == late and self.book.next_missed > self.now
+        for each in missed:
+            if self.states[each.job.id] is JobState.QUEUED:  # and did not depend on another of them
+                self.end(each.job.id, JobState.CANCELLED)
         self.book.fit(self.now, deadline)
         for number in self.waiting():
             entry = self.book.entries[number]

@@ -264,11 +264,11 @@ def dependent_workloads(draw: Any) -> List[Submission]:
             lambda first, more, kind: Dependency(range(first, min(job_id, first + more)), kind),
             st.integers(0, job_id - 1), st.integers(1, 4), st.sampled_from(KINDS)),
             max_size=2)) if job_id else []
-        begin = draw(st.sampled_from([0, 0, 0, 2, 7]))
+        said = {"begin": draw(st.sampled_from([0, 0, 0, 2, 7])), "deadline": draw(st.sampled_from([0, 0, 0, 4, 7, 11]))}
         found.append(Submission(
             Job(job_id, "app", draw(st.integers(1, 4)), draw(st.integers(1, 6)), time),
             draw(st.integers(1, 8)), tuple(after), draw(st.integers(0, 9)) == 9,
-            details=Details(more={"begin": begin} if begin else {})))
+            details=Details(more={key: value for key, value in said.items() if value})))
     return found
 
 
@@ -286,6 +286,10 @@ def in_plain_words(jobs: List[Submission], procs: int, overtake: bool) -> Dict[i
         begun = True
         while begun:  # others may wait for a start
             begun = start_in_plain_words(jobs, procs, overtake, now, state, start, ends)
+            for job, *_, details in [] if begun else jobs:
+                latest = job.submit + details.more.get("deadline", 999) - job.walltime
+                if state.get(job.id) == "waiting" and now >= latest:
+                    state[job.id], begun = "cancelled", True
     return {job_id: (start.get(job_id), how) for job_id, how in state.items()}
 
 

@@ -51,6 +51,11 @@ class Job:
         return self.job.submit + float(self.details.more.get("begin", 0.0))
 
     @property
+    def deadline(self) -> float:
+        """When it must have ended; infinity for any time."""
+        return self.job.submit + float(self.details.more.get("deadline", math.inf))
+
+    @property
     def shown_id(self) -> str:
         """The id as people write it: 12, or 12_3 of an array."""
         return str(self.id) if self.array is None else f"{self.array}_{self.details.index}"

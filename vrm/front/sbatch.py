@@ -42,7 +42,7 @@ S core-spec v -
 . cores-per-socket v -
 . cpu-freq v -
 . cpus-per-gpu v
-. deadline v !
+. deadline v
 . delay-boot v -
 m distribution v -
 e error v
@@ -279,6 +279,8 @@ def ask(chosen: Mapping[str, str], options: Options, call: Call, counter: Counte
     if "begin" in chosen:
         begin = _read(options, "begin", chosen["begin"], lambda said: times.begin(said, counter.now))
         values["begin"] = _within(options, "begin", begin - counter.now)
+    if "deadline" in chosen:
+        values["deadline"] = _deadline(chosen, options, counter)
     if chosen.get("kill-on-invalid-dep", "yes") != "yes":
         raise options.error("--kill-on-invalid-dep: vrm cancels a job whose dependency can never come true")
     if "requeue" in chosen:
@@ -395,6 +397,17 @@ def _walltime(chosen: Mapping[str, str], options: Options, counter: Counter) -> 
     if said > left:
         return max(1.0, left), True
     return min(said, 1e9), False
+
+
+def _deadline(chosen: Mapping[str, str], options: Options, counter: Counter) -> float:
+    """The seconds until the job must have ended; Refused where it cannot."""
+    until = _read(options, "deadline", chosen["deadline"], lambda said: times.begin(said, counter.now)) - counter.now
+    limit = _read(options, "time", chosen.get("time", ""), times.limit) if chosen.get("time") else 0.0
+    if not 0 < limit < math.inf:
+        raise options.error("--deadline: say how long the job may run, with --time")
+    if limit > until:
+        raise options.error(f"--deadline: a job of {chosen['time']} cannot end by {chosen['deadline']}")
+    return _within(options, "deadline", until)
 
 
 _SIGNAL = re.compile(r"(?:([RB]):)?([A-Z0-9+]+)(?:@([0-9]{1,5}))?")

@@ -264,7 +264,7 @@ def job_text(job: Job, counter: Counter) -> str:
         [("RunTime", times.elapsed(used)), ("TimeLimit", times.elapsed(job.job.walltime)), ("TimeMin", "N/A")],
         [("SubmitTime", at(job.job.submit)), ("EligibleTime", at(job.eligible))],
         [("AccrueTime", at(job.job.submit))],
-        [("StartTime", at(job.start)), ("EndTime", at(end)), ("Deadline", "N/A")],
+        [("StartTime", at(job.start)), ("EndTime", at(end)), ("Deadline", times.moment(job.deadline, env, "N/A"))],
         [("SuspendTime", "None"), ("SecsPreSuspend", "0"), ("LastSchedEval", at(counter.now)), ("Scheduler", "Main")],
         [("Partition", words.partition(job, site)), ("AllocNode:Sid", f"{site.host}:0")],
         [("ReqNodeList", words.node_list(request.nodelist) or "(null)"),

@@ -29,7 +29,7 @@ _OF = {JobState.QUEUED: "PENDING", JobState.RUNNING: "RUNNING", JobState.COMPLET
        JobState.REFUSED: "FAILED"}
 
 
-_OF_CAUSE = {"memory": "OUT_OF_MEMORY", "node": "NODE_FAIL", "interrupted": "PREEMPTED"}
+_OF_CAUSE = {"memory": "OUT_OF_MEMORY", "node": "NODE_FAIL", "interrupted": "PREEMPTED", "deadline": "DEADLINE"}
 """States by why the manager has ended a job: the end of the allocation takes it away as a preemption does."""
 
 
@@ -51,8 +51,8 @@ def reason(job: Job) -> str:
         return _WHY.get(job.why, "None")
     if job.state is JobState.CANCELLED and DEPENDED in job.reason:
         return "DependencyNeverSatisfied"
-    if job.cause in ("memory", "node"):
-        return {"memory": "OutOfMemory", "node": "NodeDown"}[job.cause]
+    if job.cause in ("memory", "node", "deadline"):
+        return {"memory": "OutOfMemory", "node": "NodeDown", "deadline": "DeadLine"}[job.cause]
     return {JobState.FAILED: "NonZeroExitCode", JobState.REFUSED: "BadConstraints",
             JobState.TIMEOUT: "TimeLimit"}.get(job.state, "None")
 

@@ -53,7 +53,7 @@ class JobRow:
 
     Behind these are `devices` (in the form of `PlacementText`), `memory_peak` (the most memory that was seen in
     use on a node, as `106M`; of live jobs that asked for memory), `cause` (why vrm ended it: `timeout`, `memory`,
-    `node`, `cancel`, `stop`, `interrupted` and so on) and the fields of the job, those of MORE
+    `node`, `cancel`, `stop`, `interrupted`, `deadline` and so on) and the fields of the job, those of MORE
     in their plain form: `name`, `args` (as a
     shell would quote them), `dir` (empty: the run's own), `index` (in an array, else None) and so on.
     A simulation's file has columns for them where its workload says something of them.

@@ -26,6 +26,10 @@ DEPENDED = ", on which it depends, ended as"
 """What the reason of a job says that was dropped since another one ended otherwise than it wants."""
 
 
+MISSED = "it can end by its deadline no more"
+"""The reason of a job that did not start in time for its deadline."""
+
+
 class LifeError(ValueError):
     """What was asked cannot be done with that job; the text says why."""
 
@@ -91,6 +95,11 @@ class Entry:
         return self.begun == math.inf if wanted.kind == START else not self.state.ended
 
     @property
+    def latest(self) -> float:
+        """The last moment at which it may start, by its deadline (seconds)."""
+        return self.job.submit + float(self.details.more.get("deadline", math.inf)) - self.job.walltime
+
+    @property
     def missing(self) -> int:
         """How many ends and starts of jobs it still waits for."""
         return self.wish.open if self.wish is not None else 0
@@ -102,7 +111,7 @@ class Entry:
 
 
 class Dropped(NamedTuple):
-    """A job that will never run since one it depends on did not end as it wants."""
+    """A job that will never run, since one it depends on did not end as it wants, or its deadline has come."""
 
     job: Job
     reason: str
@@ -136,6 +145,7 @@ class JobBook:
         self._longest: List[Tuple[float, int]] = []  # (-walltime, id) of what was queued, a heap
         self.opened = False  # jobs have become eligible since somebody looked
         self.begins: List[Tuple[float, int]] = []  # (time, id) of jobs that are not to start before, a heap
+        self.deadlines: List[Tuple[float, int]] = []  # (last moment to start, id) of jobs that have one, a heap
         self._deadline = math.inf
 
     @property
@@ -256,11 +266,37 @@ class JobBook:
             self._place(entry)
         return found
 
+    @property
+    def next_missed(self) -> float:
+        """When the next waiting job has its last moment to start, by its deadline; infinity for none."""
+        while self.deadlines:
+            time, job_id = self.deadlines[0]
+            entry = self.entries[job_id]
+            if entry.state is JobState.QUEUED and entry.latest == time:
+                return time
+            heapq.heappop(self.deadlines)
+        return math.inf
+
+    def missed(self, now: float) -> List[Dropped]:
+        """The waiting jobs that can end by their deadlines no more, since they have not started until `now`. They
+        wait on: who asks ends them."""
+        found: Dict[int, Dropped] = {}  # one that waits again is there twice
+        while self.next_missed <= now:
+            entry = self.entries[heapq.heappop(self.deadlines)[1]]
+            found[entry.job.id] = Dropped(entry.job, MISSED)
+        return list(found.values())
+
+    def watch(self, entry: Entry) -> None:
+        """Its deadline counts while it waits: call it again when its walltime has changed."""
+        if "deadline" in entry.details.more:
+            heapq.heappush(self.deadlines, (entry.latest, entry.job.id))
+
     def _wait(self, entry: Entry) -> List[Dropped]:
         """Let a job wait for what it depends on; it is in the result when that has failed, with
         those that depend on it."""
         against = self.against(entry)
         if against is None:
+            self.watch(entry)
             if self._lacks is not None and not self.frozen:
                 entry.lacks = self._lacks(entry.job)
             self._place(entry)
@@ -414,7 +450,7 @@ class JobBook:
             new_wish.open, new_wish.failed, new_wish.ready = wish.open, dict(wish.failed), wish.ready
             new_wish.dependents = [twin.entries[each.job.id] for each in wish.dependents]
         twin.parked = {job_id: twin.entries[job_id] for job_id in self.parked}
-        twin._longest, twin.begins = list(self._longest), list(self.begins)
+        twin._longest, twin.begins, twin.deadlines = list(self._longest), list(self.begins), list(self.deadlines)
         twin._deadline = self._deadline
         return twin
 

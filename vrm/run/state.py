@@ -269,6 +269,7 @@ class State:
         expected = walltime if old.believed is None else min(old.expected, walltime)
         job = entry.job = old.but(walltime=walltime, expected=expected, priority=priority)
         self.promises.pop(job_id, None)
+        self.book.watch(entry)
         if job_id in self.queue:
             self.queue.replace(job)
         elif job_id in self.running:

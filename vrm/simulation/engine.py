@@ -172,7 +172,7 @@ class Simulator:
         wakes = interval or not self.scheduler.dispatcher.heads_first or bool(
             state.reservations) or cluster.budget is not None
         busy_cores = cluster.taken_cores
-        book, begins = state.book, state.book.begins
+        book, begins, deadlines = state.book, state.book.begins, state.book.deadlines
         nodes, never, last, progress = self._nodes, math.inf, self.end, self.progress
         changes, single = self._changes, self.one_by_one
         end_job, pop = self._end, heapq.heappop
@@ -190,6 +190,8 @@ class Simulator:
                 now = wake
             if begins and book.next_begin < now:
                 now = max(book.next_begin, self.now)
+            if deadlines and book.next_missed < now:
+                now = max(book.next_missed, self.now)
             if nodes and nodes[0][0] < now:
                 now = nodes[0][0]
             if changes and changes[0][0] <= now and (now < never or waiting):
@@ -216,7 +218,8 @@ class Simulator:
                 passed = single
                 assert following is not None
                 if (sparse and following[2:5] == plain and not following[5].retries
-                        and "reservation" not in following[5].more and "begin" not in following[5].more):
+                        and "reservation" not in following[5].more and "begin" not in following[5].more
+                        and "deadline" not in following[5].more):
                     job = following[0]
                     runs[job.id] = following[1]
                     if expect is not None:
@@ -231,15 +234,20 @@ class Simulator:
                 submit = following[0].submit if following is not None else never
             if begins:
                 book.begin(now)
-            if waiting and now < last:
-                if fit:
-                    state.book.fit(now, last)
-                for start in step(now):
-                    request = start[0][0].request
-                    busy_cores += request[0] * request[1]
-                    if cluster.loans:
-                        self._lent(start.job.id, now)
-                    start_job(start, now)
+            while True:
+                if waiting and now < last:
+                    if fit:
+                        state.book.fit(now, last)
+                    for start in step(now):
+                        request = start[0][0].request
+                        busy_cores += request[0] * request[1]
+                        if cluster.loans:
+                            self._lent(start.job.id, now)
+                        start_job(start, now)
+                missed = book.missed(now) if deadlines else ()
+                if not missed:
+                    break
+                self._cancel(missed)  # for which others waited, perhaps
             if not wakes:
                 wake = never
             else:
@@ -303,9 +311,10 @@ class Simulator:
         self.recorder.refused(job, reason)
 
     def _cancel(self, dropped: Iterable[Dropped]) -> None:
-        """Record the ends of jobs that will never run."""
-        for job, reason in dropped:
-            self.state.end(job.id, JobState.CANCELLED, self.now, reason)
+        """Record the ends of jobs that will never run, and of those that depend on them."""
+        jobs = list(dropped)
+        for job, reason in jobs:
+            jobs += self.state.end(job.id, JobState.CANCELLED, self.now, reason)
             self.executor.runs.pop(job.id, None)
             self.recorder.cancelled(job, reason, self.now)
 

@@ -334,6 +334,8 @@ def test_dependencies_of_starts_and_failures_and_times_to_begin(cluster: Cluster
     single = cluster.sbatch("-J", "base", "-d", "singleton", "--wrap", "true")
     early = cluster.sbatch("--begin", "now+1hour", "--wrap", "true")
     soon = cluster.sbatch("--begin", "now+1", "-o", "soon", "--wrap", "date +%s")
+    missed = cluster.sbatch("-n2", "-t", "10", "--deadline", "now+602", "--wrap", "true")
+    beyond = cluster.sbatch("-d", f"afterany:{missed}", "-o", "beyond", "--wrap", "date +%s")
     array = cluster.sbatch("-a", "1-3", "-H", "--wrap", "test $SLURM_ARRAY_TASK_ID != 2")
     each = cluster.sbatch("-a", "1-3", "-d", f"aftercorr:{array}", "--wrap", "true")
 
@@ -346,15 +348,18 @@ def test_dependencies_of_starts_and_failures_and_times_to_begin(cluster: Cluster
     when = cluster.said("squeue", "-h", "-j", str(early), "-o", "%T|%r|%S|%V", SLURM_TIME_FORMAT="%s").strip().split("|")
     assert when[:2] == ["PENDING", "BeginTime"] and abs(int(when[2]) - int(when[3]) - 3600) <= 1
     assert "Reason=BeginTime Dependency=(null)" in cluster.said("scontrol", "show", "job", str(early))
+    assert " Deadline=20" in cluster.said("scontrol", "show", "job", str(missed))
     cluster.process.kill()
     cluster.process.wait()
     cluster.start()
     assert shown(later, "%T %r %E") == f"PENDING Dependency after:{blocked}+1(unfulfilled)"
     assert shown(early, "%T %r") == "PENDING BeginTime"
+    wait_until(lambda: shown(missed, "%T %r") == "DEADLINE DeadLine", "it can end in time no more")
+    assert cluster.state(missed) == "DEADLINE"
     (root / "go").unlink()
     wait_until(lambda: shown(begins, "%T") == "RUNNING", "it begins after another")
     cluster.said("scancel", str(begins))
-    cluster.ended(base, blocked, begun, failed, worked, single, soon)
+    cluster.ended(base, blocked, begun, failed, worked, single, soon, beyond)
     assert [cluster.state(job) for job in (begun, failed, worked, single)] == [
         "COMPLETED", "COMPLETED", "CANCELLED", "COMPLETED"]
     assert shown(worked, "%T %r") == "CANCELLED DependencyNeverSatisfied"

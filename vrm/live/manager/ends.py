@@ -250,10 +250,11 @@ class Ends:
         cluster = self.desk.cluster
         return cluster.loans.lost(cluster, booking, outcome.end)
 
-    def drop(self, dropped: List[Dropped]) -> None:
-        """Close jobs that can never run since one they depend on did not end as they want."""
+    def drop(self, dropped: List[Dropped], cause: str = "") -> None:
+        """Close jobs that can never run, since one they depend on did not end as they want or for another
+        cause."""
         for job, reason in dropped:
-            self.close_job(Outcome(job, JobState.CANCELLED, reason, end=self.desk.now))
+            self.close_job(Outcome(job, JobState.CANCELLED, reason, end=self.desk.now, cause=cause))
 
     def take_back(self, job: Job) -> None:
         """A job whose start was recorded but that was never launched waits again."""

@@ -199,6 +199,9 @@ class Manager:
                     self._next_poll = now + POLL
                     self._look_at_files(now)
                 self.door.serve()
+                if now > self.state.book.next_missed and desk.phase == "running":
+                    self.ends.drop(self.state.book.missed(math.nextafter(now, -math.inf)), "deadline")
+                    desk.changes()
                 if desk.changed or now >= min(self._next_step, self.state.book.next_begin):
                     self._step(now)
                 self.door.answer()
@@ -237,7 +240,7 @@ class Manager:
         if self._record_more:
             return now
         recording = self.door.next_call if self.records.pending and self.door.next_call > now else math.inf
-        return min([recording, self._next_poll, self.state.book.next_begin, self._next_step,
+        return min([recording, self._next_poll, self.state.book.next_begin, self.state.book.next_missed, self._next_step,
                     self.records.sweep_at, self.watch.deadline,
                     self.stopping.next_deadline(), self.adoption.deadline(now),
                     self.lending.deadline, self.desk.first_due, self.desk.revision_due, *self.nodes.closed.values(),
