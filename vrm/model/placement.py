@@ -363,7 +363,7 @@ class CorePlacement:
     @property
     def nodes(self) -> List[int]:
         """Node indices in the order in which ranks fill them."""
-        return list(self._cores_by_node())
+        return list(dict.fromkeys([span[0] for span in self.spans]))
 
     @property
     def node_set(self) -> int:

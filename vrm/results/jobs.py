@@ -145,9 +145,11 @@ def job_line(id: int, app: str, procs: int, submit: float, start: Optional[float
 
 def more_columns(values: Mapping[str, Any]) -> str:
     """The columns behind `reason`, a comma before each; what has its default is an empty one."""
+    said = tuple([values.get(column, default) for column, default in _DEFAULTS])
+    if said == _NOTHING:
+        return _NO_CELLS
     cells = []
-    for column, default in _DEFAULTS:
-        value = values.get(column, default)
+    for value, default in zip(said, _NOTHING):
         if value == default:
             cells.append("")
         elif type(value) is str:
@@ -161,6 +163,7 @@ def more_columns(values: Mapping[str, Any]) -> str:
 
 _NOTHING = tuple(each.plain_default for each in MORE)
 _DEFAULTS = [(each.column, each.plain_default) for each in MORE]
+_NO_CELLS = "," * len(MORE)
 _more_of = attrgetter(*(each.column for each in MORE))
 _OF_JOB, _OF_DETAILS = ([(each.column, getter(each), each.kind.plain) for each in MORE
                          if each.kept in kept] for kept in (OF_JOB, OF_DETAILS))
@@ -169,8 +172,10 @@ _OF_JOB, _OF_DETAILS = ([(each.column, getter(each), each.kind.plain) for each i
 def fields_of(job: Job, details: Details) -> Dict[str, Any]:
     """The columns of MORE for a job; its arguments are its own, with its index in them."""
     own = job if details.index is None else job.but(payload=job.payload.own(details.index))
-    return {**{column: plain(get(own)) for column, get, plain in _OF_JOB},
-            **{column: plain(get(details)) for column, get, plain in _OF_DETAILS}}
+    found = {column: plain(get(own)) for column, get, plain in _OF_JOB}
+    if details is not PLAIN:
+        found.update({column: plain(get(details)) for column, get, plain in _OF_DETAILS})
+    return found
 
 
 def submitted(row: "JobRow", submit: float) -> Tuple[Job, Details]:

@@ -306,9 +306,14 @@ class Result:
     verification: Optional[str] = None
 
 
+_NO_RESULT = Result()
+
+
 def tail(path: PathLike, size: int = TAIL) -> str:
     """The end of a file, `size` bytes of it; "" when it cannot be read."""
     try:
+        if not os.stat(path).st_size:
+            return ""
         handle = open_own(path, os.O_RDONLY)
         try:
             start = max(0, os.fstat(handle).st_size - size)
@@ -325,6 +330,8 @@ def read_result(output: PathLike, size: int = TAIL) -> Result:
     A file that is not there, or cannot be read, has none.
     """
     text = tail(output, size)
+    if not text:
+        return _NO_RESULT
     times, verifications = _TIME.findall(text), _VERIFICATION.findall(text)
     seconds = float(re.sub("[dD]", "e", times[-1])) if times else math.nan
     return Result(seconds if math.isfinite(seconds) and seconds >= 0 else None,

@@ -7,7 +7,7 @@ its one process: `solve 1 60 0 cores=8` and `solve 8 60 0` both give it eight co
 from __future__ import annotations
 
 import os
-from typing import List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from vrm.live.launch.base import (LAUNCHERS, MADE_UP, Launch, Launcher, LaunchError, PathLike, Settings, slot_cpus,
                                   synthetic)
@@ -38,6 +38,7 @@ class Direct(Launcher):
         self.topologies = dict(topologies)
         self.emulated = emulated
         self.run_id = ""
+        self._hosts: Dict[str, str] = {}  # by the node: where its programs start, "" for here
 
     @classmethod
     def detect(cls, settings: Settings, emulated: bool, topologies: Mapping[str, Topology],
@@ -71,7 +72,9 @@ class Direct(Launcher):
         env = tagged({**self.env, **own}, self.run_id, job_id)
         env.update(thread_settings(env, {**self.user, **own}, threads, bound=bool(cpus)))
         program = (os.fspath(app), *arguments)
-        host = "" if self.emulated or is_local(names[0], self.env) else names[0]
+        host = self._hosts.get(names[0])
+        if host is None:
+            host = self._hosts[names[0]] = "" if self.emulated or is_local(names[0], self.env) else names[0]
         return Launch(program, env, {}, tuple(cpus) or None, host)
 
     def check_bindings(self, errors: PathLike, output: PathLike, slots: Sequence[RankSlot],

@@ -62,7 +62,7 @@ class Visible:
                             for node in booking.placement.nodes]) if self._granted else {}
 
     def wrapped(self, booking: Booking, nodes: Sequence[Node], program: PathLike,
-                arguments: Sequence[str], variables: Mapping[str, str], table: Path,
+                arguments: Sequence[str], variables: Mapping[str, str], table: PathLike,
                 whole: bool = False) -> Tuple[PathLike, Tuple[str, ...], Dict[Path, str]]:
         """The program and the arguments with which a job is started, and the files which that needs: the
         program itself and none, where nothing is to be set. `whole`: the job is one process, on its
@@ -70,7 +70,7 @@ class Visible:
         text = self._table(booking, nodes, {*self._chosen, *variables}, whole or self._whole)
         if not text:
             return program, tuple(arguments), {}
-        return "/bin/sh", (SCRIPT, os.fspath(table), os.fspath(program), *arguments), {table: text}
+        return "/bin/sh", (SCRIPT, os.fspath(table), os.fspath(program), *arguments), {Path(table): text}
 
     def of_steps(self, booking: Booking, nodes: Sequence[Node]) -> List[str]:
         """The GPUs of a script job, as `vrm.steps.jobfile` has them: its steps share them out."""

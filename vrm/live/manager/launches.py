@@ -56,6 +56,8 @@ class Launches:
         self.workplace = str(desk.settings.workplace)
         self._around = dict(os.environ)
         self._written: Dict[str, Path] = {}  # rankfiles by their content
+        self._programs: Dict[str, Path] = {}  # those that jobs name only
+        self._powered = any(node.power is not None for node in desk.cluster.nodes)
         self._rigid: Set[str] = set()        # malleable programs whose threads cannot follow
 
     def launch(self, now: float) -> None:
@@ -93,7 +95,7 @@ class Launches:
     def _begin_power(self, booking: Booking) -> None:
         """Measure the energy of a job on nodes of which something is known, and set its frequency."""
         placement, nodes = booking.placement, self.desk.cluster.nodes
-        if any(nodes[node].power is not None for node in placement.nodes):
+        if self._powered and any(nodes[node].power is not None for node in placement.nodes):
             frequency = placement.frequency if self.desk.settings.energy.frequency else 0.0
             self.nodes.watch.begin_power(booking.job.id, list(placement.slots(nodes)), frequency)
 
@@ -116,10 +118,10 @@ class Launches:
         payload = job.payload.own(desk.state.entry(job.id).details.index)
         paths = desk.run_directory.files(job.app, job.id)
         file = (desk.run_directory.scripts / payload.copy if payload.copy else
-                desk.settings.applications.program(job.app, payload.file))
+                Path(payload.file) if payload.file else self._program(job.app))
         program, arguments, table = desk.visible.wrapped(
             booking, desk.cluster.nodes, file, payload.arguments, payload.variables,
-            Path(paths.rankfile).with_suffix(".gpus"), payload.script)
+            f"{paths.rankfile.removesuffix('.rf')}.gpus", payload.script)
         directory = payload.directory or self.workplace
         said = of_submission(job, desk.state.entry(job.id).details, directory,
                              booking.start) if payload.script else {}
@@ -155,6 +157,13 @@ class Launches:
                              launch.affinity, host=launch.host, reports=(
                                  paths.bindings, job.procs, launch.reports)
                              if launch.reports else None, append=payload.append, stdin=given)
+
+    def _program(self, app: str) -> Path:
+        """The file of a program that a job names."""
+        found = self._programs.get(app)
+        if found is None:
+            found = self._programs[app] = self.desk.settings.applications.program(app)
+        return found
 
     def _following(self, booking: Booking, file: Path, env: Mapping[str, str]) -> Dict[str, str]:
         """The variables by which the processes of a malleable job follow their cores; says once of each
