@@ -369,7 +369,6 @@ def test_curves_of_many_scenarios_are_told_apart(tmp_path: Path) -> None:
     lines = picture.figure.axes[0].get_lines()
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 12
     assert all(len(line.get_label()) <= 21 for line in lines)
-    picture.close()
 
 
 def test_jobs_too_short_for_an_edge_are_seen(tmp_path: Path) -> None:
@@ -387,7 +386,6 @@ def test_jobs_too_short_for_an_edge_are_seen(tmp_path: Path) -> None:
     shown = [dots[4 * (middle + x):4 * (middle + x) + 3]
              for x in range(int(box.x0) + 2, int(box.x1) - 2)]
     assert sum(max(colour) - min(colour) > 40 for colour in shown) > len(shown) / 2
-    picture.close()
 
 
 @pytest.mark.slow

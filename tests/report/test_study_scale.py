@@ -103,8 +103,6 @@ def test_whiskers_are_promised_only_where_some_are_drawn(tmp_path: Path) -> None
     assert drawn.figure.get_supxlabel() == ""  # the queues have but one repetition in common
     alone = pictures.averages(found, "lublin")
     assert "95% confidence" in alone.figure.get_supxlabel().replace(" %", "%")
-    for picture in (drawn, alone):
-        picture.close()
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "page")]) == 0
     assert "whiskers their" not in (tmp_path / "page" / "report.html").read_text()
 
@@ -205,8 +203,6 @@ def test_many_jobs_are_a_density_and_a_window_shows_them(long_run: Path) -> None
     assert "of the jobs ran in the time that is shown" in part.text
     labels = [label.get_text() for label in part.figure.axes[-1].get_xticklabels()]
     assert labels[0] == "24" or float(labels[0]) >= 24  # hours since the first submission
-    for picture in (whole, part):
-        picture.close()
 
 
 @pytest.mark.slow

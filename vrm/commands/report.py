@@ -156,6 +156,5 @@ def _draw(study: Any, out: Path, ending: str,
             path = out / f"{picture.name}.{ending}"
             _progress(str(path))
             picture.save(path)
-            picture.close()
             written.append(path)
     return written

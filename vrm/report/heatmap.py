@@ -176,5 +176,3 @@ def draw(grid: Grid, path: Path, machine: str = "") -> None:
         figure.savefig(path, dpi=150)
     except OSError as error:
         raise PictureError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        plots.close(figure)

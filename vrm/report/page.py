@@ -109,13 +109,10 @@ def _table(table: Table) -> Dict[str, Any]:
 
 def _picture(picture: Picture, titled: bool = True) -> Dict[str, Any]:
     from markupsafe import Markup
-    try:
-        return {"title": picture.title if titled else "", "wide": picture.inches > 6,
-                "label": picture.text if not titled else f"{picture.title}: {picture.text}",
-                "svg": "" if picture.heavy else Markup(picture.svg()),
-                "png": base64.b64encode(picture.png()).decode() if picture.heavy else ""}
-    finally:
-        picture.close()
+    return {"title": picture.title if titled else "", "wide": picture.inches > 6,
+            "label": picture.text if not titled else f"{picture.title}: {picture.text}",
+            "svg": "" if picture.heavy else Markup(picture.svg()),
+            "png": base64.b64encode(picture.png()).decode() if picture.heavy else ""}
 
 
 def _plans(study: Study) -> List[Tuple[str, str]]:

@@ -93,18 +93,10 @@ class Picture:
             engine.execute(self.figure)
             self.figure.set_layout_engine("none")
 
-    def close(self) -> None:
-        """Give its memory back."""
-        _pyplot().close(self.figure)
-
-
-def _pyplot() -> Any:
-    return pyplot(PictureError, "ask for text, csv, markdown or latex")
-
 
 @contextmanager
 def styled(more: Optional[Dict[str, Any]] = None) -> Iterator[Any]:
-    plots = _pyplot()
+    plots = pyplot(PictureError, "ask for text, csv, markdown or latex")
     ink = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color",
                          "ytick.color"), INK)
     with plots.rc_context({"font.size": 9, "axes.titlesize": 9.5, "axes.titlelocation": "left",

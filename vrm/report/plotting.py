@@ -6,7 +6,7 @@ import sys
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator, Type
+from typing import Any, Iterator, Tuple, Type
 
 INSTALL = f"install it with `{sys.executable} -m pip install matplotlib Jinja2`"
 """What to type where a library is missing, for the Python that runs. The libraries are named, not
@@ -19,13 +19,41 @@ PLAIN = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
 """The look of plain pictures."""
 
 
-def pyplot(error: Type[Exception], otherwise: str) -> Any:
-    """matplotlib's pyplot, for files only; raises `error` where it is not installed, with the mend
+class Plots:
+    """What is used of matplotlib's pyplot, for files only, and without its time to load: that of windows
+    and of the texts in which it describes itself."""
+
+    def __init__(self) -> None:
+        import matplotlib
+        from matplotlib import artist
+        described = artist.kwdoc
+        artist.kwdoc = lambda artist: ""
+        try:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        finally:
+            artist.kwdoc = described
+        self.rc_context = matplotlib.rc_context
+        self._figure, self._canvas = Figure, FigureCanvasAgg
+
+    def figure(self, **look: Any) -> Any:
+        """An empty figure."""
+        found = self._figure(**look)
+        self._canvas(found)
+        return found
+
+    def subplots(self, rows: int = 1, columns: int = 1, sharex: bool = False, height_ratios: Any = None,
+                 **look: Any) -> Tuple[Any, Any]:
+        """A figure, and its axes."""
+        found = self.figure(**look)
+        return found, found.subplots(rows, columns, sharex=sharex, height_ratios=height_ratios)
+
+
+def pyplot(error: Type[Exception], otherwise: str) -> Plots:
+    """What draws, for files only; raises `error` where matplotlib is not installed, with the mend
     and what else can be done."""
     try:
-        import matplotlib
-        matplotlib.use("Agg")
-        from matplotlib import pyplot as found
+        found = Plots()
         # A box stands where a font lacks a character; that need not be told dozens of times.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
     except ImportError as missing:
@@ -57,5 +85,3 @@ def picture(path: Path, error: Type[Exception], otherwise: str, width: float,
             figure.savefig(path, dpi=150, metadata=kept)
         except OSError as problem:
             raise error(f"cannot write {path}: {problem.strerror}") from problem
-        finally:
-            plots.close(figure)
