@@ -83,7 +83,9 @@ class Picture:
         out = io.BytesIO()
         with styled():
             self._lay_out()
-            self.figure.savefig(out, format="png", dpi=130, facecolor="white")
+            self.figure.set_dpi(130)
+            self.figure.set_facecolor("white")
+            self.figure.canvas.print_png(out)  # savefig would draw it twice, once for the layout
         return out.getvalue()
 
     def _lay_out(self) -> None:
