@@ -33,8 +33,9 @@ class Plots:
             from matplotlib.figure import Figure
         finally:
             artist.kwdoc = described
-        self.rc_context = matplotlib.rc_context
-        self._figure, self._canvas = Figure, FigureCanvasAgg
+        self.rc_context: Any = matplotlib.rc_context
+        self._figure: Any = Figure
+        self._canvas: Any = FigureCanvasAgg
 
     def figure(self, **look: Any) -> Any:
         """An empty figure."""
