@@ -71,11 +71,13 @@ def wait_reply(run: RunDirectory, name: str, seconds: float) -> Optional[Command
         time.sleep(_POLL)  # the answer comes from another host perhaps: only files tell
 
 
-def answered(run: RunDirectory, name: str, seconds: float, after: float = NEXT) -> Optional[Command]:
+def answered(run: RunDirectory, name: str, seconds: float, after: Optional[float] = None
+             ) -> Optional[Command]:
     """The answer to a command, by the manager that runs or by the next one, which is there within `after`
-    seconds. None when nobody has answered within `seconds`, or no manager runs: then the command is taken
+    seconds (else NEXT). None when nobody has answered within `seconds`, or no manager runs: then the command is taken
     back and nobody carries it out any more, and `vrm.run.journal.made_by` says which jobs it has brought."""
     end, gone = time.monotonic() + seconds, math.inf
+    after = NEXT if after is None else after
     while True:
         reply = wait_reply(run, name, min(seconds, _LOOK))
         if reply is not None:

@@ -23,6 +23,7 @@ import os, signal, sys
 from pathlib import Path
 from vrm import cli
 from vrm.front.answers import Needs
+from vrm.live.manager import door as doors
 from vrm.live.manager.door import Door
 from vrm.run import control
 serve, answer, to_file = Door.serve, Door.answer, control.answer
@@ -50,6 +51,7 @@ def answered_by_file(*words):
     dies("unanswered")
     to_file(*words)
 
+doors.MOST = int(os.environ.get("MOST", doors.MOST))
 Door.serve, Door.answer, control.answer = served, answered, answered_by_file
 sys.exit(cli.main())
 """
@@ -72,11 +74,11 @@ class Mortal:
             pytest.skip("no C compiler")
         self.env = {**site.env, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "VRM_DIRECTORY": str(site.log)}
 
-    def start(self, dies: str = "") -> None:
+    def start(self, dies: str = "", **env: str) -> None:
         """A manager, which takes commands; later it dies at a moment."""
         self.process = subprocess.Popen(
             [sys.executable, "-c", MORTAL, "-c", str(self.site.config_file), "run"], cwd=self.site.root,
-            env=self.site.env, stdin=subprocess.DEVNULL, stdout=open(self.site.root / "out.mortal", "a"),
+            env={**self.site.env, **env}, stdin=subprocess.DEVNULL, stdout=open(self.site.root / "out.mortal", "a"),
             stderr=subprocess.STDOUT)
         self.site.started.append(self.process)  # type: ignore[arg-type]
         wait_until(lambda: self.call("squeue", "-h")[0] == 0, "the manager answers")
@@ -146,6 +148,17 @@ def test_one_that_waits_for_its_job_is_told_what_goes_on(mortal: Mortal) -> None
     assert two.returncode == 1 and out == b"" and b"srun: error: the manager of vrm has ended; its job goes on" in err
     (mortal.site.root / "go").touch()
     wait_until(lambda: not mortal.site.running(), "it has ended")
+
+
+def test_a_client_too_many_asks_by_a_file_and_no_other_is_left(site: Site, tmp_path: Path) -> None:
+    mortal = Mortal(site, tmp_path / "commands", "c")
+    mortal.start(MOST="1")
+    waits = mortal.popen("sbatch", "--wait", "-H", "--wrap", "true")
+    wait_until(lambda: mortal.jobs() == [1], "it is submitted")
+    assert mortal.call("squeue", "-h", "-o", "%i") == (0, "1\n", "")
+    assert mortal.call("sbatch", "--parsable", data=SCRIPT) == (0, "2\n", "") and waits.poll() is None
+    assert mortal.call("scancel", "1", "2")[0] == 0
+    assert waits.communicate(timeout=60)[0] == b"Submitted batch job 1\n" and waits.returncode == 1
 
 
 def test_vrm_submit_is_answered_by_the_journal(site: Site, tmp_path: Path) -> None:
