@@ -76,7 +76,7 @@ def test_nobody_who_finds_mates_is_out_of_reach(first: list, later: list, nodes:
 @settings(max_examples=200)
 def test_carriers_are_the_best_of_all_sets(able: Dict[int, List[int]], most: int) -> None:
     looked_at: List[int] = []
-    found = Carriers(able, lambda each: looked_at.append(each) or float(each), most)
+    found = Carriers({size: dict(enumerate(here)) for size, here in able.items()}, lambda each: looked_at.append(each) or float(each), most)
     all_of = [(size, each) for size, here in able.items() for each in here]
     for nodes in range(1, 15):
         sets = [each for number in range(1, most + 1) for each in itertools.combinations(all_of, number)

@@ -127,13 +127,9 @@ class Terms:
                 job_id = each.booking.job.id
                 self.by_nodes.setdefault(each.nodes, {})[job_id] = each
                 self._nodes[job_id] = each.nodes
-                self._reach.add(each.nodes, self.longest(each, now))
+                self._reach.add(each.nodes, carries(each.booking.expected_end - now, each.most, self.share))
             self._newer.clear()
         return self._reach
-
-    def longest(self, each: Able, now: float) -> float:
-        """How long jobs may take that this one could carry, at most."""
-        return carries(each.booking.expected_end - now, each.most, self.share)
 
     def limit(self, view: Cluster) -> float:
         """What the slowdown of a mate stays below."""
@@ -149,6 +145,7 @@ class Lending:
 
     def __init__(self, terms: Terms, now: float, view: Cluster, policy: PlacementPolicy) -> None:
         self.terms, self.now, self.view, self.policy = terms, now, view, policy
+        self._unwilling = view.loans.unwilling
         self._limit = math.nan
 
     def static_start(self, job: Job) -> float:
@@ -167,18 +164,19 @@ class Lending:
     def on_mates(self, job: Job, start: Optional[float]) -> Optional[Borrowed]:
         """The place of a malleable job on cores that mates lend. `start`: its static start; None where that is
         not known yet."""
-        terms, now, expected = self.terms, self.now, job.expected
-        limit, nodes, share = self._below(), self.policy.nodes(job), terms.share
-        if expected > self.reach().of(nodes) or expected > self.beside(job)[nodes]:
+        terms, now, expected, share = self.terms, self.now, job.expected, self.terms.share
+        nodes = self.policy.nodes(job)
+        if expected > self.reach.of(nodes):
             return None
         if start is None:
             start = math.inf if terms.always else self.static_start(job)
-        if not terms.always and not pays(start, expected, now, share):
+        if not terms.always and not pays(start, expected, now, share) or expected > self.beside(job)[nodes]:
             return None
+        limit = self._below()
         choosy = bool(job.request.features or job.request.exclude) or not self.view.all_up
         mates: List[Mate] = []
         by_id: Dict[int, Able] = {}
-        unwilling = self.view.loans.unwilling
+        unwilling = self._unwilling
         for size, able in terms.by_nodes.items():
             if size > nodes:
                 continue
@@ -200,6 +198,7 @@ class Lending:
                 placement = self._lent(job, [by_id[mate] for mate in chosen], start)
         return placement
 
+    @cached_property
     def reach(self) -> Reach:
         """What the running jobs could carry, at most."""
         return self.terms.reach(self.now, self.view)
@@ -257,15 +256,15 @@ class Lending:
 
     def carriers(self, longest: Callable[[Able], float]) -> Carriers:
         """What the running jobs could carry of which one alone carries so much."""
-        self.reach()
-        by_nodes = self.terms.by_nodes
-        return Carriers({nodes: able.values() for nodes, able in by_nodes.items()}, longest, self.terms.most)
+        assert self.reach is not None  # it is known who could lend
+        return Carriers(self.terms.by_nodes, longest, self.terms.most)
 
     def longest(self, each: Able) -> float:
         """How long jobs may take that this one could carry now, at most."""
-        if each.booking.job.id in self.view.loans.unwilling:
+        booking = each.booking
+        if self._unwilling and booking.job.id in self._unwilling:
             return -math.inf
-        return self.terms.longest(each, self.now)
+        return carries(booking.expected_end - self.now, each.most, self.terms.share)
 
     def _hinders(self, job: Job, mate: Able) -> bool:
         """Whether a node of a mate is down or lacks what the job asks for."""

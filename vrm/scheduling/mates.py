@@ -98,10 +98,10 @@ class Reach:
 
 class Carriers(Dict[int, float]):
     """How long jobs may take, by their nodes, that at most `most` of some running jobs could carry; minus infinity
-    where no set has as many nodes. `by_nodes`: the running jobs by their nodes, `longest`: how long one alone
+    where no set has as many nodes. `by_nodes`: the running jobs by their nodes and ids, `longest`: how long one alone
     could carry a job. It is looked at only as far as it is asked for."""
 
-    def __init__(self, by_nodes: Mapping[int, Iterable[_Any]], longest: Callable[[_Any], float],
+    def __init__(self, by_nodes: Mapping[int, Mapping[int, _Any]], longest: Callable[[_Any], float],
                  most: int = MOST) -> None:
         super().__init__()
         self._sizes = _Longest(by_nodes, longest, most)
@@ -116,7 +116,7 @@ class Carriers(Dict[int, float]):
 class _Longest(Dict[int, List[float]]):
     """The first ones of each size, the longest first."""
 
-    def __init__(self, by_nodes: Mapping[int, Iterable[_Any]], longest: Callable[[_Any], float],
+    def __init__(self, by_nodes: Mapping[int, Mapping[int, _Any]], longest: Callable[[_Any], float],
                  most: int) -> None:
         super().__init__()
         self._by_nodes, self._longest, self._most = by_nodes, longest, most
@@ -125,7 +125,7 @@ class _Longest(Dict[int, List[float]]):
         return nodes in self._by_nodes
 
     def __missing__(self, nodes: int) -> List[float]:
-        found = self[nodes] = sorted(map(self._longest, self._by_nodes[nodes]), reverse=True)[:self._most]
+        found = self[nodes] = sorted(map(self._longest, self._by_nodes[nodes].values()), reverse=True)[:self._most]
         return found
 
 

@@ -124,11 +124,7 @@ class _Step(Lending):
         room = policy.room(view)
         if room is None:
             return waiting
-        short = waiting.within(self.reach().by_nodes)
-        if short:
-            carried, nodes = self._unneeded, policy.nodes
-            short = [job for job in short
-                     if job.malleable and (job is self.head.job or job.expected <= carried[nodes(job)])]
+        short = [job for job in waiting.within(self.reach.by_nodes) if job.malleable]
         if room <= 0:
             return short
         head = self.head
@@ -176,13 +172,13 @@ class _Step(Lending):
         head = self.head
         if head.pool is not None or head.time == math.inf:
             return self._carriers
-        returns, share = self.view.returns, self.terms.share
+        returns, share, shadow = self.view.returns, self.terms.share, head.time
 
         def longest(each: Able) -> float:
-            booking = each.booking
-            if booking.expected_end <= head.time and returns(booking.placement) > head.spare:
-                return min(self.longest(each), each.leaves(head.time) * share)
-            return self.longest(each)
+            found, booking = self.longest(each), each.booking
+            if booking.expected_end <= shadow and returns(booking.placement) > head.spare:
+                return min(found, each.leaves(shadow) * share)
+            return found
         return self.carriers(longest)
 
     def delays(self, job: Job, mates: Sequence[Able], seconds: float) -> bool:

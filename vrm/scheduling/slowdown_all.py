@@ -71,7 +71,7 @@ class SlowdownAll(Reserving):
                  profile: CountProfile) -> Optional[Tuple[Job, AnyPlacement]]:
         """The first job that starts on cores of others, with its place; its reservation is given back."""
         jobs, table = _Next(self.terms, now, view, policy, profile), self._table
-        reach = jobs.reach()
+        reach = jobs.reach
         for job in waiting:
             if not job.malleable or job.id not in table or job.expected > reach.of(policy.nodes(job)):
                 continue
