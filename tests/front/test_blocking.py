@@ -107,6 +107,23 @@ def test_a_client_that_ends_takes_its_job_with_it(outside: Outside, number: int)
     site.nothing_left()
 
 
+def test_who_asks_a_manager_that_hangs_can_be_ended(outside: Outside) -> None:
+    if (outside.site.log / "elsewhere").exists():
+        pytest.skip("who asks by files is no C program")
+    manager, = outside.site.started
+    manager.send_signal(signal.SIGSTOP)
+    try:
+        client = outside.popen("squeue")
+        status = Path(f"/proc/{client.pid}/status")
+        wait_until(lambda: int(status.read_text().split("SigCgt:")[1].split()[0], 16) >> signal.SIGTERM - 1 & 1,
+                   "it passes signals on")
+        client.send_signal(signal.SIGTERM)
+        _, said = client.communicate(timeout=30)
+        assert (client.returncode, said) == (143, "squeue: error: the manager of vrm does not answer\n")
+    finally:
+        manager.send_signal(signal.SIGCONT)
+
+
 def test_a_client_on_another_node_that_asks_no_more_is_gone() -> None:
     class Job(Waiting):
         """Waits, and keeps what comes."""

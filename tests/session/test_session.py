@@ -168,6 +168,17 @@ def ends_its_worker(number: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Odd(Exception):
+    """One that pickle writes and cannot read: it has other arguments than its text."""
+
+    def __init__(self, number: int, what: str) -> None:
+        super().__init__(str(number))
+
+
+def fails_oddly(number: int) -> None:
+    raise Odd(number, "odd")
+
+
 def test_functions_are_called_by_few_workers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     with Session(**{**KEYS, "Allocation": {"Policy": "pack"}}) as session:
@@ -185,6 +196,8 @@ def test_functions_are_called_by_few_workers(place: Path, monkeypatch: pytest.Mo
             list(session.map(ends_its_worker, [0]))
         with pytest.raises(TypeError, match="cannot be sent back"):
             list(session.map(open, ["tells"], workers=1))
+        with pytest.raises(TypeError, match="an exception .Odd: 3. cannot be sent back"):
+            list(session.map(fails_oddly, [3], workers=1))
         assert list(session.map(where, [])) == []
         assert not list((session.settings.directory / "maps").iterdir())
 

@@ -230,6 +230,8 @@ static void send_file(int to, const char *path)
         lost();
 }
 
+static const char ENDING[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, 0};
+enum { DEAF = 5000 }; /* milliseconds in which the manager has to answer one of these */
 static volatile sig_atomic_t caught;
 static int caught_by[2];
 
@@ -243,7 +245,7 @@ static void catch(int number)
     errno = before;
 }
 
-/* Signals go to the manager, which knows what they mean for the command that waits. */
+/* Signals go to the manager, which answers them and knows what they mean for the command that waits. */
 
 static void pass_signals_on(void)
 {
@@ -459,14 +461,22 @@ int main(int argc, char **argv)
     free(call.data);
     struct bytes got = {0};
     char part[1 << 16];
+    int last = 0; /* the signal to which the manager has not answered yet, which ends us if it never does */
     for (;;) {
         struct pollfd ready[2] = {{manager, POLLIN, 0}, {caught_by[0], POLLIN, 0}};
-        if (poll(ready, 2, -1) < 0 && errno != EINTR)
+        int found = poll(ready, 2, last ? DEAF : -1);
+        if (found < 0 && errno != EINTR)
             unanswered(strerror(errno));
+        if (!found && last) {
+            fprintf(stderr, "%s: error: the manager of vrm does not answer\n", name);
+            exit(128 + last);
+        }
         if (caught) {
             char byte;
             caught = 0;
             while (read(caught_by[0], &byte, 1) == 1) {
+                if (strchr(ENDING, byte))
+                    last = byte;
                 int size = snprintf(number, sizeof number, "%d", byte);
                 send_frame(manager, 'K', number, size);
             }
@@ -478,6 +488,7 @@ int main(int argc, char **argv)
             continue;
         if (size <= 0)
             lost();
+        last = 0;
         add(&got, part, size);
         size_t at = 0;
         while (got.size - at >= 5) {

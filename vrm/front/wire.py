@@ -13,7 +13,7 @@ a letter, a length and so many bytes:
 | P | manager | the client is to do it itself, with Python (`vrm.front.client`) |
 | D | client | the content of that file |
 | F | client | why it cannot be read |
-| K | client | a signal that came, as a decimal number |
+| K | client | a signal that came, as a decimal number; any frame answers it |
 
 Lengths are four bytes, the lowest first.
 """

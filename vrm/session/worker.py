@@ -35,17 +35,24 @@ def call(function: Any, arguments: Tuple[Any, ...]) -> Outcome:
 def packed(outcomes: List[Outcome]) -> bytes:
     """Outcomes as bytes; those that cannot be are exceptions that say so."""
     try:
-        return pickle.dumps(outcomes)
-    except Exception as error:  # whatever a user's object raises when it is pickled
-        reason = TypeError(f"what a call gave cannot be sent back: {error}")
+        return _readable(outcomes)
+    except Exception:  # whatever a user's object raises when it is pickled, or read again
         sound: List[Outcome] = []
         for each in outcomes:
             try:
-                pickle.dumps(each)
+                _readable([each])
                 sound.append(each)
-            except Exception:  # this is one of them
-                sound.append((False, reason, each[2]))
+            except Exception as error:  # this is one of them
+                what = "what a call gave" if each[0] else f"an exception ({type(each[1]).__name__}: {each[1]})"
+                sound.append((False, TypeError(f"{what} cannot be sent back: {error}"), each[2]))
         return pickle.dumps(sound)
+
+
+def _readable(outcomes: List[Outcome]) -> bytes:
+    """Outcomes as bytes. Exceptions with arguments of their own often cannot be read again."""
+    data = pickle.dumps(outcomes)
+    pickle.loads(pickle.dumps([value for good, value, _ in outcomes if not good]))
+    return data
 
 
 def write(path: Path, data: bytes) -> None:

@@ -180,6 +180,7 @@ class Door:
                 self._calls.append(client)
             elif kind == b"K" and data.isdigit() and client.waiting is not None:
                 client.waiting.signalled(int(data))
+                self._send(client, wire.frame(b"O", b""))
             elif kind == b"K" and data.isdigit():
                 self._send(client, wire.frame(b"X", b"%d" % (128 + int(data) % 128)), last=True)
             else:

@@ -68,7 +68,8 @@ def requeue_waits(run: RunDirectory) -> bool:
 def _repeated(past: Past) -> str:
     """What a run of a queue that is finished does again, and how less would be done."""
     ends = collections.Counter(end["state"] for end in past.ended.values())
-    said = f"; it was finished ({', '.join(f'{n} {state}' for state, n in sorted(ends.items()))})"
+    counts = ", ".join(f"{n} {state}" for state, n in sorted(ends.items()))
+    said = f"; it was finished ({counts or 'no job'})"
     if not any(ends[state] for state in RERUN):
         return f"{said}, and all its lines are read again"
     return (f"{said}, and all its lines are read again: use --failed in the place of this to run "
