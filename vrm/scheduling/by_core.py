@@ -106,15 +106,19 @@ class CorePolicy(Ordered):
             return False
         if not self._keeps:
             return self.place(job, view) is not None
-        known, must = self._known(job, view), self._must(job)
-        least, most = max(job.request.least_nodes, bits.count(must)), job.request.nodes[1]
+        known, (least, most), must = self._known(job, view), job.request.nodes, 0
+        if job.request.nodelist:
+            must = self._must(job)
+            least = max(job.request.least_nodes, bits.count(must))
         if known.total < job.procs or least > 1 and bits.count(known.some) < least or must & ~known.some:
             return False
         if not most:
             return True
         # Whatever the order, the nodes with the most room are taken where the first ones are too many.
+        if not must:
+            return sum(sorted(known.each)[-most:]) >= job.procs
         mine = [known.each[node] for node in bits.members(must)]
-        others = sorted([known.each[node] for node in bits.members(known.some & ~must)] if must else known.each)
+        others = sorted(known.each[node] for node in bits.members(known.some & ~must))
         return sum(mine) + sum(others[max(0, len(others) - most + len(mine)):]) >= job.procs
 
     def place(self, job: Job, view: Pool) -> Optional[CorePlacement]:
