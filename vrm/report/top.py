@@ -195,8 +195,8 @@ def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: f
     for title, part, shape, rows, start, total in (
             ("Running", running, [*called, *running_columns(now, partners, apps, glyphs)],
              shares[0], first(running, 0, shares[0]), None),
-            ("Waiting", waiting, [*called, *waiting_columns(now)], shares[1],
-             first(waiting, len(running), shares[1]), None),
+            ("Waiting", waiting, [*called, *waiting_columns(now, any(job.get("exclusive") for job in waiting))],
+             shares[1], first(waiting, len(running), shares[1]), None),
             ("Ended", ends, [*called, *ended_columns()], shares[2], 0, max(done, len(ends))))[:headings]:
         here = part[start:start + rows]
         seen = "" if total is not None or len(here) in (0, len(part)) else (

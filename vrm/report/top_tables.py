@@ -69,7 +69,8 @@ def _progress(job: Job, now: float) -> float:
     return share if math.isfinite(share) else 0.0
 
 
-def waiting_columns(now: float) -> List[Column]:
+def waiting_columns(now: float, exclusive: bool = False) -> List[Column]:
+    """Of jobs that wait; `exclusive`: some of them share no node."""
     def starts(job: Job, width: int) -> Line:
         if job.get("held"):
             return [("held", "warn")]
@@ -80,13 +81,13 @@ def waiting_columns(now: float) -> List[Column]:
         if job.get("late"):
             return [("in another allocation", "warn")]
         if job.get("forecast"):
-            return [(brief(job["forecast"], now), "good")]
+            return [(_whole(brief(job["forecast"], now), width), "good")]
         moment = job.get("expected_start")
         if moment is None:
             return [(shown(job["why"]), "dim")]
-        return [(f"{clock(moment)}, in {duration(max(0.0, moment - now))}", "good")]
+        return [(_whole(f"{clock(moment)}, in {duration(max(0.0, moment - now))}", width), "good")]
 
-    return [
+    columns = [
         Column("Ranks", 5, 5, 5, text_of(lambda job: f"{job['procs']:>5}"), right=True),
         Column("Starts", 8, 40, 3, starts),
         Column("Estimate", 9, 9, 4, text_of(lambda job: f"{duration(job['estimate']):>9}"),
@@ -94,6 +95,12 @@ def waiting_columns(now: float) -> List[Column]:
         Column("Waited", 9, 9, 6, text_of(lambda job: f"{_waited(job, now):>9}"), right=True),
         Column("", 9, 9, 7, text_of(lambda job: "exclusive" if job.get("exclusive") else "",
                                    "dim"))]
+    return columns if exclusive else columns[:-1]
+
+
+def _whole(moment: str, width: int) -> str:
+    """A moment and what is said of it; alone where there is no room for both."""
+    return moment if len(moment) <= width else moment.partition(" (")[0].partition(", in ")[0]
 
 
 def ended_columns() -> List[Column]:
