@@ -258,8 +258,9 @@ def following(arguments: argparse.Namespace, settings: Any, manager: Any) -> str
                 "did not complete")
     if not manager.records.rows:
         return ""
-    return (f"next: `{vrm} queue --all` shows the jobs, `vrm report {near(settings.directory)}` "
-            "their figures")
+    ran = any(row.start is not None for row in manager.records.rows)
+    return (f"next: `{vrm} queue --all` shows the jobs"
+            + f", `vrm report {near(settings.directory)}` their figures" * ran)
 
 
 def finished(journal: Path) -> bool:

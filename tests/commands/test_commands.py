@@ -286,10 +286,11 @@ def test_log_shows_what_a_job_has_printed(site: Site) -> None:
         assert said.returncode == 2 and why in said.stderr
 
 
-def test_a_job_that_was_refused_has_no_log(site: Site) -> None:
+def test_a_job_that_was_refused_has_no_log_and_no_figures(site: Site) -> None:
     site.config(Launcher={"Kind": "direct"})
     site.lines("nothing.x 1 10 0")
-    assert site.run().returncode == 1
+    done = site.run()
+    assert done.returncode == 1 and "queue --all" in done.stdout and "vrm report" not in done.stdout
     said = site.run("log", "0")
     assert said.returncode == 2 and "job 0 never ran: refused" in said.stderr
 
