@@ -67,7 +67,7 @@ def submitit() -> Any:
         try:
             found.append(job.result())
         except Exception as error:
-            found.append("13" in str(error))
+            found.append("13" in str(error) or str(error))
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import pytest
 
-from vrm.live.nodes import agent, claims, devices, dlb, lending, masks, power, proc
+from vrm.live.nodes import agent, claims, devices, dlb, lending, masks, power, proc, usage
 from vrm.live.nodes.topology import Gpu, Topology, gpus_of
 
 A100 = ("GPU-aaaa0000-1111-2222-3333-444455556666", "GPU-bbbb0000-1111-2222-3333-444455556666",
@@ -253,13 +253,14 @@ def test_a_claim_keeps_another_process_off(tmp_path: Path) -> None:
                      (["nvidia0"], "")]  # of the same run, whose first agent is not gone yet
 
 
-@pytest.mark.parametrize("module", [agent, claims, devices, dlb, lending, masks, power, proc])
+@pytest.mark.parametrize("module", [agent, claims, devices, dlb, lending, masks, power, proc, usage])
 def test_agents_run_with_old_pythons(module: Any) -> None:
     tree = ast.parse(Path(module.__file__).read_text(), feature_version=(3, 6))
     taken = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import)
              for name in node.names}
     assert taken <= {"json", "os", "select", "sys", "time", "socket", "_signal", "fcntl", "stat", "struct",
-                     "subprocess", "ctypes", "claims", "devices", "dlb", "lending", "masks", "power", "proc"}
+                     "subprocess", "ctypes", "claims", "devices", "dlb", "lending", "masks", "power", "proc",
+                     "usage"}
 
 
 # -------------------------------------------------------------------------------------- memory

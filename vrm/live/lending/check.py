@@ -245,7 +245,8 @@ def _sweep(run: str) -> None:
 
 
 class Changes:
-    """Random changes of the cores of a run: of all ranks at the same time, from one thread to all."""
+    """Random changes of the cores of a run: of all ranks at the same time, from one thread to all. Numbers of
+    threads that the program has not had yet come first."""
 
     def __init__(self, run: str, trial: Trial, draw: random.Random, begin: float) -> None:
         self.marks = proc.marks(run, 0)
@@ -284,7 +285,8 @@ class Changes:
         ranked = self.ranked
         if not ranked:
             return
-        threads = self.draw.choice([n for n in range(1, self.most + 1) if n != self.last] or [1])
+        others = [n for n in range(1, self.most + 1) if n != self.last] or [1]
+        threads = self.draw.choice([n for n in others if n not in self.threads] or others)
         part, self.epoch, self.last = self.draw.random(), self.epoch + 1, threads
         said = []
         for (pid, started), rank in ranked:
