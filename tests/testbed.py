@@ -117,6 +117,7 @@ AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=login
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=0
+MessageTimeout=60
 """
 
 SLURMDBD_CONF = """\
