@@ -60,7 +60,7 @@ def submitit() -> Any:
     import submitit
 
     executor = submitit.AutoExecutor(folder="log", cluster="slurm")
-    executor.update_parameters(timeout_min=2, nodes=1, tasks_per_node=1, cpus_per_task=1, name="square")
+    executor.update_parameters(timeout_min=10, nodes=1, tasks_per_node=1, cpus_per_task=1, name="square")
     jobs = executor.map_array(square, [1, 2, 3, 13])
     found: List[Any] = []
     for job in jobs:

@@ -49,6 +49,14 @@ def test_the_steps_are_those_of_the_last_try(tmp_path: Path) -> None:
     assert [each.step for each in read_steps(path)[7]] == ["0", BATCH]
 
 
+def test_of_a_step_that_was_recorded_twice_the_first_line_counts(tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    for each in (step("0"), step("1", name="first"), step("1", name="again"), step(BATCH), step("0", name="again")):
+        append(path, each)  # by an srun, and by its guard, which saw that the srun was killed
+    assert [(each.step, each.name) for each in read_steps(path)[7]] == [
+        ("0", "solve"), ("1", "first"), (BATCH, "solve")]
+
+
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("")
     os.symlink("other", tmp_path / "steps.csv")

@@ -11,7 +11,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Union
+    from typing import Dict, List, Tuple, Union
     PathLike = Union[str, os.PathLike[str]]
 
 COLUMNS = ("job", "step", "name", "start", "end", "state", "exit_code", "tasks", "cores", "nodes", "user", "system",
@@ -72,14 +72,15 @@ def append(path: "PathLike", step: Step) -> None:
 
 def read_steps(path: "PathLike") -> "Dict[int, List[Step]]":
     """The steps of each job, in the order of their ends, those of its last try only: a `batch` line ends
-    a try. Lines that a crash has torn are left out; no file means no steps."""
+    a try. Of a step that was recorded twice, since its srun was killed in between, the first line counts. Lines
+    that a crash has torn are left out; no file means no steps."""
     import csv
 
-    tries: "Dict[int, List[Step]]" = {}
+    tries: "Dict[int, Dict[Tuple[str, float], Step]]" = {}
     try:
         file = open(path, encoding="utf-8", errors="replace", newline="")
     except FileNotFoundError:
-        return tries
+        return {}
     with file:
         for words in csv.reader(line.replace("\0", "?") for line in file):
             try:
@@ -90,12 +91,14 @@ def read_steps(path: "PathLike") -> "Dict[int, List[Step]]":
                              float(user), float(system), int(maxrss))
             except ValueError:  # the header, or a torn line
                 continue
-            before = tries.setdefault(found.job, [])
-            if before and before[-1].step == BATCH:
+            before, key = tries.setdefault(found.job, {}), (step, found.start)
+            if key in before and step != BATCH:
+                continue
+            if before and next(reversed(before))[0] == BATCH:
                 # Written twice where a manager was killed in between; else the job runs again.
-                if step == BATCH and found.start == before[-1].start:
-                    before.pop()
+                if key in before:
+                    del before[key]
                 else:
                     before.clear()
-            before.append(found)
-    return tries
+            before[key] = found
+    return {job: list(steps.values()) for job, steps in tries.items()}

@@ -219,7 +219,9 @@ def test_a_killed_server_of_steps_leaves_nothing_on_any_node(real: Testbed, batc
             assert found == [("0", "cancelled", 137), ("1", "completed", 0)]
             assert rows[job_id].status == "completed"
         else:
-            assert found == [("0", "cancelled", 137)] and rows[job_id].status == "failed", said
+            # Its srun is ended with SIGTERM, and killed; it may have had time for the line, else its guard has.
+            assert found in ([("0", "cancelled", 137)], [("0", "cancelled", 143)]), said
+            assert rows[job_id].status == "failed", said
     for node in ("n0", "n1"):
         wait_until(lambda: not [line for line in real.pids(node).values() if "sleep 77" in line
                                 or str(tmp_path) in line], f"nothing is left on {node}")
