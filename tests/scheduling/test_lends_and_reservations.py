@@ -13,7 +13,7 @@ from vrm.model.reservation import Calendar, Reservation, Span, Wanted
 from vrm.scheduling import make_policy
 from vrm.scheduling.offers import borrowed, offer, reserved
 from vrm.scheduling.slowdown import SlowdownDriven
-from vrm.simulation import simulate
+from vrm.simulation import Watcher, simulate
 from vrm.workload.submission import Submission
 
 Rows = List[Tuple[int, int, int, float]]
@@ -29,7 +29,7 @@ def submissions(rows: Rows) -> List[Submission]:
     return found
 
 
-class Placed:
+class Placed(Watcher):
     """The nodes of jobs."""
 
     def __init__(self) -> None:
@@ -37,15 +37,6 @@ class Placed:
 
     def booked(self, booking: Booking) -> None:
         self.nodes[booking.job.id] = tuple(booking.placement.nodes)
-
-    def released(self, booking: Booking) -> None:
-        pass
-
-    def revised(self, booking: Booking, before: float) -> None:
-        pass
-
-    def nodes_changed(self) -> None:
-        pass
 
 
 def ran(rows: Rows, wanted: List[Wanted], placed: Optional[Placed] = None) -> Dict[int, Any]:

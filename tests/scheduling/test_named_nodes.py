@@ -17,14 +17,14 @@ from vrm.scheduling import make_policy
 from vrm.scheduling.custom import placement_of
 from vrm.scheduling.offers import borrowed, offer
 from vrm.scheduling.spread import spread
-from vrm.simulation import Submission, simulate
+from vrm.simulation import Submission, Watcher, simulate
 from vrm.simulation.engine import Outage
 
 NODES = [Node(f"n{i}.site", (2, 2), features=frozenset({"fast"} if i % 2 else ())) for i in range(5)]
 NAMES = [f"n{i}" for i in range(5)]
 
 
-class Seen:
+class Seen(Watcher):
     """Notes on which nodes jobs start."""
 
     def __init__(self) -> None:
@@ -33,15 +33,6 @@ class Seen:
     def booked(self, booking: Booking) -> None:
         on = {NAMES[node] for node, tasks in booking.placement.ranks_by_node(NODES) if tasks}
         self.starts.append((booking.start, booking.job, on))
-
-    def released(self, booking: Booking) -> None:
-        pass
-
-    def revised(self, booking: Booking, before: float) -> None:
-        pass
-
-    def nodes_changed(self) -> None:
-        pass
 
 
 class LastFirst:

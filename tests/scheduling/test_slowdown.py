@@ -22,13 +22,13 @@ from vrm.scheduling.queue import Waiting
 from vrm.scheduling.registry import PolicyError
 from vrm.scheduling.slowdown import SlowdownDriven
 from vrm.scheduling.slowdown_all import SlowdownAll
-from vrm.simulation import simulate
+from vrm.simulation import Watcher, simulate
 from vrm.workload.submission import Submission
 
 from plain_sharing import PlainSharing, Task
 
 
-class Seen:
+class Seen(Watcher):
     """Notes starts, with those who lend, and ends."""
 
     def __init__(self) -> None:
@@ -38,15 +38,6 @@ class Seen:
         placement = booking.placement
         lent = placement.lent if isinstance(placement, Borrowed) else ()
         self.started[booking.job.id] = booking.start, tuple(sorted(lender for lender, _ in lent))
-
-    def released(self, booking: Booking) -> None:
-        pass
-
-    def revised(self, booking: Booking, before: float) -> None:
-        pass
-
-    def nodes_changed(self) -> None:
-        pass
 
 
 def submissions(tasks: List[Task], width: int = 2) -> List[Submission]:

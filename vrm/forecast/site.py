@@ -27,6 +27,7 @@ from vrm.scheduling.ordering import Ordering
 from vrm.scheduling.reservations import Reserving
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.engine import Simulator, Unrecorded
+from vrm.simulation.outcome import Watcher
 from vrm.workload.lml import Lml
 from vrm.workload.snapshot import Place, SiteJob, Snapshot, SnapshotError
 from vrm.workload.submission import Submission
@@ -160,7 +161,7 @@ def _counted(site: Snapshot) -> Dict[str, SiteForecast]:
     return found
 
 
-class _Starts(Unrecorded):
+class _Starts(Watcher, Unrecorded):
     """Notes who starts where: watches the cluster."""
 
     def __init__(self) -> None:
@@ -168,15 +169,6 @@ class _Starts(Unrecorded):
 
     def booked(self, booking: Booking) -> None:
         self.found[booking.job.id] = booking
-
-    def released(self, booking: Booking) -> None:
-        pass
-
-    def revised(self, booking: Booking, before: float) -> None:
-        pass
-
-    def nodes_changed(self) -> None:
-        pass
 
 
 class _ByNode:

@@ -128,8 +128,8 @@ def test_masks_equal_the_plan_after_a_kill_behind_each_record(site: Site) -> Non
         here.close()
 
 
-@pytest.mark.slow
-def test_a_borrower_that_runs_is_followed_by_the_next_manager(site: Site) -> None:
+def lent_when_killed(site: Site) -> Tuple[Set[int], Set[int]]:
+    """A manager is killed while job 0 lends a core to job 1, which runs there; the core that it keeps, and that one."""
     first, second = cores(2)
     prepared(site)
     manager = site.start()
@@ -138,6 +138,12 @@ def test_a_borrower_that_runs_is_followed_by_the_next_manager(site: Site) -> Non
     wait_until(lambda: allowed(site.root, 1) == second, "job 1 runs")
     manager.kill()
     manager.wait()
+    return first, second
+
+
+@pytest.mark.slow
+def test_a_borrower_that_runs_is_followed_by_the_next_manager(site: Site) -> None:
+    first, second = lent_when_killed(site)
     manager = site.start()
     wait_until(lambda: "continuing the run" in site.said(manager), "the run continues")
     wait_until(lambda: "lends 1 core to 1" in site.run("queue").stdout, "it is known who lends")
@@ -165,14 +171,7 @@ def test_a_borrower_that_runs_is_followed_by_the_next_manager(site: Site) -> Non
 
 @pytest.mark.slow
 def test_lender_and_borrower_may_end_while_no_manager_runs(site: Site) -> None:
-    first, second = cores(2)
-    prepared(site)
-    manager = site.start()
-    wait_until(lambda: allowed(site.root, 0) == first | second, "job 0 has both cores")
-    assert site.run("lend", "0", "--to", "1").returncode == 0
-    wait_until(lambda: allowed(site.root, 1) == second, "job 1 runs")
-    manager.kill()
-    manager.wait()
+    lent_when_killed(site)
     done(site, 0, 1)
     wait_until(lambda: not allowed(site.root, 0) and not allowed(site.root, 1), "both have ended")
     site.append("end\n")
