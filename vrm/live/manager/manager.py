@@ -63,7 +63,10 @@ HEARTBEAT = 5.0
 """Seconds after which the state is written anew even if nothing changed."""
 
 SNAPSHOT_PAUSE = 0.2
-"""Seconds at least between two states written."""
+"""Seconds between two states written, on an average of many changes."""
+
+SNAPSHOT_AHEAD = 1.0
+"""Seconds of such pauses that may be left out, so that what follows a few changes is shown at once."""
 
 RECORDING = 0.1
 """Seconds at most that ended jobs are recorded for in one turn of the loop."""
@@ -104,6 +107,7 @@ class Manager:
         self._next_step = math.inf
         self._next_poll = 0.0
         self._snapshot_earliest = 0.0
+        self._snapshot_paid = 0.0
         self._snapshot_latest = 0.0
         self._snapshot_failed = False
         self._adoption_trouble = ""
@@ -370,7 +374,9 @@ class Manager:
             desk.journal.show()
             self.forecaster.tell(desk.state, desk.phase, self.end.end, now)
         done = desk.clock()
-        self._snapshot_earliest = done + max(SNAPSHOT_PAUSE, 20 * (done - now))
+        least = 20 * (done - now)
+        self._snapshot_paid = max(self._snapshot_paid, done) + max(SNAPSHOT_PAUSE, least)
+        self._snapshot_earliest = max(done + least, self._snapshot_paid - SNAPSHOT_AHEAD)
         self._snapshot_latest = min(done + HEARTBEAT, self.forecaster.first(done))
 
     def _finish(self) -> None:
