@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from reference import (ORDERINGS, POLICIES, different_nodes, pair, places_of, play, regular_nodes,
                        workloads)
 from vrm.model import Cluster, Job, JobState, Node, Socket, bits
+from vrm.model.cluster import Watcher
 from vrm.model.placement import CoreLayout
 from vrm.scheduling import make_policy
 
@@ -267,13 +268,11 @@ def test_another_end_is_expected_of_a_running_job():
     policy = make_policy("compact", cluster)
     seen = []
 
-    class Watcher:
-        booked = released = lambda self, booking: None
-
+    class Seen(Watcher):
         def revised(self, booking, before):
             seen.append((booking.job.id, booking.expected_end, before))
 
-    cluster.watchers.append(Watcher())
+    cluster.watchers.append(Seen())
     for job_id, seconds in enumerate((10.0, 20.0, 30.0)):
         job = Job(job_id, "x", 1, 100.0, expected=seconds)
         cluster.book(job, policy.place(job, cluster), 5.0)

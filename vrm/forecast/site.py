@@ -14,6 +14,7 @@ from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequen
 from vrm.forecast import amounts
 from vrm.forecast.sharing import Part, shared_out
 from vrm.model import AnyPlacement, Booking, Cluster, Dependency, Infeasible, Job, JobState, Node, bits
+from vrm.model.cluster import Watcher
 from vrm.model.job import ANY, PLAIN, Details, Request
 from vrm.model.placement import CorePlacement
 from vrm.model.queues import Queues
@@ -27,7 +28,6 @@ from vrm.scheduling.ordering import Ordering
 from vrm.scheduling.reservations import Reserving
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.engine import Simulator, Unrecorded
-from vrm.simulation.outcome import Watcher
 from vrm.workload.lml import Lml
 from vrm.workload.snapshot import Place, SiteJob, Snapshot, SnapshotError
 from vrm.workload.submission import Submission

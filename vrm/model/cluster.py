@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from typing import (Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
-                    Protocol, Sequence, Tuple, Union)
+                    Sequence, Tuple, Union)
 
 from vrm.model import bits, devices
 from vrm.model.amounts import amounts, base, people
@@ -53,8 +53,11 @@ class Booking(NamedTuple):
         return self.expected_end if self.expected_end > self.until else self.until
 
 
-class Watcher(Protocol):
-    """Whoever is told what happens on a cluster."""
+class Watcher:
+    """Hears of every start, end and change on a cluster; a subclass says what it does then.
+
+    `booking` has `job`, `start`, `expected_end` (start + expected run time, s) and `placement`.
+    """
 
     def booked(self, booking: Booking) -> None:
         """A job starts."""
@@ -63,7 +66,7 @@ class Watcher(Protocol):
         """A job has ended."""
 
     def revised(self, booking: Booking, before: float) -> None:
-        """A job that runs is expected to end otherwise than `before`."""
+        """A job that runs is expected to end otherwise than `before` (s)."""
 
     def nodes_changed(self) -> None:
         """Nodes came or went."""

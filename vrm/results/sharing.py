@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Protocol, Set, Tuple
 
-from vrm.model.cluster import Booking
+from vrm.model.cluster import Booking, Watcher
 from vrm.model.core_share import Borrowed
 from vrm.results import shares
 from vrm.results.metrics import THRESHOLD
@@ -60,7 +60,7 @@ def slowdowns(jobs: Iterable[Ran], runs: Mapping[int, float], threshold: float =
     return Slowdowns(*(math.fsum(values) / len(found) for values in zip(*found)))
 
 
-class Sharing:
+class Sharing(Watcher):
     """Notes who borrowed of whom, as a watcher of a cluster, and how long jobs run on all their cores."""
 
     def __init__(self) -> None:
@@ -77,15 +77,6 @@ class Sharing:
         """A job starts."""
         if isinstance(booking.placement, Borrowed):
             self.borrowers[booking.job.id] = mates_of(booking)
-
-    def released(self, booking: Booking) -> None:
-        """A job has ended."""
-
-    def revised(self, booking: Booking, before: float) -> None:
-        """A job is expected to end otherwise."""
-
-    def nodes_changed(self) -> None:
-        """Nodes came or went."""
 
     def summary(self, jobs: Iterable[Ran], threshold: float = THRESHOLD) -> Dict[str, Any]:
         """The jobs that started on borrowed cores, those that lent some, and mean slowdowns by the run

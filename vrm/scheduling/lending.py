@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 from vrm.model import bits
-from vrm.model.cluster import Booking, Cluster
+from vrm.model.cluster import Booking, Cluster, Watcher
 from vrm.model.core_share import Borrowed
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
@@ -46,7 +46,7 @@ class Able(NamedTuple):
         return _CLOSE * (time - end + 1e-12 * end) / self.lost
 
 
-class Terms:
+class Terms(Watcher):
     """On which terms jobs lend, and how far that reaches.
 
     `max_slowdown`: mates are expected to stay below it; None: below the mean of what is expected of the

@@ -15,7 +15,7 @@ from collections import Counter
 from typing import (Dict, Iterable, List, Mapping, Optional, Sequence, Set,
                     Union)
 
-from vrm.model.cluster import Booking, Cluster
+from vrm.model.cluster import Booking, Cluster, Watcher
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
 from vrm.model.reservation import NO_CALENDAR
@@ -27,7 +27,7 @@ from vrm.scheduling.queue import Waiting
 Profile = Union[CountProfile, PoolProfile]
 
 
-class Reserving(Dispatcher):
+class Reserving(Dispatcher, Watcher):
     """Backfilling with at most `depth` reservations (None: for every job; with `per_queue` for the
     jobs of each queue), kept or recomputed.
 

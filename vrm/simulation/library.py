@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optio
 
 from vrm.model import bits
 from vrm.model.amounts import MEMORY
-from vrm.model.cluster import Cluster
+from vrm.model.cluster import Cluster, Watcher
 from vrm.model.energy import NO_PROGRAMS, Programs
 from vrm.model.heatmap import Heatmap
 from vrm.model.machine import Machine
@@ -43,7 +43,7 @@ from vrm.simulation.recorded_lends import AskedLend, WithLends
 from vrm.simulation.counting import CountingSimulator, Uncountable, possible
 from vrm.simulation.engine import Outage, Simulator
 from vrm.simulation.inputs import WorkloadError, open_workload, read_heatmap
-from vrm.simulation.outcome import Bookings, Outcome, Watcher
+from vrm.simulation.outcome import Bookings, Outcome
 from vrm.simulation.results import Results
 from vrm.system.memory import rare_collections
 from vrm.workload.malleable import Hybrid

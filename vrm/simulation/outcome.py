@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Union, overload
 
-from vrm.model.cluster import Booking, Cluster
+from vrm.model.cluster import Booking, Cluster, Watcher
 from vrm.model.job import Job
 from vrm.results.efficiency import Efficiency, Held
 from vrm.results.names import policy_name, time_text
@@ -16,25 +16,6 @@ from vrm.workload.submission import Submission
 from vrm.workload.swf import write
 
 _SWF_STATUS = {"completed": 1, "timeout": 0}
-
-
-class Watcher:
-    """Is told of every start and end on the cluster; override what you need.
-
-    `booking` has `job`, `start`, `expected_end` (start + expected run time, s) and `placement`.
-    """
-
-    def booked(self, booking: Booking) -> None:
-        """A job starts."""
-
-    def released(self, booking: Booking) -> None:
-        """A job has ended."""
-
-    def revised(self, booking: Booking, before: float) -> None:
-        """A job that runs is expected to end otherwise than `before` (s)."""
-
-    def nodes_changed(self) -> None:
-        """Nodes came or went; never in a simulation."""
 
 
 class Bookings(Watcher):
