@@ -44,6 +44,7 @@ RUNS = (300.0, 3600.0, 4 * 3600.0, 12 * 3600.0, DAY, math.inf)
 RUN_NAMES = ("5 min", "1 h", "4 h", "12 h", "1 day", "longer")
 LIMITS = ("5", "10", "50", "inf", "dynamic")
 SHARES = (0.2, 0.4, 0.6, 0.8)
+VARIANTS = {"gain": "when=gain", "always": "when=always", "width 0.75": "share=0.75", "mates 4": "mates=4"}
 
 
 class Jobs(List[Submission]):
@@ -94,24 +95,18 @@ def _of_partition(path: str, partition: int) -> Dict[int, None]:
         return {int(row[0]): None for row in rows if len(row) > 15 and row[15] == str(partition)}
 
 
-def runs_of(quick: bool, few: bool) -> Iterator[Tuple[str, Dict[str, Any]]]:
-    """The runs of a case: their names, and how they schedule; `few` of them for further draws."""
-    if few:
-        yield "easy", {"backfill": "easy", "malleable": 1.0}
-        yield "sd 10", {"backfill": "sd", "malleable": 1.0}
-        for more in ("", " when=gain", " when=always", " share=0.75", " mates=4"):
-            yield f"sd 10 worst{more}", {"backfill": f"sd{more}", "malleable": 1.0, "shared_speed": "worst"}
-        return
+def runs_of(quick: bool, first: bool) -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """The runs of a case: their names, and how they schedule; `first`: one of them twice."""
     yield "easy", {"backfill": "easy", "malleable": 1.0}
     for limit in LIMITS:
         yield f"sd {limit}", {"backfill": f"sd max_slowdown={limit}", "malleable": 1.0}
-    yield "sd 10 worst", {"backfill": "sd max_slowdown=10", "malleable": 1.0, "shared_speed": "worst"}
-    yield "sd 10 gain", {"backfill": "sd max_slowdown=10 when=gain", "malleable": 1.0}
-    yield "sd 10 width 0.75", {"backfill": "sd max_slowdown=10 share=0.75", "malleable": 1.0}
-    yield "sd 10 mates 4", {"backfill": "sd max_slowdown=10 mates=4", "malleable": 1.0}
-    yield "sd 10 again", {"backfill": "sd max_slowdown=10", "malleable": 1.0}
+    yield "sd 10 worst", {"backfill": "sd", "malleable": 1.0, "shared_speed": "worst"}
+    for name, more in VARIANTS.items():
+        yield f"sd 10 {name}", {"backfill": f"sd {more}", "malleable": 1.0}
     for share in SHARES[:1] if quick else SHARES:
-        yield f"sd 10 share {share:g}", {"backfill": "sd max_slowdown=10", "malleable": share}
+        yield f"sd 10 share {share:g}", {"backfill": "sd", "malleable": share}
+    if first:
+        yield "sd 10 again", {"backfill": "sd", "malleable": 1.0}
 
 
 class Borrowers(Set[int]):
@@ -319,7 +314,7 @@ def main() -> None:
         for case in cases:
             folder = args.out / case.name
             folder.mkdir(exist_ok=True)
-            for name, how in runs_of(args.quick, "-seed" in case.name):
+            for name, how in runs_of(args.quick, "-seed" not in case.name):
                 path = folder / f"{name}.json"
                 if args.only in f"{case.name}/{name}" and not path.exists():
                     found = {"said": case.said, "nodes": case.nodes, **run(case, how)}

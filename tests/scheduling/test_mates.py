@@ -76,12 +76,14 @@ def test_nobody_who_finds_mates_is_out_of_reach(first: list, later: list, nodes:
 @settings(max_examples=200)
 def test_carriers_are_the_best_of_all_sets(able: Dict[int, List[int]], most: int) -> None:
     looked_at: List[int] = []
-    found = Carriers({size: dict(enumerate(here)) for size, here in able.items()}, lambda each: looked_at.append(each) or float(each), most)
+    reach = Reach(most)
+    found = Carriers({size: dict(enumerate(here)) for size, here in able.items()},
+                     lambda each: looked_at.append(each) or float(each), reach, most)
     all_of = [(size, each) for size, here in able.items() for each in here]
     for nodes in range(1, 15):
         sets = [each for number in range(1, most + 1) for each in itertools.combinations(all_of, number)
                 if sum(size for size, _ in each) == nodes]
-        assert found[nodes] == max((min(each for _, each in some) for some in sets), default=-math.inf)
+        assert found[nodes] == max((min(each for _, each in some) for some in sets), default=-math.inf) == reach.of(nodes)
     assert len(looked_at) <= len(all_of), "once each"
 
 

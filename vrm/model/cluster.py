@@ -469,8 +469,7 @@ class Cluster(Pool):
         self.generation += 1
         for watcher in self.watchers:
             watcher.released(booking)
-        if self.loans:
-            self.loans.ended(self, booking)
+        if self.loans and self.loans.ended(self, booking):
             self._empties = self._free = -1
         return booking
 

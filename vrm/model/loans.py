@@ -29,6 +29,7 @@ class Loans:
         self.all: List[Loan] = list(loans)
         self.guests: Set[int] = set(guests)
         self.unwilling: Set[int] = set()
+        self.changes = 0  # how often the cores in use have become others but by a start or an end alone
         self._ranks: Dict[int, List[Alike]] = {}
         self._rates: Dict[Tuple[int, bool], Tuple[int, float]] = {}  # the last ones, with what was lent
 
@@ -122,10 +123,12 @@ class Loans:
             raise ValueError(f"job {loan.lender} would keep a rank without a core")
         self._change(cluster, booking, loan.since, [*self.of_lender(loan.lender), loan])
         self.all.append(loan)
+        self.changes += 1
 
     def regain(self, cluster: "Cluster", loan: Loan, now: float) -> None:
         """A lender has the cores of a loan again."""
         self.all.remove(loan)
+        self.changes += 1
         booking = cluster.bookings[loan.lender]
         before = [*self.of_lender(loan.lender), loan]
         self._change(cluster, booking, now, self.of_lender(loan.lender), before)
@@ -141,17 +144,23 @@ class Loans:
                 self._change(cluster, cluster.bookings[loan.lender], now,
                              self.of_lender(loan.lender), before, same=True)
 
-    def ended(self, cluster: "Cluster", booking: "Booking") -> None:
+    def ended(self, cluster: "Cluster", booking: "Booking") -> bool:
         """A job has left its cores: those that borrowed some hold what it held of their nodes. Of
         several on one node it is the one that is expected to run longest, and it lends to the
-        others."""
+        others. Whether there are any."""
         job_id = booking.job.id
         self._forget(job_id)
-        self.guests.discard(job_id)
         self.unwilling.discard(job_id)
-        mine = [loan for loan in self.of_lender(job_id) if loan.borrower in cluster.bookings]
+        if job_id in self.guests:
+            self.guests.remove(job_id)
+            self.changes += 1
+        mine = self.of_lender(job_id)
+        if not mine:
+            return False
+        self.changes += 1
         self.all = [loan for loan in self.all if loan.lender != job_id]
-        self.bequeath(cluster, booking.placement, mine)
+        self.bequeath(cluster, booking.placement, [loan for loan in mine if loan.borrower in cluster.bookings])
+        return True
 
     def bequeath(self, cluster: "Cluster", room: "AnyPlacement", mine: Iterable[Loan]) -> None:
         """Whoever had these loans of a job holds what that held of their nodes."""
@@ -198,6 +207,7 @@ class Loans:
     def grow(self, cluster: "Cluster", job_id: int, wide: Borrowed) -> None:
         """A job has more cores from now on: what is left of it takes less time."""
         booking, now = cluster.bookings[job_id], wide.grown[-1].until
+        self.changes += 1
         self._forget(job_id)
         slower = booking.placement.width / wide.width
         end, limit = (now + (each - now) * slower if each > now else each

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from vrm.model import bits
 from vrm.model.cluster import Booking, Cluster, Watcher
@@ -62,12 +62,16 @@ class Terms(Watcher):
         self.always = always
         self.gain = gain
         # Who can lend only gets less but for jobs that start, or have their cores again (`_newer`): `_reach`
-        # bounds what all together could carry. It is made again when as many can lend no more as still can.
+        # bounds what all together could carry, `_beside` what they could without putting off the head, as long
+        # as its reservation (`_head`) is the same. They are made again when many more have gone than are left.
         self._watched: Optional[Cluster] = None
         self.by_nodes: Dict[int, Dict[int, Able]] = {}
         self._nodes: Dict[int, int] = {}  # of those that could lend
         self._newer: Set[int] = set()
         self._reach: Optional[Reach] = None
+        self._beside: Optional[Reach] = None
+        self._head: Tuple[object, float, float] = None, 0.0, 0.0
+        self._added: List[Able] = []  # since `_beside` was asked for
         self._gone = 0  # who can lend no more since `_reach` was made
 
     def copy(self) -> Terms:
@@ -99,6 +103,9 @@ class Terms(Watcher):
             del here[job_id]
             if not here:
                 del self.by_nodes[nodes]
+                for reach in (self._reach, self._beside):
+                    if reach is not None:
+                        reach.gone(nodes)
 
     def revised(self, booking: Booking, before: float) -> None:
         """A job lends, has its cores again, or is expected to run on."""
@@ -110,12 +117,13 @@ class Terms(Watcher):
 
     def forget(self) -> None:
         """Find out again who could lend."""
-        self._reach = None
+        self._reach = self._beside = None
 
     def reach(self, now: float, view: Cluster) -> Reach:
         """What the running jobs could carry, at most. Who could lend is in `by_nodes` then, with ids."""
-        if self._reach is None or self._gone > len(self._nodes):
-            self._reach, self._gone = Reach(self.most), 0
+        if self._reach is None or self._gone > 9 + 4 * len(self._nodes):
+            self._reach, self._beside, self._gone = Reach(self.most), None, 0
+            self._added.clear()
             self.by_nodes.clear()
             self._nodes.clear()
             self._newer = set(view.bookings)
@@ -128,8 +136,28 @@ class Terms(Watcher):
                 self.by_nodes.setdefault(each.nodes, {})[job_id] = each
                 self._nodes[job_id] = each.nodes
                 self._reach.add(each.nodes, carries(each.booking.expected_end - now, each.most, self.share))
+                if self._beside is not None:
+                    self._added.append(each)
             self._newer.clear()
         return self._reach
+
+    def beside(self, head: Job, time: float, spare: int, reach: Reach, longest: Callable[[Able], float]) -> Reach:
+        """What they could carry without putting off the head, at most, which starts at this time and leaves so
+        much. `reach`: what they could else; `longest`: how long one alone could carry jobs so."""
+        before = self._head
+        if self._beside is None or head is not before[0] or time != before[1] or spare > before[2]:
+            self._beside = reach.copy()
+        else:
+            for each in self._added:
+                self._beside.add(each.nodes, longest(each))
+        self._added.clear()
+        self._head = head, time, spare
+        return self._beside
+
+    @property
+    def changed(self) -> bool:
+        """Whether since the last question jobs have started, or are expected to end at another time."""
+        return bool(self._newer) or self._reach is None
 
     def limit(self, view: Cluster) -> float:
         """What the slowdown of a mate stays below."""
@@ -146,7 +174,14 @@ class Lending:
     def __init__(self, terms: Terms, now: float, view: Cluster, policy: PlacementPolicy) -> None:
         self.terms, self.now, self.view, self.policy = terms, now, view, policy
         self._unwilling = view.loans.unwilling
+        self.forget()
+
+    def forget(self) -> None:
+        """A job has started: what is known of the running ones is out of date."""
+        self.tried = False  # whether sets of mates were looked at
         self._limit = math.nan
+        for name in ("reach", "_carriers", "_behind", "_unneeded"):
+            self.__dict__.pop(name, None)
 
     def static_start(self, job: Job) -> float:
         """When a job would start on cores of its own."""
@@ -166,12 +201,13 @@ class Lending:
         not known yet."""
         terms, now, expected, share = self.terms, self.now, job.expected, self.terms.share
         nodes = self.policy.nodes(job)
-        if expected > self.reach.of(nodes):
+        if expected > self.known(job).of(nodes) or expected > self.beside(job)[nodes]:
             return None
         if start is None:
             start = math.inf if terms.always else self.static_start(job)
-        if not terms.always and not pays(start, expected, now, share) or expected > self.beside(job)[nodes]:
+        if not terms.always and not pays(start, expected, now, share):
             return None
+        self.tried = True
         limit = self._below()
         choosy = bool(job.request.features or job.request.exclude) or not self.view.all_up
         mates: List[Mate] = []
@@ -245,6 +281,10 @@ class Lending:
             self._limit = self.terms.limit(self.view)
         return self._limit
 
+    def known(self, job: Job) -> Reach:
+        """What is known of `beside`."""
+        return self.reach
+
     def beside(self, job: Job) -> Carriers:
         """What the running jobs could carry of a job, at most, of which each alone puts nobody off."""
         return self._carriers
@@ -252,12 +292,7 @@ class Lending:
     @cached_property
     def _carriers(self) -> Carriers:
         """What the running jobs could carry now, at most."""
-        return self.carriers(self.longest)
-
-    def carriers(self, longest: Callable[[Able], float]) -> Carriers:
-        """What the running jobs could carry of which one alone carries so much."""
-        assert self.reach is not None  # it is known who could lend
-        return Carriers(self.terms.by_nodes, longest, self.terms.most)
+        return Carriers(self.terms.by_nodes, self.longest, self.reach, self.terms.most)
 
     def longest(self, each: Able) -> float:
         """How long jobs may take that this one could carry now, at most."""

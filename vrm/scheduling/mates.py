@@ -72,24 +72,38 @@ def carries(left: float, most: float, share: float) -> float:
 
 class Reach:
     """How long jobs of so many nodes may take to have mates: at most `most` of those that were added,
-    with just so many nodes. It is an upper bound where mates have gone since, or have less time left."""
+    with just so many nodes (`by_nodes`). It is an upper bound where mates have gone since, or have less time left;
+    `Carriers` make it exact where they are asked."""
 
     def __init__(self, most: int = MOST) -> None:
         self._by_number: List[Dict[int, float]] = [{} for _ in range(most)]
         self.by_nodes: Dict[int, float] = {}
 
+    def copy(self) -> Reach:
+        """An independent copy."""
+        twin = Reach(0)
+        twin._by_number, twin.by_nodes = [dict(sets) for sets in self._by_number], dict(self.by_nodes)
+        return twin
+
     def add(self, nodes: int, longest: float) -> None:
         """A mate with so many nodes, for jobs that take at most so long."""
         for others, sets in zip(self._by_number[-2::-1], self._by_number[:0:-1]):
             for some, other in others.items():
-                self._raise(sets, nodes + some, min(longest, other))
+                self._raise(sets, nodes + some, longest if longest < other else other)
         self._raise(self._by_number[0], nodes, longest)
 
     def _raise(self, sets: Dict[int, float], nodes: int, longest: float) -> None:
-        if longest > sets.get(nodes, -math.inf):
-            sets[nodes] = longest
-            if longest > self.by_nodes.get(nodes, -math.inf):
-                self.by_nodes[nodes] = longest
+        for known in (sets, self.by_nodes):
+            if longest > known.get(nodes, -math.inf):
+                known[nodes] = longest
+
+    def gone(self, nodes: int) -> None:
+        """No mate with so many nodes is left."""
+        self._by_number[0].pop(nodes, None)
+
+    def alone(self, nodes: int, longest: float) -> None:
+        """No one mate with so many nodes carries longer jobs."""
+        self._by_number[0][nodes] = longest
 
     def of(self, nodes: int) -> float:
         """For so many nodes; minus infinity where no set of mates has them."""
@@ -99,17 +113,18 @@ class Reach:
 class Carriers(Dict[int, float]):
     """How long jobs may take, by their nodes, that at most `most` of some running jobs could carry; minus infinity
     where no set has as many nodes. `by_nodes`: the running jobs by their nodes and ids, `longest`: how long one alone
-    could carry a job. It is looked at only as far as it is asked for."""
+    could carry a job. It is looked at only as far as it is asked for, and `reach` knows it from then on."""
 
     def __init__(self, by_nodes: Mapping[int, Mapping[int, _Any]], longest: Callable[[_Any], float],
-                 most: int = MOST) -> None:
+                 reach: Reach, most: int = MOST) -> None:
         super().__init__()
-        self._sizes = _Longest(by_nodes, longest, most)
+        self._sizes = _Longest(by_nodes, longest, reach, most)
         self._order = sorted(by_nodes)
-        self._most = most
+        self._reach, self._most = reach, most
 
     def __missing__(self, nodes: int) -> float:
-        found = self[nodes] = max(map(min, _sets(self._sizes, self._order, nodes, self._most)), default=-math.inf)
+        found = max(map(min, _sets(self._sizes, self._order, nodes, self._most)), default=-math.inf)
+        self[nodes] = self._reach.by_nodes[nodes] = found
         return found
 
 
@@ -117,15 +132,16 @@ class _Longest(Dict[int, List[float]]):
     """The first ones of each size, the longest first."""
 
     def __init__(self, by_nodes: Mapping[int, Mapping[int, _Any]], longest: Callable[[_Any], float],
-                 most: int) -> None:
+                 reach: Reach, most: int) -> None:
         super().__init__()
-        self._by_nodes, self._longest, self._most = by_nodes, longest, most
+        self._by_nodes, self._longest, self._reach, self._most = by_nodes, longest, reach, most
 
     def __contains__(self, nodes: object) -> bool:
         return nodes in self._by_nodes
 
     def __missing__(self, nodes: int) -> List[float]:
         found = self[nodes] = sorted(map(self._longest, self._by_nodes[nodes].values()), reverse=True)[:self._most]
+        self._reach.alone(nodes, found[0])
         return found
 
 

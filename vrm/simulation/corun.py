@@ -19,6 +19,7 @@ from vrm.model import bits
 from vrm.model.cluster import Booking, Cluster
 from vrm.model.node import HALF
 from vrm.model.speedups import Speedups, load_name
+from vrm.results.shares import shared
 
 
 class _Run:
@@ -57,6 +58,9 @@ class CoRunning:
         job_id = booking.job.id
         self._runs[job_id] = _Run(booking, run, now)
         if self.speedups is None:
+            if not shared(booking):
+                self._runs[job_id].speed = 1.0
+                return ((job_id, now + run),)
             return self._update([job_id, *self._in_order(booking, self._share(job_id))], now)
         touched = [job_id]
         for node in bits.members(booking.placement.node_set):
@@ -90,13 +94,16 @@ class CoRunning:
     def ended(self, booking: Booking, now: float) -> Iterable[Tuple[int, float]]:
         """A job left: the jobs whose end changes, with their new ends."""
         job_id = booking.job.id
-        self._count(self._runs.pop(job_id), now)
-        touched: List[int] = []
+        ran = self._runs.pop(job_id)
         if self.speedups is None:
-            others = self._shares.pop(job_id, set())
+            others = self._shares.pop(job_id, None)
+            if others is None:
+                return ()
             for other in others:
                 self._shares[other].discard(job_id)
             return self._update(self._in_order(booking, others), now)
+        self._count(ran, now)
+        touched: List[int] = []
         for node in bits.members(booking.placement.node_set):
             here = self._on_node[node]
             here.remove(job_id)

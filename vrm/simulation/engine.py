@@ -127,7 +127,6 @@ class Simulator:
         self.events = 0
         self.ended = 0
         self.left = 0  # jobs that wait at the end: held ones, and those that depend on them
-        self._lends = False  # whether any job lent cores at the last moment
         self._nodes: List[Tuple[float, bool, int]] = []
         self._changes: List[Change] = []
 
@@ -176,7 +175,7 @@ class Simulator:
         nodes, never, last, progress = self._nodes, math.inf, self.end, self.progress
         changes, single = self._changes, self.one_by_one
         end_job, pop = self._end, heapq.heappop
-        number, generation = self.events, -1
+        number, changes_of_loans = self.events, cluster.loans.changes
         plain = ((), False, "")
         wake = self.wake
         submit = following[0].submit if following is not None else never
@@ -257,8 +256,8 @@ class Simulator:
                                                     and not cluster.bookings
                                                     and not cluster.calendar)):
                     wake = never  # nothing waits, or none of it fits on an empty machine
-            if (cluster.loans or self._lends) and cluster.generation != generation:
-                self._lends, busy_cores, generation = bool(cluster.loans), cluster.taken_cores, cluster.generation
+            if cluster.loans.changes != changes_of_loans:
+                busy_cores, changes_of_loans = cluster.taken_cores, cluster.loans.changes
             moment((now, len(waiting), queue.wanted, busy_cores))
             number += 1
             if progress is not None and number % 1000 == 0:
@@ -325,7 +324,7 @@ class Simulator:
         killed = event[3] and executor.unfinished(event, now)
         booking = state.leave(job_id)
         if self.cluster.loans:
-            self._returned(job_id, now)
+            self._returned(booking, now)
         if not executor.foreseen:
             executor.gone(start, now)
         job = booking[0]
@@ -349,9 +348,12 @@ class Simulator:
         for loan in self.cluster.loans.of_borrower(borrower):
             self.executor.reshaped(self.cluster.bookings[loan.lender], now)
 
-    def _returned(self, job_id: int, now: float) -> None:
+    def _returned(self, booking: Booking, now: float) -> None:
         """A job has left: what it had borrowed is its lenders' again, and what it left to those that
         borrowed of it is theirs."""
+        if not shared(booking):
+            return
+        job_id = booking.job.id
         loans = self.cluster.loans.of_borrower(job_id)
         self.state.returned(job_id, now)
         for loan in loans:
@@ -387,9 +389,10 @@ class Simulator:
         cores = 0
         for job_id in self.cluster.jobs_on(node):
             self.state.entry(job_id)  # from now on there is something to say of it
-            cores += self.state.leave(job_id).job.request.cores
+            booking = self.state.leave(job_id)
+            cores += booking.job.request.cores
             if self.cluster.loans:
-                self._returned(job_id, now)
+                self._returned(booking, now)
             start = self.executor.gone_of(job_id, now)
             self._failed(start, JobState.FAILED,
                          f"node {self.cluster.nodes[node].name} is down", "node")

@@ -128,13 +128,15 @@ class Results:
         self._jobs += _pack_job(job.id, procs, procs * job.cores, user, app, how,
                                 job.submit, booking.start, end, job.walltime)
         self._lends = self._lends or bool(booking.shares)
-        drawn = self._note(booking, end) if self._programs is not None else {}
+        if self._programs is not None:
+            self._note(booking, end, self._programs)
         if self._writer is not None:
             row = (job.id, job.app, job.procs, job.submit, booking.start, end, job.walltime,
                    status, job.exclusive, start.backfilled, to_values(shares.at_start(booking)))
             self._rows.append(row if self._details is None else
                               (*row, self._more(job, {
-                                  "devices": self._text.devices(booking.placement), **drawn,
+                                  "devices": self._text.devices(booking.placement),
+                                  **(columns_of(self._drawn[-1]) if self._programs is not None else {}),
                                   **sharing.columns(booking, end)})))
             if len(self._rows) >= BATCH:
                 self._hand_over()
@@ -162,12 +164,10 @@ class Results:
         assert self._details is not None
         return more_columns({**fields_of(job, self._details.pop(job.id, PLAIN)), **(result or {})})
 
-    def _note(self, booking: Booking, end: float) -> Dict[str, float]:
-        """What a job has drawn, as far as it is known, and its columns."""
-        assert self._programs is not None
-        watts = draw(booking.job, booking.placement, self._nodes, self._programs) or 0.0
+    def _note(self, booking: Booking, end: float, programs: Programs) -> None:
+        """What a job has drawn, as far as it is known."""
+        watts = draw(booking.job, booking.placement, self._nodes, programs) or 0.0
         self._drawn.append(Drawn(booking.start, end, watts, booking.placement.frequency))
-        return columns_of(self._drawn[-1])
 
     @property
     def drawn(self) -> Sequence[Drawn]:
