@@ -26,6 +26,9 @@ MOST_NODES = 1_000_000
 
 _SMALL = 8  # nodes or cores
 
+Runs = List[Tuple[int, int]]
+"""Nodes or cores in runs of neighbours: pairs of the first and one past the last, ascending."""
+
 
 def unfold_nodes(text: str) -> List[str]:
     """The names that `fold_nodes` has folded; JobFileError for what it cannot have written."""
@@ -179,7 +182,7 @@ class PlaceText:
 
     def nodes(self, placement: AnyPlacement) -> str:
         """The column `nodes`."""
-        return self._folded([(first, stop - 1) for first, stop in bits.runs(placement.node_set)])
+        return self.folded(bits.runs(placement.node_set))
 
     def columns(self, placement: AnyPlacement) -> Tuple[str, str]:
         """The columns `nodes` and `cores`."""
@@ -203,26 +206,30 @@ class PlaceText:
 
     def _columns(self, placement: AnyPlacement) -> Tuple[str, str]:
         if isinstance(placement, CorePlacement):
-            return self._by_core(placement)
+            return self.of_cores(bits.runs(placement.taken), placement.layout)
         if len(placement.order) == 1:  # as everywhere but under strip
             runs = bits.runs(placement.order[0])
-            nodes = self._folded([(first, stop - 1) for first, stop in runs])
-            return nodes, self._by_lane(placement, [runs])
+            return self.folded(runs), self._by_lane(placement, [runs])
         return self.nodes(placement), self._by_lane(placement, map(bits.runs, placement.order))
 
-    def _folded(self, ranges: Sequence[Tuple[int, int]]) -> str:
-        """Nodes from first to last of each range, folded."""
+    def of_nodes(self, runs: Runs, share: str, procs: int) -> Tuple[str, str]:
+        """Both columns of ranks of one core, that fill so many nodes on lane 0."""
+        parts: List[str] = []
+        self._fill(parts, runs, share, 0, 1, procs)
+        return self.folded(runs), ";".join(parts)
+
+    def folded(self, runs: Runs) -> str:
+        """Nodes, folded."""
         if self._prefix is None:
-            return fold_nodes(self._names[node] for first, last in ranges
-                              for node in range(first, last + 1))
-        if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-            return self._names[ranges[0][0]]
-        numbers = ",".join([str(first) if first == last else f"{first}-{last}"
-                            for first, last in ranges])
+            return fold_nodes(self._names[node] for first, stop in runs
+                              for node in range(first, stop))
+        if len(runs) == 1 and runs[0][0] == runs[0][1] - 1:
+            return self._names[runs[0][0]]
+        numbers = ",".join([str(first) if first == stop - 1 else f"{first}-{stop - 1}"
+                            for first, stop in runs])
         return f"{self._prefix}[{numbers}]"
 
-    def _by_lane(self, placement: Placement,
-                 runs_of: Iterable[Sequence[Tuple[int, int]]]) -> str:
+    def _by_lane(self, placement: Placement, runs_of: Iterable[Runs]) -> str:
         if placement.most is not None:  # other resources limit the ranks of a node
             return self._plain.cores(placement)
         parts: List[str] = []
@@ -231,14 +238,20 @@ class PlaceText:
         for group, runs in zip(placement.order, runs_of):
             if group & lane0 and group & ~lane0:  # its nodes differ in the lane they give
                 return self._plain.cores(placement)
-            ranks, at, text = self._full(placement.share, 0 if group & lane0 else 1, placement.width)
-            for first, stop in runs:
-                here = ranks[stop] - ranks[first]
-                if here > left:  # the last node may stay partly filled
-                    return self._partly(placement, parts, first, left)
-                parts.append(text[at[first]:at[stop] - 1])
-                left -= here
+            left = self._fill(parts, runs, placement.share, 0 if group & lane0 else 1, placement.width, left)
         return ";".join(parts)
+
+    def _fill(self, parts: List[str], runs: Runs, share: str, lane: int, width: int, left: int) -> int:
+        """Add the texts of nodes that ranks fill, of which so many are left; how many remain."""
+        ranks, at, text = self._full(share, lane, width)
+        for first, stop in runs:
+            here = ranks[stop] - ranks[first]
+            if here > left:  # the last node may stay partly filled
+                self._partly(parts, first, share, lane, width, left)
+                return 0
+            parts.append(text[at[first]:at[stop] - 1])
+            left -= here
+        return left
 
     def _full(self, share: str, lane: int, width: int) -> Tuple[List[int], List[int], str]:
         """Of all nodes, when filled: the sum of the ranks before each, where the text of each begins, and the
@@ -260,45 +273,43 @@ class PlaceText:
         alone = Placement(share, claims, (1,), ranks, width)
         return PlacementText([node]).cores(alone) if ranks else ""
 
-    def _partly(self, placement: Placement, parts: List[str], first: int, left: int) -> str:
-        """The column `cores`, where node `first` and those after it in its run hold the rest."""
-        for index in range(first, len(self._nodes)):
-            lane = placement.lane(index)
-            here = min(left, self._nodes[index].capacity(placement.share, lane, placement.width))
-            parts.append(self._on_node(self._nodes[index], placement.share, lane, placement.width,
-                                       here))
+    def _partly(self, parts: List[str], first: int, share: str, lane: int, width: int, left: int) -> None:
+        """The same, where node `first` and those after it in its run hold the rest."""
+        for node in self._nodes[first:]:
+            here = min(left, node.capacity(share, lane, width))
+            parts.append(self._on_node(node, share, lane, width, here))
             left -= here
             if left <= 0:
                 break
-        return ";".join(parts)
 
-    def _by_core(self, placement: CorePlacement) -> Tuple[str, str]:
+    def of_cores(self, runs: Runs, layout: CoreLayout) -> Tuple[str, str]:
+        """Both columns of cores, numbered as in their layout."""
         known = self._ranges
         parts: List[str] = []
         nodes: List[Tuple[int, int]] = []
-        for cores in bits.runs(placement.taken):
+        for cores in runs:
             if cores not in known:
                 if len(known) >= 100_000:
                     known.clear()
-                known[cores] = self._range(placement.layout, *cores)
-            first, last, text = known[cores]
-            if nodes and first <= nodes[-1][1] + 1:
-                if first == nodes[-1][1]:  # more of the same node
+                known[cores] = self._range(layout, *cores)
+            first, stop, text = known[cores]
+            if nodes and first <= nodes[-1][1]:
+                if first < nodes[-1][1]:  # more of the same node
                     parts[-1] += "+" + text.partition(":")[2]
                 else:
                     parts.append(text)
-                nodes[-1] = nodes[-1][0], last
+                nodes[-1] = nodes[-1][0], stop
             else:
                 parts.append(text)
-                nodes.append((first, last))
-        return self._folded(nodes), ";".join(parts)
+                nodes.append((first, stop))
+        return self.folded(nodes), ";".join(parts)
 
     def _range(self, layout: CoreLayout, start: int, stop: int) -> Tuple[int, int, str]:
-        """First and last node of a range of cores, and its text."""
+        """The first node and one past the last of a range of cores, and its text."""
         by_node: Dict[int, List[str]] = {}
         for node, socket, first, end in layout.span(start, stop):
             by_node.setdefault(node, []).append(
                 f"{socket}/{first}" if end - first == 1 else f"{socket}/{first}-{end - 1}")
         text = ";".join(f"{self._names[node]}:{'+'.join(places)}"
                         for node, places in by_node.items())
-        return min(by_node), max(by_node), text
+        return min(by_node), max(by_node) + 1, text

@@ -240,6 +240,10 @@ class CorePolicy(Ordered):
         return self._any_core and job.cores == 1 and (
             self._plain(job) or not self._heavy and self._light(job))
 
+    def first_free(self, job: Job) -> bool:
+        """Whether any free cores will do, and the first ones are taken."""
+        return self._first_fit and job.cores == 1 and (self._plain(job) or self.exact(job))
+
     def size(self, job: Job) -> int:
         """Its cores."""
         return job.procs * job.cores

@@ -133,10 +133,8 @@ class LanePolicy(Ordered):
         """Where the job would start now, or None when it does not fit; takes nothing."""
         need = self._counts.get(job.request)
         if need is None:
-            simple = (self._first_fit and self.exact(job) and not job.request.amounts
-                      and not job.request.tasks_per_node)
-            need = self._counts[job.request] = self.size(job) if simple else 0
-        if need:  # any empty nodes will do, and the first ones are taken
+            need = self._counts[job.request] = self.size(job) if self.first_free(job) else 0
+        if need:
             if need > view.count_empty():
                 return None
             chosen = bits.lowest(view.empty, need)
@@ -243,6 +241,11 @@ class LanePolicy(Ordered):
     def exact(self, job: Job) -> bool:
         """Whether counts of nodes say all of the job."""
         return self._fit(job).exact
+
+    def first_free(self, job: Job) -> bool:
+        """Whether any empty nodes will do, and the first ones are taken."""
+        return (self._first_fit and self.exact(job) and not job.request.amounts
+                and not job.request.tasks_per_node)
 
     def size(self, job: Job) -> int:
         """The least number of nodes."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 import hashlib
 import signal
 import struct
+from contextlib import contextmanager
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence,
                     TextIO, Tuple, Union)
 
-from vrm.model.cluster import Booking, Cluster
+from vrm.model.cluster import Booking
 from vrm.model.energy import Programs
 from vrm.model.job import PLAIN, Details, Job
 from vrm.model.node import Node
 from vrm.model.placement_forms import to_values
-from vrm.model.policies import PlacementPolicy
 from vrm.model.power import draw
 from vrm.results.energy import Drawn, columns_of, energy_of
 from vrm.results import shares, sharing
@@ -26,14 +26,16 @@ from vrm.results.places import PlacementText
 from vrm.results.summary import Columns, Moments, summarise
 from vrm.scheduling.scheduler import Start
 from vrm.simulation.engine import Moment
-from vrm.simulation.writers import PLACES, Aside, EvalysWriter, JobLines, Placer
+from vrm.simulation.placing import Batch, Placer
+from vrm.simulation.writers import PLACES, Aside, EvalysWriter, JobLines
+from vrm.workload.columns import Names
 from vrm.workload.submission import Submission
 
 BATCH = 500
 """Rows that are written at a time."""
 
-MANY = 8
-"""Batches after which it pays to have rows written by a process of its own."""
+MANY, MANY_COUNTED = 8, 2
+"""Batches, and those of a run by counting, after which it pays to have rows written by a process of its own."""
 
 HASHED = 4096
 """Rows whose texts are made at a time for the fingerprint of a schedule: all at once are most of the memory."""
@@ -53,12 +55,14 @@ _MOMENT = struct.Struct("4d")
 _pack_job, _pack_moment = _JOB.pack, _MOMENT.pack
 
 
-class _Numbers(Dict[str, int]):
-    """The numbers of names; one that is new gets the next."""
-
-    def __missing__(self, name: str) -> int:
-        number = self[name] = len(self)
-        return number
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A Ctrl-C waits until what is done here is done, and not half of it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Row(NamedTuple):
@@ -107,19 +111,19 @@ class Results:
         self.refusals: Dict[str, int] = {}
         self.backfilled = 0
         self._evalys = EvalysWriter(evalys, nodes, workload) if evalys is not None else None
-        self._jobs, self._moments = bytearray(), bytearray()  # of _JOB and _MOMENT
-        self._user_numbers = _Numbers({"": 0})
-        self._app_numbers = _Numbers()
+        self._jobs: Any = bytearray()  # of _JOB
+        self._moments: Any = bytearray()  # of _MOMENT
+        self.users, self.apps = Names(""), Names()
         self._lends = False  # whether any job has lent cores
-        self._users: List[str] = []  # the names, in the order of their numbers
-        self._apps: List[str] = []
+        self._user_names: List[str] = []  # the names, in the order of their numbers
+        self._app_names: List[str] = []
 
     def ended(self, booking: Booking, start: Start, end: float, status: str) -> None:
         """A job ended."""
         job = booking.job
         self.counts[status] += 1
-        user = self._user_numbers[job.user]
-        app = self._app_numbers[job.app]
+        user = self.users[job.user]
+        app = self.apps[job.app]
         how = _NUMBERS[status]
         if start.backfilled:
             self.backfilled += 1
@@ -202,50 +206,46 @@ class Results:
         """Whether more is written of jobs than what a `Placer` can say."""
         return self._details is not None or self._evalys is not None
 
-    def raw(self) -> Tuple[Callable[..., bytes], Callable[..., bytes], bytearray, bytearray]:
-        """For a loop that records by itself: what packs a job and a moment, and where to put it.
-        The order of the values is that of `_JOB` and `_MOMENT`."""
-        return _pack_job, _pack_moment, self._jobs, self._moments
-
-    def trail(self, policy: PlacementPolicy, cluster: Cluster
-              ) -> Tuple[Optional[List[Any]], Callable[[], None]]:
-        """For a loop that only counts: where to put the starts and ends that `Placer` makes rows of
-        (None: nobody asks for them), and what to call when there are BATCH of them."""
+    def placed_by(self, placer: Callable[[JobLines], Placer]) -> bool:
+        """For a run by counting: what makes the lines of its jobs. Whether somebody asks for these."""
         if self._writer is None:
-            return None, self._hand_over
+            return False
         assert isinstance(self._writer, JobLines)
-        self._writer.placer = Placer(policy, cluster, _JOB)
-        return self._rows, self._hand_over
+        self._writer.placer = placer(self._writer)
+        return True
 
-    @property
-    def user_number(self) -> Callable[[str], int]:
-        """The number of a user."""
-        return self._user_numbers.__getitem__
+    def hand_over_counted(self, batch: Batch) -> None:
+        """Have the jobs of a run by counting written."""
+        self._write((batch, self._rows), self._batches >= MANY_COUNTED)
+        self._rows = []
 
-    @property
-    def app_number(self) -> Callable[[str], int]:
-        """The number of an application."""
-        return self._app_numbers.__getitem__
+    def counted(self, records: Any, moments: Any) -> None:
+        """Take the record of a run by counting: the jobs that ran, as an array with the values of `_JOB`,
+        and the moments, with those of `_MOMENT`."""
+        import numpy as np
+        self._jobs, self._moments = (each.reshape(-1).view(np.uint8).data for each in (records, moments))
+        self.counts["completed"] = len(records)
+        self.backfilled = int(np.count_nonzero(records.view(np.int64)[:, 5] == OVERTOOK))
 
     def _hand_over(self) -> None:
-        """Have the rows written, by another process once they are many."""
-        # A Ctrl-C waits until the rows are written, and not half of them.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            if (self._batches >= MANY and len(self._rows) >= BATCH
-                    and isinstance(self._writer, JobLines) and Aside.possible()):
-                self._writer = Aside(self._writer)
-            self._batches += 1
-            assert self._writer is not None
-            self._writer.write(self._rows)
+        """Have the rows written."""
+        with uninterrupted():
+            self._write(self._rows, self._batches >= MANY and len(self._rows) >= BATCH)
             self._rows.clear()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _write(self, rows: Any, many: bool) -> None:
+        """Have rows written, by another process once there are many."""
+        if many and isinstance(self._writer, JobLines) and Aside.possible():
+            self._writer = Aside(self._writer)
+        self._batches += 1
+        assert self._writer is not None
+        self._writer.write(rows)
 
     def flush(self) -> None:
         """Have everything written, at the end of the run; OSError when that fails."""
         if self._writer is not None:
-            self._hand_over()
+            if self._rows:
+                self._hand_over()
             self._writer.flush()
         if self._evalys is not None:
             self._evalys.flush()
@@ -273,13 +273,13 @@ class Results:
 
     def row(self, at: int) -> "Row":
         """The job that ended at this place of the order."""
-        if len(self._users) < len(self._user_numbers):
-            self._users = list(self._user_numbers)
-        if len(self._apps) < len(self._app_numbers):
-            self._apps = list(self._app_numbers)
+        if len(self._user_names) < len(self.users):
+            self._user_names = list(self.users)
+        if len(self._app_names) < len(self.apps):
+            self._app_names = list(self.apps)
         (number, procs, cores, user, app, how, submit, start, end,
          estimate) = _JOB.unpack_from(self._jobs, at * _JOB.size)
-        return Row(number, cores, submit, start, end, self._users[user], self._apps[app], procs,
+        return Row(number, cores, submit, start, end, self._user_names[user], self._app_names[app], procs,
                    estimate, _STATUSES[how & ~OVERTOOK], how >= OVERTOOK)
 
     def _columns(self) -> Tuple[Any, Any]:
@@ -317,7 +317,7 @@ class Results:
         (_, _, cores, users, _, how), times = self._columns()
         completed = how & ~OVERTOOK == _NUMBERS["completed"]
         submit, start, end = times[:3]
-        jobs = Columns(submit, start, end, cores, completed, users, tuple(self._user_numbers))
+        jobs = Columns(submit, start, end, cores, completed, users, tuple(self.users))
         moments = Moments(*np.frombuffer(self._moments).reshape(-1, 4).T)
         return summarise(jobs, moments, self.counts, self.processors, warm_up, cool_down,
                          threshold, self._lends)

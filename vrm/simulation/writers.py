@@ -11,21 +11,19 @@ import gc
 import marshal
 import os
 import signal
-import struct
 import threading
 from contextlib import suppress
-from typing import (Any, Dict, Iterable, List, Iterator, NoReturn, Optional, Sequence, TextIO,
-                    Tuple, Union)
+from typing import (Any, Dict, Iterable, List, NoReturn, Optional, Sequence, TextIO,
+                    Tuple)
 
 from vrm.model import bits
-from vrm.model.cluster import AnyPlacement, Booking, Cluster
-from vrm.model.job import Job
+from vrm.model.cluster import AnyPlacement, Booking
 from vrm.model.node import Node, lane_of_socket
 from vrm.model.placement import CoreLayout, CorePlacement
-from vrm.model.placement_forms import Values, of_values, to_values, width_of
-from vrm.model.policies import PlacementPolicy
+from vrm.model.placement_forms import Values, of_values, width_of
 from vrm.results.jobs import HEADER, SIMULATED, job_line, seconds_text
 from vrm.results.places import PlaceText
+from vrm.simulation.placing import Placer
 
 JobTuple = Tuple[Any, ...]
 """A job that ran: id, application, ranks, submission, start, end, estimate, status, whether it
@@ -41,40 +39,6 @@ PLACES = ("full", "nodes", "none")
 _all_whole = {int}.issuperset
 
 
-class Placer:
-    """Gives the jobs of `vrm.simulation.counting` their places: it counts what is free, and its
-    policy places the same jobs in the same order on the cluster here, where there is time for it.
-
-    A start is the job's record (see `vrm.simulation.results.JOB`) and its application, an end the
-    job's id.
-    """
-
-    def __init__(self, policy: PlacementPolicy, cluster: Cluster, record: struct.Struct) -> None:
-        self._policy = policy
-        self._cluster = cluster
-        self._unpack = record.unpack
-        self._running: Dict[int, JobTuple] = {}
-
-    def rows(self, counted: Iterable[Union[Tuple[bytes, str], int, str]]
-             ) -> Iterator[Union[JobTuple, str]]:
-        """The rows of the jobs that end, and lines that are made already."""
-        for one in counted:
-            if type(one) is int:
-                self._cluster.release(one)
-                yield self._running.pop(one)
-            elif type(one) is tuple:
-                job_id, procs, _, _, _, how, submit, start, end, estimate = self._unpack(one[0])
-                job = Job(job_id, one[1], procs, estimate, submit)
-                placement = self._policy.place(job, self._cluster)
-                assert placement is not None, "what was counted as free is not free"
-                self._cluster.book(job, placement, start)
-                self._running[job_id] = (job_id, one[1], procs, submit, start, end, estimate,
-                                         "completed", False, bool(how), to_values(placement))
-            else:
-                assert isinstance(one, str)
-                yield one
-
-
 class JobLines:
     """Writes lines of `jobs.csv` to a text file, whose header it writes at once.
 
@@ -84,20 +48,21 @@ class JobLines:
 
     _wide = False
     placer: Optional[Placer] = None
+    """For a run by counting: what is written are its batches, with the lines of refused jobs."""
 
     def __init__(self, nodes: Sequence[Node], out: TextIO, places: str, more: bool = False) -> None:
         self._wide = more
         self._out = out
-        self._places = places
-        self._text = PlaceText(nodes)
+        self.places = places
+        self.text = PlaceText(nodes)
         self._layout = CoreLayout(nodes)
         self._apps: Dict[str, str] = {}
         out.write(HEADER if more else SIMULATED)
 
     def write(self, rows: Iterable[Any]) -> None:
-        """Write rows, or lines that are made already; with a `placer`, what it makes rows of."""
+        """Write rows, or lines that are made already."""
         if self.placer is not None:
-            rows = self.placer.rows(rows)
+            rows = self.placer.made(*rows)
         if self._wide:
             rows = [row if isinstance(row, str) else f"{self._line(row[:-1])[:-1]}{row[-1]}\n"
                     for row in rows]
@@ -120,7 +85,7 @@ class JobLines:
             cores = f'"{cores}"'
         if "," in nodes:
             nodes = f'"{nodes}"'
-        return (f"{job_id},{self._app(app)},{procs},{times[0]},{times[1]},{times[2]},{times[3]},"
+        return (f"{job_id},{self.app(app)},{procs},{times[0]},{times[1]},{times[2]},{times[3]},"
                 f"{status},,,{'1' if exclusive else '0'},{'1' if backfilled else '0'},"
                 f"{nodes},{cores},unbound,\n")
 
@@ -128,14 +93,15 @@ class JobLines:
         """The columns `nodes` and `cores`, as far as they are wanted. Where ranks have several
         cores, the column says how many there are, and is always there."""
         wide = width_of(place) > 1
-        if self._places == "none" and not wide:
-            return "", ""
-        placement = of_values(place, self._layout)
-        if self._places == "nodes" and not wide:
-            return self._text.nodes(placement), ""
-        return self._text.columns(placement)
+        return ("", "") if self.places == "none" and not wide else self.place(of_values(place, self._layout), wide)
 
-    def _app(self, app: str) -> str:
+    def place(self, placement: AnyPlacement, wide: bool = False) -> Tuple[str, str]:
+        """The same of a placement, of which something is wanted."""
+        if self.places == "nodes" and not wide:
+            return self.text.nodes(placement), ""
+        return self.text.columns(placement)
+
+    def app(self, app: str) -> str:
         """The name of an application as `job_line` writes it."""
         known = self._apps.get(app)
         if known is None:

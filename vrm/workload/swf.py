@@ -13,12 +13,13 @@ import zlib
 from array import array
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Dict, FrozenSet, IO, Iterable, Iterator, Optional, Set, Tuple, Union
 
 from vrm.model.amounts import MEMORY
 from vrm.model.job import Job, Request
+from vrm.workload.columns import LONGEST, Block, Names, of_lines, of_submissions
 from vrm.workload.submission import Submission
 
 FIELDS = 18
@@ -26,9 +27,6 @@ NEEDED = 14
 """Fields without which a row says no job: up to the executable."""
 
 LARGEST_ID = 2 ** 63 - 1
-LONGEST = 2.0 ** 53
-"""Seconds: beyond them a float does not tell one second from the next."""
-
 _REMARK = (b";", b"#")
 
 
@@ -98,6 +96,7 @@ class Trace:
     taken: int = 0
     name: str = ""
     spool: Any = field(default=None, repr=False, compare=False)
+    _given: Optional[float] = field(default=None, repr=False, compare=False)
     _raw: Optional[IO[bytes]] = field(default=None, repr=False, compare=False)
     _bytes: int = field(default=0, repr=False, compare=False)
 
@@ -128,7 +127,9 @@ class Trace:
 
     @property
     def read(self) -> float:
-        """The share of the file that has been read (0 to 1)."""
+        """The share of the file that has been read, or of its jobs that have been given (0 to 1)."""
+        if self._given is not None:
+            return self._given
         if self._raw is None or self._raw.closed or not self._bytes:
             return 1.0
         return self._raw.tell() / self._bytes
@@ -156,6 +157,7 @@ class Trace:
         """The submissions, by time and then line; counts `taken` and `dirt` from 0."""
         self.taken = 0
         self.dirt = Counter()
+        self._given = None
         with self._open() as lines:
             in_order, rising = _survey(lines)
         repeated = None
@@ -172,9 +174,31 @@ class Trace:
                 self.taken += 1
                 yield row
 
-    def _rows(self, lines: Iterable[bytes], repeated: Optional[int]) -> Iterator[Submission]:
-        """The rows in the order of the lines; `repeated` is the largest number of a job where
-        numbers repeat, else None."""
+    def blocks(self, users: Names, apps: Names) -> Iterator[Block]:
+        """The same submissions as columns, thousands at a time, with the names that are in them.
+        Counts as `__iter__`."""
+        self.taken = 0
+        self.dirt = Counter()
+        rules, found = self.rules, None
+        if replace(rules, largest=None, resources=frozenset(), features=None) == Rules():
+            with self._open() as stream:
+                found = of_lines(stream, lambda lines, first: self._rows(lines, None, first),
+                                 rules.largest, users, apps)
+        if found is None:
+            for names in (users, apps):
+                names.forget()
+            yield from of_submissions(self, users, apps)
+            return
+        jobs = sum(map(len, found))
+        for block in found:
+            self.taken += len(block)
+            self._given = self.taken / max(1, jobs)
+            yield block
+
+    def _rows(self, lines: Iterable[bytes], repeated: Optional[int], first: int = 1
+              ) -> Iterator[Submission]:
+        """The rows in the order of the lines, which are numbered from `first` on; `repeated` is the
+        largest number of a job where numbers repeat, else None."""
         rules, dirt, keep = self.rules, self.dirt, self.keep_estimates
         filtered = any(value is not None for value in
                        (rules.first, rules.last, rules.begin, rules.end))
@@ -188,7 +212,7 @@ class Trace:
         queues: Dict[bytes, str] = {b"-1": ""}
         names: Dict[bytes, str] = {}
         owners: Dict[bytes, str] = {}
-        for line_number, line in enumerate(lines, 1):
+        for line_number, line in enumerate(lines, first):
             words = line.split()
             if not words:
                 continue

@@ -1,0 +1,155 @@
+"""Gives the jobs of a run by counting their places, and makes their lines of `jobs.csv`."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple, Union
+
+from vrm.model.cluster import Cluster
+from vrm.model.job import Job
+from vrm.model.placement import CoreLayout
+from vrm.results.jobs import seconds_text
+from vrm.results.places import PlaceText, Runs
+from vrm.scheduling.by_core import CorePolicy
+from vrm.scheduling.lanes import LanePolicy
+
+if TYPE_CHECKING:
+    from vrm.simulation.writers import JobLines
+
+Countable = Union[LanePolicy, CorePolicy]
+"""Policies under which counts can say all."""
+
+Batch = Tuple[int, int, bytes, bytes, List[str]]
+"""How many jobs have ended in all; how many have started since the batch before, or were refused; of
+these, as the bytes of arrays, id, ranks, application and how it was (0, OVERTOOK, or -1: refused), and
+submission, start, end and estimate; and the applications that are new. Values that `marshal` takes."""
+
+
+class FirstFree:
+    """Nodes or cores, of which always the first free ones are taken, in runs of neighbours."""
+
+    def __init__(self, units: int) -> None:
+        self._firsts = [0]  # of each free run, a heap; runs that touch are joined as they are taken
+        self._stops = [units] * (units + 1)  # one past the last of the run that begins there
+
+    def take(self, wanted: int) -> Runs:
+        """Take so many; there are as many."""
+        firsts, stops = self._firsts, self._stops
+        runs = []
+        first = heapq.heappop(firsts)
+        stop = stops[first]
+        while True:
+            last = first + wanted
+            while stop < last and firsts and firsts[0] == stop:
+                stop = stops[heapq.heappop(firsts)]
+            if stop >= last:
+                runs.append((first, last))
+                if stop > last:
+                    stops[last] = stop
+                    heapq.heappush(firsts, last)
+                return runs
+            runs.append((first, stop))
+            wanted -= stop - first
+            first = heapq.heappop(firsts)
+            stop = stops[first]
+
+    def give(self, runs: Runs) -> None:
+        """Give back what was taken."""
+        for first, stop in runs:
+            self._stops[first] = stop
+            heapq.heappush(self._firsts, first)
+
+
+class Placer:
+    """Gives the jobs of `vrm.simulation.counting` their places: it counts what is free, and here the same
+    jobs start in the same order on an empty cluster, where there is time for it.
+
+    `lines` knows what is written of a job, and how.
+    """
+
+    def __init__(self, policy: Countable, cluster: Cluster, lines: JobLines) -> None:
+        self._policy, self._cluster, self._lines = policy, cluster, lines
+        self._sizes: Dict[int, int] = {}
+        self._apps: List[str] = []
+        self._running: List[Tuple[float, int, Any, str]] = []  # end, id, what it holds, its line; a heap
+        self._ended = 0
+        self._take: Callable[[int, int], Tuple[Any, str, str]] = self._book
+        self._give: Callable[[Any], object] = cluster.release
+        if lines.places == "none":
+            self._take, self._give = lambda job_id, procs: (None, "", ""), lambda held: None
+        elif policy.first_free(Job(0, "", 1, 1.0)):
+            nodes = isinstance(policy, LanePolicy)
+            free = FirstFree(len(cluster.nodes) if nodes else cluster.layout.total)
+            self._take, self._give = self._first_free(free, self._text(lines.text, cluster.layout)), free.give
+
+    def _text(self, text: PlaceText, layout: CoreLayout) -> Callable[[Runs, int], Tuple[str, str]]:
+        """What gives the columns of a job of so many ranks."""
+        if self._lines.places == "full":
+            if isinstance(self._policy, LanePolicy):
+                share = self._policy.share
+                return lambda runs, procs: text.of_nodes(runs, share, procs)
+            return lambda runs, procs: text.of_cores(runs, layout)
+        if isinstance(self._policy, LanePolicy):
+            return lambda runs, procs: (text.folded(runs), "")
+        return lambda runs, procs: (text.of_cores(runs, layout)[0], "")
+
+    def _first_free(self, free: FirstFree, columns: Callable[[Runs, int], Tuple[str, str]]
+                    ) -> Callable[[int, int], Tuple[Any, str, str]]:
+        """What takes the first free nodes or cores."""
+        def take(job_id: int, procs: int) -> Tuple[Any, str, str]:
+            size = self._sizes.get(procs)
+            if size is None:
+                size = self._sizes[procs] = self._policy.size(Job(0, "", procs, 1.0))
+            runs = free.take(size)
+            return (runs, *columns(runs, procs))
+        return take
+
+    def _book(self, job_id: int, procs: int) -> Tuple[Any, str, str]:
+        """Takes what the policy says."""
+        job = Job(job_id, "", procs, 1.0)
+        placement = self._policy.place(job, self._cluster)
+        assert placement is not None, "what was counted as free is not free"
+        self._cluster.book(job, placement, 0.0)
+        return (job_id, *self._lines.place(placement))
+
+    def made(self, batch: Batch, refused: List[str]) -> List[str]:
+        """The lines of the jobs that have ended since the batch before; `refused` are those of jobs that
+        were refused, in order."""
+        import numpy as np
+        ended, count, numbers, times, apps = batch
+        self._apps += map(self._lines.app, apps)
+        ids, procs, app, how = np.frombuffer(numbers, np.int64).reshape(4, count).tolist()
+        columns = np.frombuffer(times).reshape(4, count)
+        starts, ends = columns[1].tolist(), columns[2].tolist()
+        heads = map("%d,%s,%d,%s,%s,%s,%s,completed,,,0,%d,".__mod__, zip(
+            ids, map(self._apps.__getitem__, app), procs, *map(_texts, columns), map(bool, how)))
+        running, take, give, unwritten = self._running, self._take, self._give, iter(refused)
+        made: List[str] = []
+        for head, job_id, ranks, start, end, kind in zip(heads, ids, procs, starts, ends, how):
+            while running and running[0][0] <= start:
+                self._ended += 1
+                _, _, held, line = heapq.heappop(running)
+                give(held)
+                made.append(line)
+            if kind < 0:
+                made.append(next(unwritten))
+                continue
+            held, nodes, cores = take(job_id, ranks)
+            if "," in nodes:
+                nodes = f'"{nodes}"'
+            if "," in cores:
+                cores = f'"{cores}"'
+            heapq.heappush(running, (end, job_id, held, f"{head}{nodes},{cores},unbound,\n"))
+        while self._ended < ended:
+            self._ended += 1
+            _, _, held, line = heapq.heappop(running)
+            give(held)
+            made.append(line)
+        return made
+
+
+def _texts(seconds: Any) -> List[Any]:
+    """Times (an array) as they are written: whole numbers, or texts."""
+    import numpy as np
+    whole = seconds.astype(np.int64)
+    return whole.tolist() if (whole == seconds).all() else list(map(seconds_text, seconds.tolist()))
