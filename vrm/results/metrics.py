@@ -125,7 +125,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
     `ordered` is sorted, lowest first. Raises ValueError when it is empty.
     """
-    if not ordered:
+    if not len(ordered):
         raise ValueError("no values have no percentile")
     rank = share * (len(ordered) - 1)
     below = int(rank)

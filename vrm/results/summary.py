@@ -10,6 +10,9 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from vrm.results.metrics import THRESHOLD, Distribution, jain_index, percentile
 
+EXACT = 2.0 ** 53
+"""Below it all whole numbers are floats."""
+
 METHOD = "linear interpolation (Hyndman and Fan, type 7)"
 
 
@@ -123,8 +126,8 @@ def summarise(jobs: Columns, moments: Moments, counts: Mapping[str, int], proces
         chosen = (submit >= first) & (submit <= last)
     length = last - first
     capacity = processors * length
-    used = _busy(moments, first, last) if lends else math.fsum(
-        (jobs.used * np.clip(np.minimum(end, last) - np.maximum(start, first), 0, None)).tolist())
+    used = _busy(moments, first, last) if lends else _sum(
+        jobs.used * np.clip(np.minimum(end, last) - np.maximum(start, first), 0, None))
     done = int((jobs.completed & (end >= first) & (end <= last)).sum())
     lost, queue = _over_time(moments, processors, first, last)
     wait, run = (start - submit)[chosen], (end - start)[chosen]
@@ -174,7 +177,7 @@ def _busy(moments: Moments, first: float, last: float) -> float:
     """Core seconds in use within a window."""
     if not len(moments.times):
         return 0.0
-    return math.fsum((_seconds(moments.times, first, last) * moments.busy).tolist())
+    return _sum(_seconds(moments.times, first, last) * moments.busy)
 
 
 def _over_time(moments: Moments, processors: int, first: float,
@@ -186,18 +189,19 @@ def _over_time(moments: Moments, processors: int, first: float,
         return 0.0, asdict(Distribution(0, None, None, None, None))
     seconds = _seconds(times, first, last)
     idle = processors - moments.busy
-    lost = math.fsum((seconds * np.clip(np.minimum(moments.wanted, idle), 0, None)).tolist())
+    lost = _sum(seconds * np.clip(np.minimum(moments.wanted, idle), 0, None))
     held = seconds > 0
-    lengths, inverse = np.unique(queued[held], return_inverse=True)
-    weights = np.bincount(inverse, seconds[held], len(lengths))
-    total = math.fsum(seconds.tolist())
+    weights = np.bincount(queued[held].astype(np.int64), seconds[held])
+    lengths = np.flatnonzero(weights)
+    weights = weights[lengths]
+    total = _sum(seconds)
     passed = np.cumsum(weights)
 
     def reached(share: float) -> int:
         at = int(np.searchsorted(passed, share * total))
         return int(lengths[min(at, len(lengths) - 1)])
 
-    mean = math.fsum((queued * seconds).tolist()) / total
+    mean = _sum(queued * seconds) / total
     return lost, asdict(Distribution(int(held.sum()), mean, reached(0.5), reached(0.95),
                                      int(lengths[-1])))
 
@@ -206,9 +210,19 @@ def _distribution(values: Any) -> Dict[str, Any]:
     import numpy as np
     if not len(values):
         return asdict(Distribution(0, None, None, None, None))
-    ordered = np.sort(values).tolist()
-    return asdict(Distribution(len(ordered), math.fsum(ordered) / len(ordered),
-                               percentile(ordered, 0.5), percentile(ordered, 0.95), ordered[-1]))
+    ordered = np.sort(values)
+    return asdict(Distribution(len(ordered), _sum(ordered) / len(ordered), *(
+        float(percentile(ordered, share)) for share in (0.5, 0.95, 1.0))))
+
+
+def _sum(values: Any) -> float:
+    """The sum of numbers, rounded once."""
+    import numpy as np
+    if len(values) and float(np.abs(values).max()) * len(values) < EXACT:
+        whole = values.astype(np.int64)
+        if (whole == values).all():  # as nearly always, and far quicker
+            return float(whole.sum())
+    return math.fsum(values.tolist())
 
 
 def _fairness(jobs: Columns, chosen: Any, metric: Any) -> Optional[Dict[str, Any]]:
@@ -217,7 +231,7 @@ def _fairness(jobs: Columns, chosen: Any, metric: Any) -> Optional[Dict[str, Any
     if len(jobs.users) < 2:
         return None
     users = jobs.user[chosen]
-    order = np.lexsort((metric, users))  # sums that do not depend on the order of the jobs
+    order = metric.argsort()  # sums that do not depend on the order of the jobs
     sums = np.bincount(users[order], metric[order], len(jobs.users))
     counts = np.bincount(users, minlength=len(jobs.users))
     means = {name: float(sums[number] / counts[number])

@@ -12,7 +12,8 @@ import tempfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import (Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Type, Union)
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Type,
+                    Union)
 
 from vrm.model.amounts import MEMORY
 from vrm.model.fields import made
@@ -20,13 +21,10 @@ from vrm.model.heatmap import Heatmap
 from vrm.model.job import PLAIN, Job, resolved
 from vrm.model.speedups import SpeedError, Speedups
 from vrm.results.jobs import SIMULATED, JobFileError, JobRow, read_jobs, submitted
-from vrm.workload import heatmap_files
 from vrm.workload.eurora import EuroraTrace
 from vrm.workload.eurora import is_trace as is_eurora
 from vrm.workload.following import QueueFollower
 from vrm.workload.grammar import LineError, parse_line
-from vrm.workload.lublin import Lublin
-from vrm.workload.mixed import Model, fit
 from vrm.workload.pbs_log import PbsLog, is_log
 from vrm.workload.replay import replay
 from vrm.workload.rows import Rows
@@ -34,6 +32,9 @@ from vrm.workload.sacct import SacctDump, is_dump
 from vrm.workload.submission import Submission
 from vrm.workload.table import Table, is_table
 from vrm.workload.swf import FIELDS, LARGEST_ID, LONGEST, NEEDED, Rules, Trace, TraceError
+
+if TYPE_CHECKING:
+    from vrm.workload.mixed import Model
 
 
 class WorkloadError(ValueError):
@@ -204,6 +205,7 @@ class SyntheticWorkload:
         if not found:
             raise WorkloadError(f"`{text}` is not of the form lublin:PROCESSORS:JOBS[:SEED], as "
                                 "lublin:256:5000")
+        from vrm.workload.lublin import Lublin
         processors, jobs, seed = (int(number or 0) for number in found.groups())
         try:
             self._model = Lublin(processors)
@@ -370,6 +372,7 @@ def model_of(workload: str, machine: Optional[str] = None) -> Tuple[Model, List[
     jobs = list(source)
     if not jobs:
         raise WorkloadError(f"{workload}: no job of it ran; there is nothing to be like")
+    from vrm.workload.mixed import fit
     return fit(jobs, source.unix_start), jobs
 
 
@@ -378,6 +381,7 @@ def read_heatmap(path: Union[str, Path], rows_are: str = "own",
     """A heatmap of ranks, which only orders nodes, or one of measured speed-ups, which also tells
     how fast jobs run and refuses pairs with a combined throughput below `least`. Raises
     SpeedError."""
+    from vrm.workload import heatmap_files
     found = heatmap_files.read(path, rows_are, least)
     return found.heatmap, found.speedups
 
