@@ -210,7 +210,7 @@ def _distribution(values: Any) -> Dict[str, Any]:
     import numpy as np
     if not len(values):
         return asdict(Distribution(0, None, None, None, None))
-    ordered = np.sort(values)
+    ordered: Any = np.sort(values)
     return asdict(Distribution(len(ordered), _sum(ordered) / len(ordered), *(
         float(percentile(ordered, share)) for share in (0.5, 0.95, 1.0))))
 
