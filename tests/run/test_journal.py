@@ -71,6 +71,36 @@ def test_a_torn_line_is_cut_off_and_swallows_nothing(cut: int, tmp_path_factory)
     assert [r["id"] for r in journals.read(path)] == [*range(whole), 99]
 
 
+def test_an_array_whose_jobs_wait_for_each_other_is_there_or_not_at_all(tmp_path: Path) -> None:
+    """The journal cut at every byte of the record, and continued: nobody finds a part of the array."""
+    path, cut_off = tmp_path / "journal", tmp_path / "cut"
+    own = [(), (Dependency.on(3, ANY),), (Dependency.on(4, ANY), Dependency.on(1))]
+    journal = journals.Journal(path)
+    journal.append("run", run="r")
+    for job_id in range(3):
+        journal.append("job", **codec.job_record(JOB.but(id=job_id)))
+    journal.sync()
+    begin = len(path.read_bytes().rstrip(b"\0"))
+    journal.append("job", **codec.job_record(JOB, Details(after=(Dependency.on(0),)), [0, 1, 2], own), command="call")
+    journal.close()
+    data = path.read_bytes()
+    for cut in range(begin, len(data) + 1):
+        cut_off.write_bytes(data[:cut])
+        whole = cut == len(data)
+        again = journals.Journal(cut_off)
+        again.append("finished")
+        again.close()
+        assert journals.made_by(cut_off, "call") == ([3, 4, 5] if whole else [])
+        past = journals.replay(journals.read(cut_off))
+        assert past.finished and past.state.next_id == (6 if whole else 3)
+    assert [past.details[job_id].after for job_id in (3, 4, 5)] == [
+        (Dependency.on(0), *each) for each in own]
+    assert [past.details[job_id].index for job_id in (3, 4, 5)] == [0, 1, 2]
+    wrong = {"event": "job", **codec.job_record(JOB, Details(), [0, 1, 2], own[:2])}
+    with pytest.raises(journals.JournalError, match="journal:2: job 3: own is not of 3 jobs"):
+        journals.replay([RUN, wrong])
+
+
 def test_a_full_disk_keeps_what_is_pending(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "journal"
     journal = journals.Journal(path)

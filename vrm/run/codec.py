@@ -7,13 +7,14 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 from vrm.model import AnyPlacement, Cluster, CorePlacement, Job, Node, Placement, bits
 from vrm.model.core_share import Borrowed
 from vrm.model.fields import LINE, OF_DETAILS, OF_JOB, TABLE, getter, made
-from vrm.model.kinds import same
-from vrm.model.job import PLAIN, Details
+from vrm.model.kinds import AFTER, same
+from vrm.model.job import PLAIN, Dependency, Details
 from vrm.model.node import Device
 from vrm.model.placement_forms import of_record
 from vrm.model.ranges import fold, numbers
 
 Record = Dict[str, Any]
+Own = Sequence[Tuple[Dependency, ...]]
 
 _OF_JOB, _OF_DETAILS = ([(each.record, getter(each), each.always, each.default,
                           each.kind.to_record if each.kind.to_record is not same else None)
@@ -23,8 +24,9 @@ _VALUES = [(each.record, each.at, each.kind.of_record) for each in TABLE
            if each.record and each.kept != LINE]
 
 
-def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = ()) -> Record:
-    """A job as journal values, or with `indices` an array, whose first job it is."""
+def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = (), own: Own = ()) -> Record:
+    """A job as journal values, or with `indices` an array, whose first job it is; `own` are what each of its jobs
+    waits for alone, if anything."""
     record: Record = {"id": job.id, "submit": job.submit}
     of: Any = job
     for fields in (_OF_JOB, _OF_DETAILS):
@@ -35,6 +37,8 @@ def job_record(job: Job, details: Details = PLAIN, indices: Sequence[int] = ()) 
         of = details
     if indices:
         record["array"] = fold(indices)
+    if own:
+        record["own"] = [AFTER.to_record(each) if each else "" for each in own]
     return record
 
 
@@ -47,6 +51,16 @@ def jobs_of(record: Record) -> Tuple[List[Job], Details, Sequence[int]]:
         return [job], details, ()
     indices = numbers(record["array"])
     return [job.but(id=job_id) for job_id in range(job.id, job.id + len(indices))], details, indices
+
+
+def own_of(record: Record) -> Own:
+    """What each job of an array waits for alone; () where that is nothing."""
+    return [AFTER.of_record(each) if each else () for each in record.get("own", ())]
+
+
+def own_sound(value: Any) -> bool:
+    """Whether that is what a record says of it."""
+    return type(value) is list and all(each == "" or AFTER.sound(each) for each in value)
 
 
 def nodes_record(nodes: Sequence[Node]) -> List[List[Any]]:

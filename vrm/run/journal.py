@@ -20,7 +20,7 @@ from vrm.model.job import Details
 from vrm.model.reservation import Reservation
 from vrm.model.rules import Rules
 from vrm.run import journal_check as check, lending
-from vrm.run.codec import jobs_of
+from vrm.run.codec import jobs_of, own_of
 from vrm.run.journal_check import JournalError, Record
 from vrm.run.state import State
 from vrm.system.files import naming, open_own, read_own
@@ -402,7 +402,7 @@ def _apply(record: Record, past: Past) -> None:
 def _jobs_came(past: Past, record: Record) -> None:
     """The job of a record, or all jobs of an array."""
     jobs, details, indices = jobs_of(record)
-    past.state.submit(jobs, details, indices)
+    past.state.submit(jobs, details, indices, own_of(record))
     if record.get("command"):
         past.by_command.setdefault(record["command"], []).extend(job.id for job in jobs)
     if record.get("position"):

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Dict, Union
 from vrm.model import JobState, placement_forms, shapes
 from vrm.model.fields import TABLE
 from vrm.model.kinds import name_sound
+from vrm.model.ranges import numbers
 from vrm.model.rules import checks
 from vrm.run import lending
+from vrm.run.codec import own_sound
 from vrm.model.shapes import (Check, count, flag, line, list_of, mapping, maybe, number, one_of,
                               positive, size, text, whole)
 
@@ -136,7 +138,7 @@ _MAY: Dict[str, Check] = {
 """Values of any event that are right where they are there; others are not looked at."""
 
 _JOB_MAY: Dict[str, Check] = {**_MAY, **{
-    field.record: field.kind.sound for field in TABLE if field.record and not field.always}}
+    field.record: field.kind.sound for field in TABLE if field.record and not field.always}, "own": own_sound}
 """The same of a job's record."""
 
 
@@ -192,7 +194,10 @@ def _out_of_order(event: str, record: Record, past: "Past") -> str:
     if event in _LENDING:
         return _lending_out_of_order(event, record, past)
     if event == "job":
-        return f"job {job_id} exists already" if job_id < past.state.next_id else ""
+        if job_id < past.state.next_id:
+            return f"job {job_id} exists already"
+        jobs = len(numbers(record["array"])) if "array" in record else 1
+        return "" if len(record.get("own", range(jobs))) == jobs else f"job {job_id}: own is not of {jobs} jobs"
     if job_id not in past.state.book.entries:
         return f"{event} of job {job_id}, which never came"
     started, ended = job_id in past.started, job_id in past.ended

@@ -43,7 +43,7 @@ from vrm.model.reservation import Reservation, ReservationError, Wanted
 from vrm.run.book import Dropped, Entry, JobBook, LifeError
 from vrm.model import placement_forms
 from vrm.run import lending, reserving
-from vrm.run.codec import job_record
+from vrm.run.codec import Own, job_record
 from vrm.scheduling import JobQueue, Start
 
 Log = Callable[..., None]
@@ -127,15 +127,16 @@ class State:
     # Transitions.
 
     def submit(self, jobs: Sequence[Job], details: Details = PLAIN, indices: Sequence[int] = (),
-               refused: bool = False, **origin: Any) -> List[Dropped]:
-        """Jobs come, which differ by their ids alone: one, or an array with these `indices`.
+               own: Own = (), refused: bool = False, **origin: Any) -> List[Dropped]:
+        """Jobs come: one, or an array with these `indices`, which differ by their ids alone, and by what each
+        waits for besides, its `own` dependencies, if there are any.
 
         `refused`: they will not run, and their ends are the next events. `origin` goes into the
         event. Gives those that can never run. Raises LifeError for a dependency on a job that did
         not come before; Infeasible where the queue does not take the job (see `JobBook.lacks`).
         """
         if self.log is not None:
-            self.log("job", **job_record(jobs[0], details, indices), **origin)
+            self.log("job", **job_record(jobs[0], details, indices, own), **origin)
         self.next_id = jobs[-1].id + 1
         if "reservation" in details.more and not refused:
             self._bind(jobs, details.more["reservation"])
@@ -143,16 +144,18 @@ class State:
             self.names.setdefault(details.name, []).extend(job.id for job in jobs)
         dropped: List[Dropped] = []
         for at, job in enumerate(jobs):
-            own = replace(details, index=indices[at]) if indices else details
+            each = replace(details, index=indices[at]) if indices else details
+            if own and own[at]:
+                each = replace(each, after=(*each.after, *own[at]))
             if refused:
-                self.book.know(job, own, JobState.REFUSED)
+                self.book.know(job, each, JobState.REFUSED)
                 continue
             try:
-                dropped += self.book.enter(job, own)
+                dropped += self.book.enter(job, each)
             except LifeError as error:
                 if not self.book.frozen:
                     raise
-                self.book.know(job, own, JobState.REFUSED)
+                self.book.know(job, each, JobState.REFUSED)
                 self.losing[job.id] = str(error)
         return self._lose(dropped)
 

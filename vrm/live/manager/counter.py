@@ -28,6 +28,7 @@ from vrm.results.jobs import JobRow
 from vrm.results.places import unfold_nodes
 from vrm.results.steps import Step, read_steps
 from vrm.run.book import FLEXIBLE, Entry, LifeError
+from vrm.run.codec import Own
 from vrm.system.files import group_name, read_own, user_name
 
 
@@ -253,14 +254,10 @@ class LiveCounter:
         if asked.indices:
             values["array_id"] = first
             values["variables"] = {**values.get("variables", {}), **_of_array(asked.indices)}
-        ids: List[int] = []
-        for indices, after in _parts(asked, first):
-            some = {**values, "after": (*values.get("after", ()), *after)} if after else values
-            found, refused = self._intake.take(some, indices, keep=False,
-                                               **({"command": asked.command} if asked.command else {}))
-            if refused:
-                raise Refused(refused)
-            ids += found
+        ids, refused = self._intake.take(values, asked.indices, keep=False, own=_own(asked, first),
+                                         **({"command": asked.command} if asked.command else {}))
+        if refused:
+            raise Refused(refused)
         for note in asked.notes:
             desk.tell("note", f"#{fold(ids)} {values['app']}: {note}")
         return ids
@@ -341,16 +338,14 @@ def _of_array(indices: Sequence[int]) -> Dict[str, str]:
     return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in values.items()}
 
 
-def _parts(asked: Asked, first: int) -> Iterator[Tuple[Sequence[int], Tuple[Dependency, ...]]]:
-    """The jobs of an array at once; or where only some may run at a time, or each waits for something of its own,
-    one by one, each behind the end of one before it."""
+def _own(asked: Asked, first: int) -> Own:
+    """What each job of an array waits for alone: what is said of its index, and where only some may run at a time,
+    the end of one before it; () where that is nothing."""
     width = asked.width or len(asked.indices)
     if width >= len(asked.indices) and not asked.own:
-        yield asked.indices, ()
-        return
-    for at, index in enumerate(asked.indices):
-        before = (Dependency.on(first + at - width, ANY),) if at >= width else ()
-        yield (index,), (*asked.own.get(index, ()), *before)
+        return ()
+    return [(*asked.own.get(index, ()), *((Dependency.on(first + at - width, ANY),) if at >= width else ()))
+            for at, index in enumerate(asked.indices)]
 
 
 def _place(booking: Optional[Booking], nodes: Sequence[Node]) -> Dict[str, Any]:

@@ -18,6 +18,7 @@ from vrm.model.ranges import fold, to_ranges
 from vrm.model.reservation import ReservationError
 from vrm.run import reserving
 from vrm.run.book import Dropped
+from vrm.run.codec import Own
 from vrm.run.reasons import clock
 from vrm.run.journal import Past
 from vrm.system.errors import RunError
@@ -156,9 +157,10 @@ class Intake:
                 yield each._replace(ids=ids)
 
     def take(self, values: Mapping[str, Any], indices: Sequence[int] = (), fault: str = "",
-             keep: bool = True, **origin: object) -> Tuple[List[int], str]:
-        """Enter the job of these values, which are named as in `vrm.model.fields.made`, or an array of it;
-        the rest as of `enter`. Without `keep` nothing is kept of what is refused."""
+             keep: bool = True, own: Own = (), **origin: object) -> Tuple[List[int], str]:
+        """Enter the job of these values, which are named as in `vrm.model.fields.made`, or an array of it, each
+        job of which may wait for its `own` besides; the rest as of `enter`. Without `keep` nothing is kept of what
+        is refused."""
         desk, state, app, now = self.desk, self.desk.state, values["app"], self.desk.now
         ids = range(state.next_id, state.next_id + (len(indices) or 1))
         after = values.get("after", ())
@@ -188,7 +190,7 @@ class Intake:
         if reason:
             desk.tell("warning", f"#{fold(ids)} {app} refused: {reason}")
         # One event for the whole line: a crash leaves all of an array or nothing.
-        self._drop(state.submit(jobs, details, indices, refused=bool(reason), **origin))
+        self._drop(state.submit(jobs, details, indices, own, refused=bool(reason), **origin))
         if reason:
             for job in jobs:
                 self._close(Outcome(job, JobState.REFUSED, reason, end=now))
