@@ -21,7 +21,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     for each in (step("0"), odd, step(BATCH), step("0", job=8)):
         append(path, each)
     assert path.read_text().splitlines()[:2] == [
-        HEADER.strip(), "7,0,solve,10.000,12.500,completed,0,4,8,n0 n1,0.000,0.000,0"]
+        HEADER.strip(), "7,0,solve,10.000,12.500,completed,0,4,8,n0 n1,0.000,0.000,0,"]
     found = read_steps(path)
     assert [each.line for each in found[7]] == [step("0").line, odd.line, step(BATCH).line]
     assert found[7][1].name == 'a,"b"?c' and found[7][1].exit_code is None
@@ -46,6 +46,21 @@ def test_the_steps_are_those_of_the_last_try(tmp_path: Path) -> None:
     append(path, step(BATCH, 90.0))
     with open(path, "a", encoding="utf-8") as file:
         file.write("7,1,torn,4")
+    assert [each.step for each in read_steps(path)[7]] == ["0", BATCH]
+
+
+def test_a_late_line_of_an_earlier_try_is_no_new_try(tmp_path: Path) -> None:
+    def line(number: str, began: float, start: float = 0.0, name: str = "solve") -> Step:
+        return Step(7, number, name, start or began, began + 9, "failed", 1, 1, 1, "n0", began=began)
+
+    path = tmp_path / "steps.csv"
+    for each in (line("0", 10.0), line(BATCH, 10.0), line("1", 10.0, 12.0, "late")):
+        append(path, each)  # the guard of a step whose srun was killed with the script
+    assert [each.name for each in read_steps(path)[7]] == ["solve", "late", "solve"]
+    for each in (line("0", 50.0, name="again"), line("2", 10.0, 13.0, "later"), line(BATCH, 10.0)):
+        append(path, each)
+    assert [(each.step, each.name) for each in read_steps(path)[7]] == [("0", "again")]
+    append(path, line(BATCH, 50.0))
     assert [each.step for each in read_steps(path)[7]] == ["0", BATCH]
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     PathLike = Union[str, os.PathLike[str]]
 
 COLUMNS = ("job", "step", "name", "start", "end", "state", "exit_code", "tasks", "cores", "nodes", "user", "system",
-           "maxrss")
+           "maxrss", "began")
 HEADER = ",".join(COLUMNS) + "\n"
 
 BATCH = "batch"
@@ -30,18 +30,19 @@ class Step:
     a shell would show (128 and the number of a signal), None where it is not known. `tasks` and `cores`
     count over all `nodes`, whose names have a blank between them. `user` and `system` are the CPU seconds of
     its processes on all nodes, `maxrss` the bytes of the largest of them (see `vrm.steps.used`); those of the script
-    are of its steps, too.
+    are of its steps, too. `began` is when its job was started, by which the tries of a job are told apart; None where
+    an older version wrote the line.
     """
 
     __slots__ = COLUMNS
 
     def __init__(self, job: int, step: str, name: str, start: float, end: float, state: str,
                  exit_code: "int | None", tasks: int, cores: int, nodes: str, user: float = 0.0, system: float = 0.0,
-                 maxrss: int = 0) -> None:
+                 maxrss: int = 0, began: "float | None" = None) -> None:
         self.job, self.step, self.name = job, step, name
         self.start, self.end, self.state, self.exit_code = start, end, state, exit_code
         self.tasks, self.cores, self.nodes = tasks, cores, nodes
-        self.user, self.system, self.maxrss = user, system, maxrss
+        self.user, self.system, self.maxrss, self.began = user, system, maxrss, began
 
     def __repr__(self) -> str:
         return f"Step({self.line.rstrip()})"
@@ -53,8 +54,10 @@ class Step:
         if "," in name or '"' in name:
             name = '"' + name.replace('"', '""') + '"'
         code = "" if self.exit_code is None else self.exit_code
+        began = "" if self.began is None else f"{self.began:.3f}"
         return (f"{self.job},{self.step},{name},{self.start:.3f},{self.end:.3f},{self.state},{code},"
-                f"{self.tasks},{self.cores},{self.nodes},{self.user:.3f},{self.system:.3f},{self.maxrss}\n")
+                f"{self.tasks},{self.cores},{self.nodes},{self.user:.3f},{self.system:.3f},{self.maxrss},"
+                f"{began}\n")
 
 
 def append(path: "PathLike", step: Step) -> None:
@@ -71,12 +74,13 @@ def append(path: "PathLike", step: Step) -> None:
 
 
 def read_steps(path: "PathLike") -> "Dict[int, List[Step]]":
-    """The steps of each job, in the order of their ends, those of its last try only: a `batch` line ends
-    a try. Of a step that was recorded twice, since its srun was killed in between, the first line counts. Lines
-    that a crash has torn are left out; no file means no steps."""
+    """The steps of each job, in the order of their ends, those of its last try only, with the line `batch` behind
+    them. Lines say when their try began; where an older version has not written that, a `batch` line ends a try. Of a
+    step that was recorded twice, since its srun was killed in between, the first line counts. Lines that a crash has
+    torn are left out; no file means no steps."""
     import csv
 
-    tries: "Dict[int, Dict[Tuple[str, float], Step]]" = {}
+    tries: "Dict[int, _Try]" = {}
     try:
         file = open(path, encoding="utf-8", errors="replace", newline="")
     except FileNotFoundError:
@@ -84,21 +88,54 @@ def read_steps(path: "PathLike") -> "Dict[int, List[Step]]":
     with file:
         for words in csv.reader(line.replace("\0", "?") for line in file):
             try:
-                job, step, name, start, end, state, code, tasks, cores, nodes, *used = words
-                user, system, maxrss = used or ("0", "0", "0")  # which older versions did not write
+                job, step, name, start, end, state, code, tasks, cores, nodes, *more = words
+                user, system, maxrss, began = *(more or ("0", "0", "0")), *("",) * (len(more) < 4)
                 found = Step(int(job), step, name, float(start), float(end), state,
                              int(code) if code else None, int(tasks), int(cores), nodes,
-                             float(user), float(system), int(maxrss))
+                             float(user), float(system), int(maxrss), float(began) if began else None)
             except ValueError:  # the header, or a torn line
                 continue
-            before, key = tries.setdefault(found.job, {}), (step, found.start)
-            if key in before and step != BATCH:
-                continue
-            if before and next(reversed(before))[0] == BATCH:
-                # Written twice where a manager was killed in between; else the job runs again.
-                if key in before:
-                    del before[key]
-                else:
-                    before.clear()
-            before[key] = found
-    return {job: list(steps.values()) for job, steps in tries.items()}
+            last = tries.setdefault(found.job, _Try())
+            if last.is_over(found):
+                last = tries[found.job] = _Try()
+            last.take(found)
+    return {job: last.all for job, last in tries.items()}
+
+
+class _Try:
+    """The steps of one try of a job."""
+
+    def __init__(self) -> None:
+        self.began: "float | None" = None
+        self.steps: "Dict[Tuple[str, float], Step]" = {}
+        self.batch: "Step | None" = None
+
+    def is_over(self, step: Step) -> bool:
+        """Whether the step is of a later try."""
+        began = _began(step)
+        if self.began is not None and began is not None:
+            return began > self.began
+        if self.batch is None or (step.step, step.start) in self.steps:
+            return False
+        return step.step != BATCH or step.start != self.batch.start
+
+    def take(self, step: Step) -> None:
+        """A step of this try, or of an earlier one."""
+        began = _began(step)
+        if self.began is not None and began is not None and began < self.began:
+            return
+        self.began = began if self.began is None else self.began
+        if step.step == BATCH:  # written twice where a manager was killed in between
+            self.batch = step
+        else:
+            self.steps.setdefault((step.step, step.start), step)
+
+    @property
+    def all(self) -> "List[Step]":
+        """Its steps, with the script behind them."""
+        return [*self.steps.values(), *([self.batch] if self.batch is not None else ())]
+
+
+def _began(step: Step) -> "float | None":
+    """When the step's job was started: the script begins then."""
+    return step.start if step.step == BATCH and step.began is None else step.began

@@ -8,6 +8,7 @@ It is lines of a key and a value; line ends in values are written as `\\n`.
 | `slurm` | the id by which Slurm's commands know the job |
 | `name` | its name |
 | `records` | the path of `steps.csv` |
+| `began` | when the job was started, in seconds since the epoch: its lines there are known by it |
 | `tasks`, `cpus` | its tasks, and the cores of each |
 | `node` | one for each: name, name of the machine, tasks there, its cores: `0,4/1,5;2,6` are three, of two sockets |
 | `gpu` | one for each GPU: node, index and socket there (-1: not known), variable that shows it, word in that |

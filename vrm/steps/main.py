@@ -408,7 +408,8 @@ class Srun:
         step = Step(job.id, str(claim.number), self.options.get("job-name") or os.path.basename(
             self.options.words[0]), self.started, time.time(), state, code, len(tasks),
             sum(len(task.cores) for task in tasks),
-            " ".join(dict.fromkeys(job.nodes[task.node].name for task in tasks)), *self._used(claim))
+            " ".join(dict.fromkeys(job.nodes[task.node].name for task in tasks)), *self._used(claim),
+            float(job.one("began")) if job.one("began") else None)
         try:
             append(job.one("records"), step)
         except OSError as error:

@@ -148,8 +148,8 @@ class Launches:
             except FileExistsError:  # of an earlier try
                 shutil.rmtree(steps, ignore_errors=True)
                 os.mkdir(steps, 0o700)
-            gpus = text_of({"gpu": desk.visible.of_steps(booking, desk.cluster.nodes)})
-            table = {**table, steps / JOB: launch.files[steps / JOB] + gpus}
+            more = text_of({"began": [f"{booking.start:.3f}"], "gpu": desk.visible.of_steps(booking, desk.cluster.nodes)})
+            table = {**table, steps / JOB: launch.files[steps / JOB] + more}
         for path, text in {**launch.files, **table}.items():
             self._write(path, text)
         return LaunchRequest(job.id, launch.argv, env,
