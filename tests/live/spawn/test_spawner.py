@@ -20,11 +20,11 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Ty
 import pytest
 
 from conftest import wait_until
-from vrm.live.spawn import run_supervisors, supervisor
+from vrm.live.spawn import home, run_supervisors, supervisor
 from vrm.live.spawn.records import ExitStatus, Marker, RecordError, read_status
 from vrm.live.spawn.messages import (Ended, Event, LaunchFailed, LaunchRequest, SpawnerLost, Started,
                                      SupervisorLost)
-from vrm.live.spawn.spawner import FILES, FORKS, KEPT, Spawner, SpawnerError, _Launch
+from vrm.live.spawn.spawner import FILES, FORKS, KEPT, Spawner, SpawnerError, _Launch, alive
 from vrm.system.processes import SessionEnd, session_members, signal_process
 
 LIMIT = 60.0
@@ -260,6 +260,54 @@ def test_a_status_that_nobody_could_be_told_is_written_later(place: Path) -> Non
     (place / "later").mkdir()
     wait_until(lambda: not desk.marker(1).exists(), "end of the marker")
     assert read_status(place / "later" / "status").code == 3
+
+
+QUICK = """
+from vrm.live.spawn import home
+home.LOOK_EVERY = supervisor.RETRY_EVERY = 0.05
+look = home.Home.look
+def noted(self):
+    with open({place!r}, "a") as file:
+        file.write(".")
+    return look(self)
+home.Home.look = noted
+"""
+"""A supervisor that looks often for its run's directory, and leaves a note each time."""
+
+
+def test_when_the_directory_of_a_run_without_a_manager_is_removed_its_jobs_end(place: Path) -> None:
+    run, looks = place / "run", place / "looks"
+    (run / "pids").mkdir(parents=True)
+    other = "setsid sleep 600 & echo $! > other; "
+    with Altered(QUICK.format(place=str(looks))) as spawner:
+        desk = Desk(place, spawner)
+        files = {"marker": run / "pids" / "1", "status": run / "pids" / "1.status"}
+        desk.launch(1, ["sh", "-c", f"{other} sleep 600"], **files)
+        started = desk.await_event(1, Started)
+        left = wait_until(lambda: (place / "other").exists() and (place / "other").read_text(), "its child")
+    supervised = [started.supervisor_pid, started.pid, int(left)]
+    run.rename(place / "elsewhere")  # nobody has removed it
+    wait_until(lambda: looks.exists() and looks.stat().st_size > 2 * home.LOOKS, "some looks")
+    assert all(map(alive, supervised))
+    shutil.rmtree(place / "elsewhere")
+    wait_until(lambda: not any(map(alive, supervised)), "the end of all")
+
+
+def test_a_directory_is_removed_when_looks_in_a_row_find_it_so(tmp_path: Path) -> None:
+    folder = tmp_path / "file system" / "run" / "pids"
+    folder.mkdir(parents=True)
+    place = home.Home(os.fsencode(folder))
+    assert not any(place.look() for _ in range(home.LOOKS))
+    folder.rmdir()
+    assert not any(place.look() for _ in range(home.LOOKS - 1))
+    folder.mkdir()  # as a shared file system may show it
+    assert not place.look()
+    folder.rmdir()
+    assert [place.look() for _ in range(home.LOOKS)] == [*[False] * (home.LOOKS - 1), True] and place.removed
+    folder.parent.rmdir()
+    assert place.look()
+    folder.parent.parent.rmdir()  # not mounted
+    assert not place.look() and not place.removed
 
 
 def test_a_full_disk_has_room_for_the_status(place: Path) -> None:
@@ -577,7 +625,7 @@ def test_a_job_deaf_to_sigterm_is_ended(desk: Desk) -> None:
 
 
 def test_a_supervisor_holds_nothing_that_is_not_its_own(desk: Desk) -> None:
-    """No pipe, terminal or lock of the manager: null and the socket of events."""
+    """No pipe, terminal or lock of the manager: null, the socket of events, and the directory of markers."""
     lock = os.open(desk.place / "lock", os.O_RDWR | os.O_CREAT)
     try:
         with Spawner(hold=[lock]) as spawner:
@@ -587,10 +635,10 @@ def test_a_supervisor_holds_nothing_that_is_not_its_own(desk: Desk) -> None:
             for job in (1, 2):
                 started = inner.await_event(job, Started)
                 folder = f"/proc/{started.supervisor_pid}/fd"
-                wait_until(lambda: len(os.listdir(folder)) <= 4, "release of the rest")
+                wait_until(lambda: len(os.listdir(folder)) <= 5, "release of the rest")
                 opened = sorted(os.readlink(f"{folder}/{fd}").split(":")[0]
                                 for fd in os.listdir(folder))
-                assert opened == ["/dev/null"] * 3 + ["socket"]
+                assert opened == [*["/dev/null"] * 3, str(desk.place / "pids"), "socket"]
                 assert os.readlink(f"/proc/{started.supervisor_pid}/cwd") == "/"
             end_sessions(inner.sessions)
             for job in (1, 2):

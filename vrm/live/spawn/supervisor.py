@@ -50,10 +50,11 @@ import _signal as signal
 import _socket as socket
 
 if not __package__:  # for `run_supervisors.py`
+    import home
     import serving
     import starting
 else:
-    from vrm.live.spawn import serving, starting
+    from vrm.live.spawn import home, serving, starting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,6 +110,15 @@ class Link:
         files = control[0][2] if control else b""
         return (*marshal.loads(data[4:]), [int.from_bytes(files[at:at + 4], sys.byteorder)
                                            for at in range(0, len(files), 4)])
+
+    def closed(self) -> bool:
+        """Whether there is no manager."""
+        try:
+            return not self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
 
     def tell(self, event: tuple) -> bool:
         """Send an event; False if there is no manager."""
@@ -330,6 +340,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     end = begin
     last_words = -1
     pid = 0
+    place = home.Home(os.path.dirname(marker))
     try:
         if host:
             pid, last_words = start_stand_in(link, files, host, order)
@@ -340,7 +351,7 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
     release(files)
     if pid:
         steps = serving.StepServer({} if host else order[1])
-        raw, usage = wait_for(pid, link, b"" if host else os.path.dirname(order[3]), steps)
+        raw, usage = wait_for(pid, link, b"" if host else os.path.dirname(order[3]), steps, place)
         user, system, maxrss = steps.end(usage)
         if order[-1] is not None:
             starting.wait_for_sieve()
@@ -367,35 +378,48 @@ def supervise(link: Link, facts: Facts, started: int, alone: bool, name: str, ma
         event = (ENDED, pid, (code, number, None, begin, end, user, system, maxrss, duration),
                  problem, clean)
     if link.tell(event):
+        place.close()
         return clean and problem is None
     # No manager, and perhaps a full or read-only disk: only this process knows how the job ended.
     last = time.monotonic() + RETRY_FOR
-    while problem is not None and time.monotonic() < last:
+    while problem is not None and time.monotonic() < last and not place.look():
         time.sleep(RETRY_EVERY)
         problem = record(marker, status, text, sync)
+    last = time.monotonic() + RETRY_EVERY
+    while place.removed and not starting.childless() and time.monotonic() < last:
+        home.end_all()
+        signal.sigtimedwait((signal.SIGCHLD,), RETRY_EVERY)
     return False
 
 
-def wait_for(pid: int, link: Link, folder: bytes, steps: serving.StepServer) -> tuple:
+def wait_for(pid: int, link: Link, folder: bytes, steps: serving.StepServer, place: home.Home) -> tuple:
     """Wait for a program; its status and what it has used. If that takes long, its start is told,
     files for the outputs of the next job are made in the `folder`, if there is one, and so is the server
     of its steps.
 
-    Other children are descendants that it has left; they are collected on the way.
+    Other children are descendants that it has left; they are collected on the way. Without a manager it is
+    ended when its run was removed from `place`.
     """
     untold = True
     due = time.monotonic() + serving.AFTER
     while True:
-        if untold and signal.sigtimedwait((signal.SIGCHLD,),
-                                          max(0.0, due - time.monotonic())) is None:
-            if link.tell((STARTED, pid)) and folder:
-                starting.PREPARED.make(folder)
-            steps.start()
-            untold = False
-        child, raw, usage = os.wait4(-1, os.WNOHANG if untold else 0)
-        if child == pid:
-            return raw, usage
-        steps.ended(child, usage)
+        limit = max(0.0, due - time.monotonic()) if untold else home.LOOK_EVERY
+        if signal.sigtimedwait((signal.SIGCHLD,), limit) is None:
+            if untold:
+                if link.tell((STARTED, pid)) and folder:
+                    starting.PREPARED.make(folder)
+                steps.start()
+                place.keep()
+                untold = False
+            elif link.closed() and place.look():
+                home.end_all()
+        while True:
+            child, raw, usage = os.wait4(-1, os.WNOHANG)
+            if child == pid:
+                return raw, usage
+            if not child:
+                break
+            steps.ended(child, usage)
 
 
 # The spawner.
