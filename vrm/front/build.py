@@ -15,7 +15,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Dict, List, Optional
 
-from vrm.front.names import LAUNCHERS, LOCAL, TABLE
+from vrm.front import wire
+from vrm.front.names import LAUNCHERS, LOCAL, READING, TABLE
 from vrm.steps import START
 from vrm.steps.jobfile import VARIABLE
 from vrm.steps.used import PROGRAM
@@ -65,7 +66,9 @@ def _recipe() -> Recipe:
     """How the program is built: what it is to know. A string of JSON without other than ASCII is one of C."""
     given = {"PYTHON": json.dumps(sys.executable), "LOCAL": json.dumps(f" {' '.join(sorted(LOCAL))} "),
              "ROOT": json.dumps(repr(str(ROOT))), "STEP": json.dumps(START),
-             "PROGRAM": json.dumps(PROGRAM)}
+             "PROGRAM": json.dumps(PROGRAM), "READING": json.dumps(f" {' '.join(sorted(READING))} "),
+             "PATIENCE": str(round(1000 * wire.PATIENCE)), "SAYS_AFTER": str(round(1000 * wire.SAYS_AFTER)),
+             "GIVES_UP": json.dumps(wire.gives_up()), "WAITS": json.dumps(wire.waits())}
     return Recipe("client", "the commands", SOURCE, options=[f"-D{name}={value}" for name, value in given.items()],
                   flags=compiling.PROGRAM)
 

@@ -6,8 +6,8 @@ node, has been lost, or the command is one of LOCAL, is done by vrm/front/client
 
 Under its own name PROGRAM it runs a program and notes what that has used (vrm/steps/used.py).
 
-PYTHON, STEP (what it runs as a step), ROOT (where the package vrm is), PROGRAM and LOCAL (names between blanks) are
-given by vrm/front/build.py. */
+PYTHON, STEP (what it runs as a step), ROOT (where the package vrm is), PROGRAM, LOCAL and READING (names between blanks),
+PATIENCE and SAYS_AFTER (milliseconds), GIVES_UP and WAITS (texts) are given by vrm/front/build.py. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -33,6 +33,24 @@ extern char **environ;
 
 static char *name;
 static char **words;
+
+/* Whether the name, or the name and what is behind it, is one of these between blanks. */
+
+static int one_of(const char *names, const char *text, const char *more)
+{
+    char padded[64];
+    return snprintf(padded, sizeof padded, " %s%s ", text, more) < (int)sizeof padded && strstr(names, padded);
+}
+
+/* Whether the command changes nothing; "name:argument" are such names with their first argument. */
+
+static int reads(void)
+{
+    char first[32] = "";
+    if (words[1])
+        snprintf(first, sizeof first, ":%s", words[1]);
+    return one_of(READING, name, "") || (words[1] && one_of(READING, name, first));
+}
 
 /* Go on as Python, with these words and the arguments that were typed. */
 
@@ -422,8 +440,7 @@ int main(int argc, char **argv)
     if (!strcmp(name, "srun") && getenv("VRM_STEPS"))
         step();
     const char *directory = getenv("VRM_DIRECTORY");
-    char padded[64];
-    if (snprintf(padded, sizeof padded, " %s ", name) < (int)sizeof padded && strstr(LOCAL, padded))
+    if (one_of(LOCAL, name, ""))
         python();
     int manager = directory && *directory ? connected(directory) : -1;
     if (manager < 0)
@@ -462,14 +479,21 @@ int main(int argc, char **argv)
     struct bytes got = {0};
     char part[1 << 16];
     int last = 0; /* the signal to which the manager has not answered yet, which ends us if it never does */
+    int reading = reads(), limit = reading ? PATIENCE : SAYS_AFTER;
     for (;;) {
         struct pollfd ready[2] = {{manager, POLLIN, 0}, {caught_by[0], POLLIN, 0}};
-        int found = poll(ready, 2, last ? DEAF : -1);
+        int found = poll(ready, 2, last ? DEAF : limit);
         if (found < 0 && errno != EINTR)
             unanswered(strerror(errno));
         if (!found && last) {
             fprintf(stderr, "%s: error: the manager of vrm does not answer\n", name);
             exit(128 + last);
+        }
+        if (!found) {
+            fprintf(stderr, "%s: %s%s\n", name, reading ? "error: " : "", reading ? GIVES_UP : WAITS);
+            if (reading)
+                exit(1);
+            limit = -1;
         }
         if (caught) {
             char byte;
@@ -489,6 +513,8 @@ int main(int argc, char **argv)
         if (size <= 0)
             lost();
         last = 0;
+        if (!reading)
+            limit = -1;
         add(&got, part, size);
         size_t at = 0;
         while (got.size - at >= 5) {

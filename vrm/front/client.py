@@ -26,9 +26,6 @@ from vrm.run import control
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
 
-REPLY_SECONDS = 60.0
-"""Seconds that a manager on another node has to answer."""
-
 ASK_EVERY = 0.5
 """Seconds between two questions of a client on another node whose job runs."""
 
@@ -168,14 +165,25 @@ def peer(connection: socket.socket) -> int:
 
 def talk(call: Call, manager: socket.socket) -> int:
     """Send the call and print what comes back; the exit status. Lost when it stops coming."""
-    screen = Screen()
+    screen, reads = Screen(), names.reads(call)
     try:
+        manager.settimeout(wire.PATIENCE if reads else None)
         manager.sendall(call.packed())
+        manager.settimeout(wire.PATIENCE if reads else wire.SAYS_AFTER)
         rest = b""
         while True:
-            part = manager.recv(1 << 16)
+            try:
+                part = manager.recv(1 << 16)
+            except TimeoutError:
+                if reads:
+                    raise
+                print(f"{call.name}: {wire.waits()}", file=sys.stderr)
+                manager.settimeout(None)
+                continue
             if not part:
                 raise ConnectionError
+            if not reads:
+                manager.settimeout(None)
             found, rest = wire.frames(rest + part)
             for kind, data in found:
                 if kind in b"OE":
@@ -186,6 +194,8 @@ def talk(call: Call, manager: socket.socket) -> int:
                     call, why = with_file(call, os.fsdecode(data))
                     manager.sendall(wire.frame(b"F", why.encode()) if why else
                                     wire.frame(b"D", call.sent[os.fsdecode(data)]))
+    except TimeoutError as error:
+        raise RunError(wire.gives_up()) from error
     except ConnectionError as error:
         raise Lost(call, screen.given) from error
 
@@ -239,7 +249,7 @@ _PRINTING = names.SUBMITTING - {"sbatch", "qsub"}
 
 def _reply(call: Call, run: RunDirectory) -> Optional[control.Command]:
     control.send(run, {"do": "front", "call": call_record(call)}, call.token)
-    return control.answered(run, call.token, REPLY_SECONDS)
+    return control.answered(run, call.token, wire.PATIENCE)
 
 
 def _wait_by_files(call: Call, run: RunDirectory, reply: control.Command, screen: Screen) -> Optional[int]:
@@ -254,9 +264,9 @@ def _wait_by_files(call: Call, run: RunDirectory, reply: control.Command, screen
             got = signal.sigtimedwait(PASSED_ON, 0 if reply.get("out", "?") or reply["err"] else ASK_EVERY)
             signals = [got.si_signo] if got is not None and got.si_signo not in ignored else []
             name = control.send(run, {"do": "front", "of": reply["waits"], "signals": signals})
-            asked = control.answered(run, name, REPLY_SECONDS)
+            asked = control.answered(run, name, wire.PATIENCE)
             if asked is None and run.manager_runs():
-                raise RunError(f"the manager of vrm has not answered within {REPLY_SECONDS:g} s; its job goes on")
+                raise RunError(f"the manager of vrm has not answered within {wire.PATIENCE:g} s; its job goes on")
             if asked is None or asked.get("lost"):
                 return None
             reply = asked
@@ -293,7 +303,7 @@ def _unanswered(call: Call, run: RunDirectory) -> Optional[Answer]:
     if found is not None:
         return found
     if run.manager_runs():
-        raise RunError(f"the manager of vrm has not answered within {REPLY_SECONDS:g} s; this was taken back")
+        raise RunError(f"the manager of vrm has not answered within {wire.PATIENCE:g} s; this was taken back")
     if call.name in names.SUBMITTING:
         raise RunError("the manager of vrm has ended before it took this; nothing was submitted")
     return None

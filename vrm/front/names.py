@@ -46,6 +46,10 @@ LAUNCHERS = frozenset(("mpirun", "mpiexec"))
 SUBMITTING = frozenset(("sbatch", "qsub", "srun", "salloc")) | LAUNCHERS
 """Commands that bring jobs."""
 
+READING = frozenset(("squeue", "sacct", "sinfo", "sacctmgr", "sshare", "sprio", "sstat", "qstat", "pbsnodes",
+                     "scontrol:show"))
+"""Commands that change nothing, some only with that first argument: without an answer they give up."""
+
 LOCAL: Dict[str, str] = {}
 
 ALONE: Dict[str, str] = {"scontrol": "vrm.front.scontrol:alone", "sacct": "vrm.front.past:sacct"}
@@ -73,6 +77,11 @@ def reply_to(call: Call, counter: Counter) -> Reply:
         return _handler(where)(call, counter)
     except Told as told:
         return told.answer
+
+
+def reads(call: Call) -> bool:
+    """Whether the command changes nothing."""
+    return not READING.isdisjoint((call.name, ":".join([call.name, *call.arguments[:1]])))
 
 
 def alone(name: str) -> Optional[Callable[[Call], Optional[int]]]:

@@ -7,7 +7,7 @@ a letter, a length and so many bytes:
 
 | letter | from | what it is |
 |---|---|---|
-| O, E | manager | text for standard output, for standard error |
+| O, E | manager | text for standard output, for standard error; one without text says that the call was taken |
 | X | manager | the exit status, as a decimal number; the last frame |
 | I | manager | the path of a file that the client is to send ("" for its standard input) |
 | P | manager | the client is to do it itself, with Python (`vrm.front.client`) |
@@ -47,6 +47,24 @@ SOCKET = "socket"
 
 DIRECTORY = "VRM_DIRECTORY"
 """The variable that says in which directory the run of a client is."""
+
+
+PATIENCE = 60.0
+"""Seconds that a manager has to answer a command which only reads, or any from another node."""
+
+SAYS_AFTER = 10.0
+"""Seconds after which another command says that it waits for the manager, as long as it takes."""
+
+
+def gives_up() -> str:
+    """What a command says that has waited for PATIENCE; programs that call it know the first words from Slurm."""
+    return ("Socket timed out on send/recv operation: the manager of vrm has not answered within "
+            f"{PATIENCE:g} s")
+
+
+def waits() -> str:
+    """What a command says that goes on to wait."""
+    return f"the manager of vrm has not answered for {SAYS_AFTER:g} s; still waiting (Ctrl-C ends this)"
 
 
 class WireError(ValueError):

@@ -16,7 +16,7 @@ from typing import Iterator
 import pytest
 
 from conftest import Site, wait_until
-from vrm.front import build, client
+from vrm.front import build, client, wire
 from vrm.front.wire import Call
 from vrm.results.jobs import read_jobs
 from vrm.run import control, journal as journals
@@ -110,6 +110,9 @@ def test_a_session(cluster: Cluster) -> None:
     array = cluster.sbatch("-a", "2-8:2%2", "-n1", "--wrap", "echo $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_MAX "
                            "$SLURM_ARRAY_JOB_ID")
     assert len(cluster.said("squeue", "-h", "-r", "-j", str(array), "-t", "all").splitlines()) == 4
+    record, = [each for each in journals.read(cluster.site.log / "journal") if each.get("id") == array
+               and each["event"] == "job"]  # of the whole array: a crash leaves all of it or nothing
+    assert record["own"] == ["", "", f"any:{array}", f"any:{array + 1}"]
     cluster.ended(again, array)
     assert (root / f"o.{ids[0]}").read_text() == "given\n" and (root / f"e.{ids[0]}").read_text() == "no\n"
     assert (root / "kept").read_text() == "one\ntwo\n"
@@ -404,7 +407,7 @@ def test_a_command_file_whose_manager_was_killed_is_answered_and_taken_once(
     send = control.send
     call = Call("sbatch", ["--parsable", "-H", "--wrap", "true"], str(cluster.site.root), {}, token=control.new_name())
     monkeypatch.setattr(control, "send", sent_and_killed)
-    monkeypatch.setattr(client, "REPLY_SECONDS", 0.1)
+    monkeypatch.setattr(wire, "PATIENCE", 0.1)
     cluster.start()
     assert client.by_files(call, cluster.site.log) == 0  # no manager comes: the journal is asked
     assert capfd.readouterr().out == "1\n" and not list(run.commands.iterdir())

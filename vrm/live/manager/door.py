@@ -234,7 +234,7 @@ class Door:
                 self._send(client, wire.frame(b"P", b""), last=True)
             elif isinstance(reply, Waiting):
                 client.waiting = reply
-                self._listen(client, selectors.EVENT_READ)
+                self._send(client, wire.frame(b"O", b""))
             else:
                 self._send(client, wire.texts([(b"O", reply.out), (b"E", reply.err)])
                            + wire.frame(b"X", b"%d" % reply.code), last=True)
