@@ -73,6 +73,8 @@ def test_a_run_is_forecast_with_and_without_its_manager(site: Site, vrm: Vrm) ->
         assert "these jobs would" in vrm("submit", "waits.x", "1", "--array", "1-3",
                                          "--test-only")
         assert "9 ranks do not fit" in vrm("submit", "waits.x", "9", "--test-only", status=2)
+        refused = vrm("submit", "missing.x", "1", "--test-only", status=2)
+        assert "it would be refused: " in refused and f"{site.bin}/missing.x does not exist" in refused
         assert "job 4, on which it depends, ended as refused" in vrm("submit", "waits.x", "1", "--test-only", "--after", "4", status=2)
         assert (site.log / "journal").read_bytes().rstrip(b"\0") == before
 

@@ -238,6 +238,7 @@ def _others(settings: Any, ids: List[int]) -> List[str]:
 
 def test_only(arguments: argparse.Namespace, line: str) -> int:
     """Print when a job would start that was submitted now; nothing is submitted. 0."""
+    from vrm.live.site.programs import Wanted, program_fault
     from vrm.model import Infeasible
     from vrm.report import forecast_table as report
     from vrm.run.book import LifeError
@@ -246,6 +247,9 @@ def test_only(arguments: argparse.Namespace, line: str) -> int:
     files, frozen = frozen_now(settings)
     try:
         jobs, details = files.submitted(line, frozen.now)
+        fault = program_fault(settings.applications, Wanted.of(jobs[0]), settings.trust)
+        if fault:
+            raise ValueError(fault)
         for job, each in zip(jobs, details):
             frozen = frozen.with_job(job, each)
     except (Infeasible, LifeError, ValueError) as never:
