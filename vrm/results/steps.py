@@ -89,7 +89,7 @@ def read_steps(path: "PathLike") -> "Dict[int, List[Step]]":
         for words in csv.reader(line.replace("\0", "?") for line in file):
             try:
                 job, step, name, start, end, state, code, tasks, cores, nodes, *more = words
-                user, system, maxrss, began = *(more or ("0", "0", "0")), *("",) * (len(more) < 4)
+                user, system, maxrss, began = {0: ["0", "0", "0", ""], 3: [*more, ""]}.get(len(more), more)
                 found = Step(int(job), step, name, float(start), float(end), state,
                              int(code) if code else None, int(tasks), int(cores), nodes,
                              float(user), float(system), int(maxrss), float(began) if began else None)

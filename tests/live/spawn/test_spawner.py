@@ -24,7 +24,7 @@ from vrm.live.spawn import home, run_supervisors, supervisor
 from vrm.live.spawn.records import ExitStatus, Marker, RecordError, read_status
 from vrm.live.spawn.messages import (Ended, Event, LaunchFailed, LaunchRequest, SpawnerLost, Started,
                                      SupervisorLost)
-from vrm.live.spawn.spawner import FILES, FORKS, KEPT, Spawner, SpawnerError, _Launch, alive
+from vrm.live.spawn.spawner import FILES, FORKS, KEPT, Spawner, SpawnerError, _Launch, alive as lives
 from vrm.system.processes import SessionEnd, session_members, signal_process
 
 LIMIT = 60.0
@@ -288,9 +288,9 @@ def test_when_the_directory_of_a_run_without_a_manager_is_removed_its_jobs_end(p
     supervised = [started.supervisor_pid, started.pid, int(left)]
     run.rename(place / "elsewhere")  # nobody has removed it
     wait_until(lambda: looks.exists() and looks.stat().st_size > 2 * home.LOOKS, "some looks")
-    assert all(map(alive, supervised))
+    assert all(map(lives, supervised))
     shutil.rmtree(place / "elsewhere")
-    wait_until(lambda: not any(map(alive, supervised)), "the end of all")
+    wait_until(lambda: not any(map(lives, supervised)), "the end of all")
 
 
 def test_a_directory_is_removed_when_looks_in_a_row_find_it_so(tmp_path: Path) -> None:
