@@ -132,12 +132,13 @@ QCG = """
 import json, os, sys, tempfile, time
 from qcg.pilotjob.api.manager import LocalManager
 from qcg.pilotjob.api.job import Jobs
-argv, env, jobs = json.loads(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
+argv, env, jobs, kept = json.loads(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3]), sys.argv[5] == "kept"
 def many(n):
     work = Jobs()
     for i in range(n):
-        work.add(exec=argv[0], args=argv[1:], numCores=1, stdout=os.devnull,
-                 stderr=os.devnull, name='j%d_%d' % (n, i))
+        name = 'j%d_%d' % (n, i)
+        files = (name + '.o', name + '.e') if kept else (os.devnull,) * 2
+        work.add(exec=argv[0], args=argv[1:], numCores=1, stdout=files[0], stderr=files[1], name=name)
     begin = time.monotonic()
     manager.wait4(manager.submit(work))
     return time.monotonic() - begin
@@ -150,13 +151,14 @@ if __name__ == "__main__":  # it starts further processes from this file
 
 
 def run_peer(python: str, code: str, argv: List[str], env: Dict[str, str], jobs: int,
-             cores: int = 1) -> Optional[float]:
-    """Seconds a peer takes for the same commands on so many cores; None when it cannot be run."""
+             cores: int = 1, outputs: str = "dropped") -> Optional[float]:
+    """Seconds a peer takes for the same commands on so many cores; None when it cannot be run. HyperQueue
+    keeps the outputs of each in two files, as vrm does; QCG-PilotJob where they are to be `kept`."""
     changed = {k: v for k, v in env.items() if os.environ.get(k) != v or k in ROOT_OPT_IN}
     folder = new_folder()
     (folder / "peer.py").write_text(code)
     done = subprocess.run([python, "peer.py", json.dumps(argv), json.dumps(changed), str(jobs),
-                           str(cores)], env=env, cwd=folder, capture_output=True,
+                           str(cores), outputs], env=env, cwd=folder, capture_output=True,
                           text=True, check=False, timeout=300)
     if done.returncode:
         print(f"(a peer failed: {done.stderr.strip().splitlines()[-1:]})", file=sys.stderr)
@@ -207,8 +209,9 @@ def ensemble(jobs: int, rounds: int, peers: Optional[str]) -> None:
         contestants.setdefault("vrm, first start to last end", []).append(inside)
         contestants.setdefault("vrm, whole command", []).append(whole)
         if peers:
-            for title, code in (("HyperQueue", HYPERQUEUE), ("QCG-PilotJob", QCG)):
-                took = run_peer(peers, code, ["/bin/true"], dict(os.environ), jobs, cores)
+            for title, code, outputs in (("HyperQueue", HYPERQUEUE, "kept"), ("QCG-PilotJob", QCG, "kept"),
+                                         ("QCG-PilotJob, outputs dropped", QCG, "dropped")):
+                took = run_peer(peers, code, ["/bin/true"], dict(os.environ), jobs, cores, outputs)
                 if took is not None:
                     contestants.setdefault(title, []).append(took)
     table = PrettyTable(["", "median s", "jobs a second", "ratio to vrm"])
