@@ -2,15 +2,15 @@
 
     python studies/malleable/live.py --bin DIR --out DIR [--cluster N] [--repeat N] [--only NAME] [--for SECONDS]
 
-`--bin`: the programs of `vrm npb build --apps ep-omp,insitu-omp --classes S,A,B --out DIR`. The experiments, whose
+`--bin`: the programs of `vrm npb build --apps ep-omp,insitu-omp --classes S,A,B,C --out DIR`. The experiments, whose
 sizes and times are fixed in EXPERIMENTS below and printed before anything is measured:
 
 | experiment | first job | second job, and when it comes |
 |---|---|---|
 | changes | a job that lends cores to nobody and takes them back, 20 times | - |
 | insitu | a simulation on all cores, which writes its field after a quarter | its analysis, when the field is there |
-| urgent | a job on all cores | an eighth of its work, on all cores, 3 s later |
-| early | a job on all cores | an eighth of its work, on all cores, 1 s later |
+| urgent | a job on all cores | a quarter of its work, on all cores, 3 s later |
+| short | a longer job on all cores | a sixteenth of its work, on all cores, 3 s later |
 | equal | a job on all cores | the same once more, 3 s later |
 
 All but the first in three ways: `serial` (the second waits), `together` (a second manager starts it on the same cores),
@@ -65,13 +65,13 @@ EXPERIMENTS: Dict[str, Experiment] = {
     "changes": Experiment("ep-omp.B.x"),
     "insitu": Experiment("insitu-omp.B.x", "write F", "insitu-omp.B.x", "analyse F", bytes=8 * 2048 ** 2),
     "urgent": Experiment("ep-omp.B.x", second="ep-omp.A.x", come=3.0),
-    "early": Experiment("ep-omp.B.x", second="ep-omp.A.x", come=1.0),
+    "short": Experiment("ep-omp.C.x", second="ep-omp.A.x", come=3.0),
     "equal": Experiment("ep-omp.B.x", second="ep-omp.B.x", come=3.0)}
 QUICK: Dict[str, Experiment] = {
     "changes": Experiment("ep-omp.A.x"),
     "insitu": Experiment("insitu-omp.A.x", "write F", "insitu-omp.A.x", "analyse F", bytes=8 * 1024 ** 2),
     "urgent": Experiment("ep-omp.A.x", second="ep-omp.S.x", come=0.5),
-    "early": Experiment("ep-omp.A.x", second="ep-omp.S.x", come=0.1),
+    "short": Experiment("ep-omp.A.x", second="ep-omp.S.x", come=0.1),
     "equal": Experiment("ep-omp.S.x", second="ep-omp.S.x", come=0.1)}
 
 VALUES = ["come", "first", "second", "total", "lent", "clear_ms", "follow_ms", "back_ms", "others"]

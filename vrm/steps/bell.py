@@ -1,5 +1,5 @@
-"""Tells when a step of a job has ended: a file of its directory was closed that had been written, or has
-gone. Only steps that wait load this."""
+"""Tells when something happens to files, by the kernel's inotify: what this machine changes is heard at once.
+Changes that other nodes make are not heard: look from time to time as well. It imports nothing of vrm."""
 
 from __future__ import annotations
 
@@ -8,32 +8,44 @@ import os
 import select
 import time
 
-_CLOSE_WRITE, _DELETE = 0x8, 0x200
+WRITTEN, CLOSED, PLACED, GONE = 0x2, 0x8, 0x80, 0x200
+"""A file was written; was closed by who had written it; has got its name by a rename; was removed. All but the first
+are asked for with the directory."""
+
 _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class Bell:
-    """Watches a directory. Changes that other nodes make are not seen: wait for a limited time."""
+    """Rings when something happens to a file or to the files of a directory. `number` is its open file, or -1 where
+    the system has no such thing: then it never rings."""
 
-    def __init__(self, directory: str) -> None:
-        self._handle = -1
+    def __init__(self) -> None:
+        self.number = -1
         try:
-            libc = ctypes.CDLL(None, use_errno=True)
-            self._handle = libc.inotify_init1(_FLAGS)
-            if self._handle >= 0:
-                libc.inotify_add_watch(self._handle, os.fsencode(directory), _CLOSE_WRITE | _DELETE)
-        except (OSError, AttributeError):  # no libc of that kind: then only the time limit
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            self.number = self._libc.inotify_init1(_FLAGS)
+        except (OSError, AttributeError):  # no libc of that kind
             pass
 
+    def watch(self, path: str | os.PathLike[str], events: int) -> None:
+        """Ring for these events from now on; again after a file was replaced by another one. A file that is not
+        there is passed over."""
+        if self.number >= 0:
+            self._libc.inotify_add_watch(self.number, os.fsencode(path), events)
+
     def wait(self, seconds: float) -> None:
-        """Return when something has changed, or after so many seconds."""
-        if self._handle < 0:
+        """Return when it has rung, or after so many seconds."""
+        if self.number < 0:
             time.sleep(min(seconds, 0.02))
-            return
-        if select.select([self._handle], [], [], seconds)[0]:
-            os.read(self._handle, 1 << 16)
+        elif select.select([self.number], [], [], seconds)[0]:
+            self.silence()
+
+    def silence(self) -> None:
+        """Forget what has happened so far; it has rung."""
+        os.read(self.number, 1 << 16)
 
     def close(self) -> None:
         """Watch no longer."""
-        if self._handle >= 0:
-            os.close(self._handle)
+        if self.number >= 0:
+            os.close(self.number)
+            self.number = -1

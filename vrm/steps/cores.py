@@ -214,8 +214,9 @@ class Claims:
         claim = self.take(wish, overlap)
         if claim is not None:
             return claim
-        from vrm.steps.bell import Bell
-        bell = Bell(self.job.directory)
+        from vrm.steps.bell import CLOSED, GONE, Bell
+        bell = Bell()
+        bell.watch(self.job.directory, CLOSED | GONE)
         while True:
             claim = self.take(wish, overlap)
             if claim is not None:

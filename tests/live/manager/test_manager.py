@@ -273,6 +273,25 @@ def test_a_job_that_is_about_to_start_on_a_lost_node_starts_on_another(site: Sit
     manager.desk.journal.close()
 
 
+def test_what_this_machine_writes_is_read_at_once(site: Site) -> None:
+    """And not only when it is time to look for what other machines have written."""
+    site.config(Launcher={"Kind": "direct"}, Emulate=True)
+    site.program("ok.x", OK)
+    site.lines(end=False)
+    seldom = "from vrm import cli; from vrm.live.manager import manager; manager.POLL = 1e6; raise SystemExit(cli.main())"
+    with subprocess.Popen([sys.executable, "-c", seldom, "-c", str(site.config_file)], cwd=site.root, env=site.env,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as manager:
+        try:
+            wait_until(lambda: (site.state() or {}).get("manager", {}).get("phase") == "running", "the manager runs")
+            site.append("ok.x 1 10 0\n")
+            wait_until(lambda: site.log.joinpath("jobs.csv").exists() and site.statuses() == {0: "completed"}, "it ran")
+            assert site.run("submit", "ok.x", "1", "10").returncode == 0
+            assert site.run("stop").returncode == 0
+            assert manager.wait(10) == 0
+        finally:
+            manager.kill()
+
+
 # What the manager needs, and what it refuses.
 
 

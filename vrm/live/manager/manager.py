@@ -52,12 +52,16 @@ from vrm.model.core_share import Borrowed
 from vrm.run.rundir import RunDirectory, write_json
 from vrm.run.state import State
 from vrm.scheduling import Start
+from vrm.steps.bell import PLACED, WRITTEN, Bell
 from vrm.system.errors import RunError
 from vrm.system.processes import TagEnd, pids_with_environment
 
 POLL = 0.2
 """Seconds between looks at the queue file and the commands (files may be written on another
 host, where no notification comes from)."""
+
+RINGS = 0.02
+"""Seconds at least between two of these looks, however often the files of this host change."""
 
 HEARTBEAT = 5.0
 """Seconds after which the state is written anew even if nothing changed."""
@@ -106,6 +110,7 @@ class Manager:
                                      self.adoption, self.lending)
         self._next_step = math.inf
         self._next_poll = 0.0
+        self._looked = -math.inf                  # when the files were looked at
         self._snapshot_earliest = 0.0
         self._snapshot_paid = 0.0
         self._snapshot_latest = 0.0
@@ -179,6 +184,10 @@ class Manager:
             if self.watch.fileno() >= 0:
                 selector.register(self.watch.fileno(), selectors.EVENT_READ, lambda: None)
             self.door.open(selector)
+            self.bell = Bell()
+            self.bell.watch(desk.run_directory.commands, PLACED)
+            if self.bell.number >= 0:
+                selector.register(self.bell.number, selectors.EVENT_READ, self._rung)
             self.begun()
             while not self._done():
                 timeout = max(0.0, self._next_deadline() - desk.clock())
@@ -200,7 +209,7 @@ class Manager:
                 self.ends.act(now)
                 desk.revise(now)
                 if now >= self._next_poll:
-                    self._next_poll = now + POLL
+                    self._next_poll, self._looked = now + POLL, now
                     self._look_at_files(now)
                 self.door.serve()
                 if now > self.state.book.next_missed and desk.phase == "running":
@@ -213,6 +222,12 @@ class Manager:
                 self.launches.launch(now)
                 self._do_chores()
             self.door.close()
+            self.bell.close()
+
+    def _rung(self) -> None:
+        """The queue file has more, or a command has come: look soon."""
+        self.bell.silence()
+        self._next_poll = min(self._next_poll, self._looked + RINGS)
 
     def _moment(self) -> float:
         """Now; with an interval the tick that is due, so that what it decides bears its time, as
@@ -253,6 +268,7 @@ class Manager:
     def _look_at_files(self, now: float) -> None:
         """The queue file, the commands, the jobs of an earlier manager, the allocation's end."""
         if self.desk.phase == "running":
+            self.bell.watch(self.desk.settings.applications.queue, WRITTEN)  # it may be another file by now
             self.intake.read(now)
             self.stopping.ask_end(now)
         self.orders.obey_all()
