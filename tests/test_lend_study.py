@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 import pytest
 
 from conftest import mpirun_environment, wait_until
 from vrm.live.nodes.topology import read_topology
+from vrm.results.statistics import Interval
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES = ROOT / "studies" / "malleable"
@@ -60,14 +63,36 @@ def test_the_queue_that_exact_arithmetic_allows() -> None:
         6.5, pytest.approx((1.1 + 2.0) / 2), 11.0)
 
 
+@pytest.mark.parametrize("mean, half, best, says", [
+    (-12.0, 1.0, -15.0, "reached"), (-8.0, 1.0, -15.0, "missed"), (-11.0, 1.5, -15.0, "reached by the mean, not certain"),
+    (-9.0, None, -15.0, "missed by the mean, not certain"), (2.0, 1.0, -6.0, "missed: beyond what arithmetic allows")])
+def test_a_goal_is_judged_by_the_whole_interval(mean: float, half: Optional[float], best: float, says: str) -> None:
+    assert study("live").verdict(Interval(mean, half, 8 if half else 1), best, -10.0) == says
+
+
+def test_tables_replace_what_a_page_has_between_its_comments(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("above\n<!-- live.py -->\nold\n\n<!-- end of live.py -->\nbelow\n")
+    study("bench").put_into(page, "live.py", "new\n\n")
+    assert page.read_text() == "above\n<!-- live.py -->\nnew\n<!-- end of live.py -->\nbelow\n"
+    before = page.read_text()
+    with pytest.raises(study("bench").Failure, match="no comments <!-- live_queues.py -->"):
+        study("bench").put_into(page, "live_queues.py", "new")
+    assert page.read_text() == before
+
+
 def test_a_process_of_others_that_wants_to_run_is_seen(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "while True: pass", str(tmp_path)]) as busy:
+    others = study("bench").Others
+    loop = f"{sys.executable} -c 'while True: pass' here & echo $!; wait"
+    with subprocess.Popen(["sh", "-c", loop, "sh", str(tmp_path)], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        busy = int(starter.stdout.readline())
         try:
-            process = Path(f"/proc/{busy.pid}")
-            wait_until(lambda: study("bench").Others("elsewhere")._wants(process), "it wants to run")
-            assert not study("bench").Others("elsewhere", tmp_path)._wants(process), "it is one of the study's"
+            wait_until(lambda: others("elsewhere")._wants(Path(f"/proc/{busy}")), "it wants to run")
+            assert not others("elsewhere", "while True: pass\0here")._wants(Path(f"/proc/{busy}")), "it is one of the study's"
+            assert not others("elsewhere", tmp_path)._wants(Path(f"/proc/{busy}")), "one of the study's has started it"
         finally:
-            busy.kill()
+            os.kill(busy, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +124,11 @@ def test_pairs_are_measured_once_and_only_by_their_plan(programs: Path, tmp_path
     table = (tmp_path / "live.csv").read_text()
     assert "| lend against serial |" in (tmp_path / "live.md").read_text()
     assert re.search(r"(?m)^\| the number of its threads follows \| \d", some.stdout), some.stdout
-    image = tmp_path / "live.png"
-    again = run("live.py", programs, tmp_path, "--quick", "--only", "urgent", "--picture", str(image))
+    image, page = tmp_path / "live.png", tmp_path / "page.md"
+    page.write_text("<!-- live.py -->\n<!-- end of live.py -->\n")
+    again = run("live.py", programs, tmp_path, "--quick", "--only", "urgent", "--picture", str(image),
+                "--docs", str(page))
+    assert "| urgent | mean response | -10 % |" in page.read_text() and "](live.png)" in page.read_text()
     assert image.read_bytes().startswith(b"\x89PNG")
     assert again.returncode == 0 and not re.search(r"(?m)^urgent here 0", again.stdout)
     assert (tmp_path / "live.csv").read_text() == table

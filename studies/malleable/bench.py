@@ -200,9 +200,18 @@ class Table:
         self._write(",".join([*texts, *(f"{values[name]:.6g}" for name in self.values)]))
 
 
+def put_into(page: Path, name: str, said: str) -> None:
+    """Replace what a page has between the comments `name` and `end of name`."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"<!-- end of {name} -->\n")
+    if not end:
+        raise Failure(f"{page} has no comments <!-- {name} --> and <!-- end of {name} -->")
+    page.write_text(f"{before}{begin}{said.rstrip()}\n{end}{after}", encoding="utf-8")
+
+
 class Others:
-    """How many processes that are none of the study's (their command lines hold none of `own`) want to run, on an
-    average of looks once a second, while it is entered."""
+    """How many processes that are none of the study's want to run, on an average of looks once a second, while it is
+    entered. The study's are those whose command lines hold one of `own`, and what these have started."""
 
     def __init__(self, *own: object) -> None:
         self.own = [str(word).encode() for word in own]
@@ -229,10 +238,11 @@ class Others:
 
     def _wants(self, process: Path) -> bool:
         try:
-            state = (process / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            state, parent = (process / "stat").read_bytes().rpartition(b")")[2].split()[:2]
             if state != b"R" or process.name == str(os.getpid()):
                 return False
             line = (process / "cmdline").read_bytes()
-        except (OSError, IndexError):  # it has ended
+            above = (process.parent / parent.decode() / "cmdline").read_bytes()
+        except (OSError, ValueError):  # it has ended
             return False
-        return bool(line) and not any(word in line for word in self.own)
+        return bool(line) and not any(word in line or word in above for word in self.own)

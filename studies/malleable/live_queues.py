@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
-from bench import Bench, Failure, Table
+from bench import Bench, Failure, Table, put_into
 from live import percent, text
 
 from vrm.model import Job
@@ -120,9 +120,9 @@ def page(where: str, nodes: int, cores: int, pairs: Dict[str, Dict[str, List[Row
     """The tables of whole pairs."""
     exact = {number: {way: simulated(pair["static"], way, nodes, cores) for way in WAYS}
              for number, pair in pairs.items()}
-    lines = [f"{where}: {len(pairs)} queues of {len(next(iter(pairs.values()))['sd'])} jobs; in a run "
-             f"{max(others, default=0.0):.2f} other processes wanted to run at most, on an average. Mean and 95 % "
-             "interval; in brackets what exact arithmetic allows.", "",
+    lines = [f"{where}: {len(pairs)} queues of {len(next(iter(pairs.values()))['sd'])} jobs; at most "
+             f"{max(others, default=0.0):.2f} other processes wanted to run. Means with 95 % intervals; in brackets "
+             "what the simulator gives for the same jobs.", "",
              "| | " + " | ".join(COLUMNS) + " | borrowed |", "|---|" + "---|" * (len(COLUMNS) + 1)]
 
     def borrowers(found: Dict[str, Dict[str, List[Row]]], way: str) -> int:
@@ -178,6 +178,8 @@ def main() -> int:
     parser.add_argument("--quiet", type=float, default=math.inf, metavar="N",
                         help="runs in which more other processes wanted to run, on an average, do not count")
     parser.add_argument("--quick", action="store_true", help="one pair of three short jobs")
+    parser.add_argument("--docs", type=Path, metavar="FILE",
+                        help="also put the tables into this page, between its comments for them")
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
     queues = {str(number): drawn(number, options.quick) for number in range(1 if options.quick else options.repeat)}
@@ -209,6 +211,8 @@ def main() -> int:
     said = pages(table, cores)
     (options.out / "live_queues.md").write_text(said, encoding="utf-8")
     print(said)
+    if options.docs:
+        put_into(options.docs, "live_queues.py", said)
     return 0
 
 
