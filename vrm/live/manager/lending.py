@@ -29,7 +29,7 @@ from vrm.scheduling.offers import NoOffer, borrowed, offer, reserved
 
 YOUNG = 15.0
 """Seconds after its start in which ranks of a lender that lends from its start on may be yet to come: until
-all are there, they are told again where to be."""
+all are there, the order is given again."""
 
 PAUSE = 0.25
 """Seconds between these orders."""
@@ -43,8 +43,9 @@ AGAIN = 5.0
 
 @dataclass
 class _Order:
-    """The last order about a lender's cores: the nodes that have not answered yet, and until when they
-    may. `sent`: it is on its way."""
+    """The last order about a lender's cores: the `hosts` that have not answered yet, and `until` when they
+    may. `sent`: it is on its way; else it goes `after` a time. `early`: the lender has just started, and the order
+    counts only when all of its `ranks` are there, by host."""
 
     epoch: int
     hosts: Set[str] = field(default_factory=set)
@@ -52,7 +53,7 @@ class _Order:
     sent: bool = False
     after: float = 0.0
     early: bool = False
-    ranks: Dict[str, Set[int]] = field(default_factory=dict)  # by host, as far as they must be there
+    ranks: Dict[str, Set[int]] = field(default_factory=dict)
 
 
 class Lending:
@@ -70,18 +71,13 @@ class Lending:
         self._late = ""
 
     @property
-    def busy(self) -> bool:
-        """Whether a job is about to start on cores that are not clear yet."""
-        return bool(self.coming)
-
-    @property
     def deadline(self) -> float:
         """When something is due although nothing may happen by then."""
         return min((order.until if order.sent else min(order.until, order.after)
                     for order in self._orders.values()), default=math.inf)
 
     def moving(self, job_id: int) -> bool:
-        """Whether the ranks of a job are being told where to be: it is known neither here nor there."""
+        """Whether the ranks of a job are being moved: they may be here or there."""
         return job_id in self._orders
 
     # What people ask.
