@@ -39,11 +39,17 @@ class Places:
     def read(cls, cores: Sequence[str]) -> "Places":
         """From the column of all jobs."""
         import numpy as np
-        counts = np.array([text.count(";") + 1 if text else 0 for text in cores], np.int64)
-        parts = ";".join(filter(None, cores)).split(";") if counts.any() else []
+        texts = {text: number for number, text in enumerate(dict.fromkeys(cores))}  # many come again
+        which = np.fromiter(map(texts.__getitem__, cores), np.int64, len(cores))
+        sizes = np.array([text.count(";") + 1 if text else 0 for text in texts], np.int64)
+        parts = ";".join(filter(None, texts)).split(";") if sizes.any() else []
         numbers = {part: number for number, part in enumerate(dict.fromkeys(parts))}
-        return cls(list(numbers), np.fromiter(map(numbers.__getitem__, parts), np.int64,
-                                              len(parts)), np.repeat(np.arange(len(cores)), counts))
+        of_texts = np.fromiter(map(numbers.__getitem__, parts), np.int64, len(parts))
+        counts = sizes[which]
+        begins = (np.cumsum(sizes) - sizes)[which]  # of the parts of each job in those of all texts
+        before = np.cumsum(counts) - counts
+        part = of_texts[np.repeat(begins - before, counts) + np.arange(counts.sum())]
+        return cls(list(numbers), part, np.repeat(np.arange(len(cores)), counts))
 
     def of(self, chosen: Any) -> "Places":
         """Those of some jobs only, by an array that says of each whether it is one of them."""

@@ -10,7 +10,7 @@ import os
 import re
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
 
 from vrm.model.job import JobState, application_kind
 from vrm.report.density import Places
@@ -93,9 +93,12 @@ class JobTable:
         return np.where(np.isnan(measured), self.ran.end - self.ran.start, measured)
 
     @cached_property
-    def work(self) -> frozenset:
+    def work(self) -> Tuple[Any, ...]:
         """Equal for two lists of the same jobs."""
-        return frozenset(zip(*(self.columns[name] for name in ("id", "app", "procs"))))
+        import numpy as np
+        ids, procs = (np.array(self.columns[name], np.int64) for name in ("id", "procs"))
+        order, apps = np.lexsort((procs, ids)), self.columns["app"]
+        return ids[order].tobytes(), procs[order].tobytes(), [apps[at] for at in order.tolist()]
 
     @cached_property
     def kinds(self) -> frozenset:
@@ -111,8 +114,12 @@ class JobTable:
 
     def nameless(self, name: "re.Pattern[str]") -> bool:
         """Whether no job has an exit code, nor a program that is called otherwise."""
-        return set(self.columns["exit_code"]) == {None} and all(
-            map(name.fullmatch, set(self.columns["app"])))
+        codes, programs = self._codes_and_programs
+        return codes == {None} and all(map(name.fullmatch, programs))
+
+    @cached_property
+    def _codes_and_programs(self) -> Tuple[Set[Any], Set[str]]:
+        return set(self.columns["exit_code"]), set(self.columns["app"])
 
     @cached_property
     def _all_places(self) -> Places:

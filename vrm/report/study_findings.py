@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import (Dict, Iterator, List, Optional, Tuple)
+from typing import (Any, Dict, Iterator, List, Optional, Tuple)
 
 from vrm.report.study import MAIN, Scenario, Study, applications
 from vrm.results.names import policy_name, time_text
@@ -103,7 +103,7 @@ def _percent(large: float, small: float) -> str:
 
 def _said_of_other_jobs(study: Study) -> Iterator[str]:
     """What hinders comparing: on one queue, the same jobs should run in all scenarios."""
-    first: Dict[Tuple[str, int], frozenset] = {}
+    first: Dict[Tuple[str, int], Tuple[Any, ...]] = {}
     others = []
     for run in study.runs:
         work = run.table.work
