@@ -73,7 +73,7 @@ class PlainNode:
         """Socket and cores of each rank that the job could have here now."""
         if not self.up or not set(job.features) <= self.features:
             return []
-        if policy == "pack" and job.exclusive:
+        if policy == "pack" and job.exclusive and any(holder is not None for socket in self.slots for holder in socket):
             return []
         if None not in self.halves or (alone(job, policy) and self.halves != [None, None]):
             return []

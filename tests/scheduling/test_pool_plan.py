@@ -80,6 +80,7 @@ def workloads(draw: Any) -> List[Submission]:
             Request.of(tasks), Request.of(tasks, resources={"memory": 1.0}),
             Request.of(tasks, nodes=(nodes, nodes), tasks_per_node=-(-tasks // nodes), per_node=per_node),
             Request.of(tasks, nodes=(1, nodes), per_node=per_node)]))
+        request = request._replace(exclusive=draw(st.sampled_from([False, False, True])))
         walltime = float(draw(st.integers(1, 30)))
         found.append(Submission(
             Job(number, draw(st.sampled_from("abc")), tasks, walltime, time, request=request,

@@ -16,6 +16,7 @@ import pytest
 from conftest import LIMIT, Site, wait_until
 from vrm import Session
 from vrm.config.problems import ConfigError
+from vrm.results.jobs import read_jobs
 from vrm.session import JobFailed, SessionError
 from vrm.workload.grammar import LineError
 
@@ -113,6 +114,34 @@ def test_a_manager_that_is_killed_is_started_again(place: Path) -> None:
         assert session._restarts == 1
 
 
+def test_small_jobs_share_nodes_and_an_exclusive_one_does_not(place: Path) -> None:
+    """Nobody has said where: it is pack. A manager that goes on keeps the nodes of an exclusive job for it."""
+    with Session(**KEYS) as session:
+        small = [session.submit("./waits") for _ in range(2)]
+        alone = session.submit("./waits", exclusive=True)
+        wait_until(lambda: all(job.running() for job in (*small, alone)), "three run on two nodes")
+        assert session._process is not None
+        session._process.send_signal(signal.SIGKILL)
+        late = session.submit("./waits", 2)
+        assert late.id == 3 and session._restarts == 1
+        (place / "go").touch()
+        ends = [job.result(LIMIT).end for job in (*small, alone)]
+        assert (late.result(LIMIT).start or 0) >= min(ends[2], max(ends[:2]))
+    rows = {row.id: row for row in read_jobs(session.settings.directory / "jobs.csv")}
+    assert rows[0].nodes == rows[1].nodes != rows[2].nodes and rows[0].cores != rows[1].cores
+    assert [rows[job.id].exclusive for job in (*small, alone)] == [False, False, True]
+
+
+def test_a_configuration_says_otherwise(place: Path) -> None:
+    with Session(**KEYS, Allocation={"Policy": "compact"}) as session:
+        assert session.settings.allocation.policy == "compact"
+        jobs = [session.submit("./waits") for _ in range(3)]
+        wait_until(lambda: jobs[0].running() and jobs[1].running(), "two have a node each")
+        assert jobs[2].id == 2 and not jobs[2].running()
+        (place / "go").touch()
+        wait(jobs, LIMIT)
+
+
 def test_a_running_manager_is_used_and_left_alone(place: Path, site: Site) -> None:
     site.config(Emulate=True, Nodes=1, Sockets=1, Cores=2, Launcher={"Kind": "direct"})
     site.program("one", "echo one\n")
@@ -181,7 +210,7 @@ def fails_oddly(number: int) -> None:
 
 def test_functions_are_called_by_few_workers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    with Session(**{**KEYS, "Allocation": {"Policy": "pack"}}) as session:
+    with Session(**KEYS) as session:
         found = list(session.map(where, range(3000), [1] * 3000))
         assert [number for _, number in found] == list(range(1, 3001))
         assert 1 <= len({pid for pid, _ in found}) <= 4 and os.getpid() not in {pid for pid, _ in found}

@@ -502,10 +502,19 @@ def _complaint(path: Path, right: Callable[[Path], bool], wanted: str) -> str:
     return "" if right(path) else f"{shown(str(path), 200)} is not {wanted}"
 
 
+UNCONFIGURED: Dict[str, Dict[str, Any]] = {"Allocation": {"Policy": "pack"}}
+"""What is otherwise than the defaults where nobody has written a configuration: small jobs share nodes, as
+users of batch systems expect."""
+
+NO_CONFIG = "none; every key has its default, but jobs share nodes (pack)"
+
+
 def load(path: Union[str, "os.PathLike[str]", None] = None) -> Settings:
-    """Read and check a configuration file; None gives the defaults.
+    """Read and check a configuration file; None gives the defaults, and what `UNCONFIGURED` says.
 
     Relative paths inside the file are relative to its directory (for None: to the current one).
     Raises ConfigError with everything that is wrong.
     """
-    return (Document.nothing(os.getcwd()) if path is None else Document.read(path)).checked(Settings)
+    if path is None:
+        return replace(Document.nothing(os.getcwd()), mapping=UNCONFIGURED).checked(Settings)
+    return Document.read(path).checked(Settings)

@@ -187,8 +187,11 @@ class Pool:
 
     @property
     def free_cores(self) -> int:
-        """Cores that nobody holds, on nodes that are up (see `layout`)."""
-        return self.layout.all & ~(self.busy_cores | self._down_cores)
+        """Cores that nobody holds, on nodes that are up (see `layout`) and of which nobody holds a lane."""
+        taken = self.busy_cores | self._down_cores
+        if self.busy0 or self.busy1:  # where jobs of a policy by lanes run still
+            taken |= self.layout.cores_of(self.busy0 | self.busy1)
+        return self.layout.all & ~taken
 
     def count_empty(self) -> int:
         """The number of empty nodes."""
@@ -408,6 +411,7 @@ class Cluster(Pool):
         else:
             self.busy0 |= lane0
             self.busy1 |= lane1
+            self._free = -1
             if lane0 == lane1:  # it has its nodes for itself
                 self._empties -= placement.size if self._empties >= 0 else 0
             else:
@@ -447,6 +451,7 @@ class Cluster(Pool):
         else:
             self.busy0 &= ~lane0
             self.busy1 &= ~lane1
+            self._free = -1
             if lane0 == lane1:
                 self._empties = self._empties + placement.size if up and self._empties >= 0 else -1
             else:

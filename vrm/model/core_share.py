@@ -202,7 +202,7 @@ def room_on(placement: AnyOf, chosen: int, layout: CoreLayout) -> Tuple[int, int
     if isinstance(placement, Borrowed):
         lane0, lane1, cores = placement.hold
     elif isinstance(placement, CorePlacement):
-        lane0, lane1, cores = 0, 0, placement.taken
+        lane0, lane1, cores = 0, 0, placement.held
     else:
         lane0, lane1, cores = (*placement.claims, 0)
     return lane0 & chosen, lane1 & chosen, cores and cores & layout.cores_of(chosen)

@@ -312,22 +312,26 @@ class CorePlacement:
     """Cores taken by a job on nodes that it shares with others, core by core.
 
     `taken` is a set of cores in the numbering of `layout`; ranks fill it in that order, each
-    with `width` cores of one socket. `size` is the number of cores. `devices` are given when the job
+    with `width` cores of one socket. `held` are the cores that others cannot have meanwhile: the same, but
+    where the job is exclusive all of its nodes. `size` is their number. `devices` are given when the job
     is booked.
     """
 
-    __slots__ = ("layout", "taken", "procs", "width", "size", "devices", "frequency", "pace", "amounts", "_spans")
+    __slots__ = ("layout", "taken", "procs", "width", "held", "size", "devices", "frequency", "pace", "amounts",
+                 "_spans")
 
     share = CORES
     claims = (0, 0)  # no lane is closed
 
     def __init__(self, layout: CoreLayout, taken: int, procs: int, width: int = 1,
-                 devices: Devices = NO_DEVICES, frequency: float = 0.0, pace: float = 1.0) -> None:
+                 devices: Devices = NO_DEVICES, frequency: float = 0.0, pace: float = 1.0,
+                 held: int = 0) -> None:
         self.layout = layout
         self.taken = taken
         self.procs = procs
         self.width = width
-        self.size = procs * width
+        self.held = held or taken
+        self.size = bits.count(held) if held else procs * width
         self.devices = devices
         self.frequency = frequency
         self.pace = pace
@@ -343,22 +347,24 @@ class CorePlacement:
 
     def take(self, pool: "Pool") -> None:
         """Mark the cores as taken."""
-        pool.busy_cores |= self.taken
+        pool.busy_cores |= self.held
 
     def give(self, pool: "Pool") -> None:
         """Undo `take`."""
-        pool.busy_cores &= ~self.taken
+        pool.busy_cores &= ~self.held
 
     def clashes(self, pool: "Pool") -> bool:
         """Whether a core of it is taken, or on a node that is down."""
-        if self.taken & ~pool.free_cores:
-            return True
-        lanes = pool.busy0 | pool.busy1
-        return bool(lanes) and bool(lanes & self.node_set)
+        return bool(self.held & ~pool.free_cores)
+
+    def on_whole_nodes(self) -> CorePlacement:
+        """The same ranks, with all cores of their nodes held."""
+        return CorePlacement(self.layout, self.taken, self.procs, self.width, self.devices, self.frequency, self.pace,
+                             self.layout.cores_of(self.node_set))
 
     def size_on(self, pool: "Pool") -> int:
         """Cores of it on nodes that are up."""
-        return bits.count(self.taken & pool.up_cores)
+        return bits.count(self.held & pool.up_cores)
 
     @property
     def nodes(self) -> List[int]:
@@ -381,7 +387,7 @@ class CorePlacement:
     @property
     def cores(self) -> int:
         """Cores in use by the ranks."""
-        return self.size
+        return self.procs * self.width
 
     def _cores_by_node(self) -> Dict[int, int]:
         found: Dict[int, int] = {}

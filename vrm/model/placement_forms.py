@@ -19,7 +19,7 @@ from vrm.model.placement import CoreLayout, CorePlacement, Placement
 Values = Tuple[Any, ...]
 """A placement as numbers, texts and tuples of them."""
 
-_BY_CORE, _BORROWED = 6, 8  # values of a placement made core by core; of others there are more
+_BY_CORE, _BORROWED = 7, 8  # values of a placement made core by core; of others there are more
 
 
 def to_values(placement: AnyPlacement) -> Values:
@@ -29,7 +29,7 @@ def to_values(placement: AnyPlacement) -> Values:
                 placement.hold, placement.frequency, placement.pace)
     if isinstance(placement, CorePlacement):
         return (placement.taken, placement.procs, placement.width, placement.devices,
-                placement.frequency, placement.pace)
+                placement.frequency, placement.pace, 0 if placement.held is placement.taken else placement.held)
     return (placement.share, placement.claims, placement.order, placement.procs, placement.width,
             placement.size, placement.most, placement.devices, placement.frequency, placement.pace)
 
@@ -56,6 +56,8 @@ def to_record(placement: AnyPlacement) -> Dict[str, Any]:
     if isinstance(placement, CorePlacement):
         record = {"taken": hex(placement.taken), "procs": placement.procs,
                   "width": placement.width}
+        if placement.held != placement.taken and not isinstance(placement, Borrowed):
+            record["held"] = hex(placement.held)
         if isinstance(placement, Borrowed):
             record["lent"] = [[lender, hex(cores)] for lender, cores in placement.lent]
     else:
@@ -85,7 +87,7 @@ def of_record(record: Mapping[str, Any], layout: CoreLayout) -> AnyPlacement:
         return borrowed
     if "taken" in record:
         return CorePlacement(layout, int(record["taken"], 16), record["procs"], record["width"],
-                             devices, **_pace(record))
+                             devices, held=int(record.get("held", "0x0"), 16), **_pace(record))
     lane0, lane1 = (int(claim, 16) for claim in record["claims"])
     most = record["most"]
     return Placement(record["share"], (lane0, lane1),
@@ -109,7 +111,9 @@ def fault(record: Mapping[str, Any], job: Job, nodes: Sequence[Tuple[str, Sequen
     if "taken" in record:
         cores = sum(sum(sockets) for _, sockets in nodes)
         taken = _set(record["taken"], cores)
-        wrong = taken is None or bits.count(taken) != request.tasks * record["width"]
+        held = _set(record.get("held", "0x0"), cores)
+        wrong = (taken is None or bits.count(taken) != request.tasks * record["width"]
+                 or "held" in record and bool(taken & ~(held or 0)))
         if "lent" in record and not (type(record["lent"]) is list and all(
                 type(each) is list and len(each) == 2 and shapes.count(each[0])
                 and _set(each[1], cores) for each in record["lent"])):

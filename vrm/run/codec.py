@@ -123,7 +123,7 @@ def moved(placement: AnyPlacement, before: Cluster, now: Cluster) -> Optional[An
                         tuple((lender, there(cores)) for lender, cores in placement.lent))
     if isinstance(placement, CorePlacement):
         return CorePlacement(now.layout, there(placement.taken), placement.procs, placement.width,
-                             frequency=placement.frequency, pace=placement.pace)
+                             frequency=placement.frequency, pace=placement.pace, held=there(placement.held))
     lane0, lane1 = (sum(1 << new[number] for number in bits.members(claim))
                     for claim in placement.claims)
     # A set for each node: the ranks stay in their order though the numbers are others.

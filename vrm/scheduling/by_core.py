@@ -22,13 +22,14 @@ from vrm.scheduling.spread import most_on, most_tasks, named, spread, why_never
 class CorePolicy(Ordered):
     """Jobs share nodes core by core: the first free cores of the first nodes.
 
-    The cores of a rank lie in one socket. Nothing keeps others off a node, so an exclusive job
-    is refused.
+    The cores of a rank lie in one socket. An exclusive job runs on nodes where nobody else has a core,
+    and holds all cores of them: to others none is free there.
 
     Counts of cores say all of a job with ranks of one core that asks for nothing else, and of one
     that asks for amounts of which a core's share is enough (see `_light`), as long as nobody has
     come who asks for more: where no job takes more than its cores' share of a resource, there is
-    enough of it wherever a core is free.
+    enough of it wherever a core is free. Of an exclusive job they never say all, but they do of others
+    while it runs.
     """
 
     def __init__(self, name: str, eligibility: Eligibility, order: NodeOrder, share: Share,
@@ -41,7 +42,7 @@ class CorePolicy(Ordered):
         self._needs: Dict[Request, int] = {}
         self._able: Dict[Hashable, Tuple[int, int]] = {}
         self._lights: Dict[Hashable, bool] = {}
-        self._wishes: Dict[Request, Tuple[int, Hashable, int]] = {}
+        self._wishes: Dict[Request, Tuple[int, Hashable, int, bool]] = {}
         self._heavy = False  # whether somebody came who asks for more than a core's share
         # Every free core will do for a rank of one core: counts say all.
         self._any_core = isinstance(eligibility, Open) and share.cores is None
@@ -63,7 +64,7 @@ class CorePolicy(Ordered):
             placement = self.place(job, self._machine)
             if placement is None:
                 raise Infeasible(self._why_never(job))
-            if not self._plain(job) and not self._light(job):
+            if not job.exclusive and not self._plain(job) and not self._light(job):
                 self._heavy = True
             need = self._needs[job.request] = len(placement.nodes)
         return need
@@ -80,15 +81,13 @@ class CorePolicy(Ordered):
         light = self._lights.get(wish)
         if light is None:
             light = self._lights[wish] = (
-                request._replace(per_task=()).plain and not job.exclusive
+                request._replace(per_task=()).plain
                 and all(amount * each.node.cores <= request.cores_per_task * base(
                     name, each.node.resources.get(name, 0))
                     for name, amount in request.per_task for each in self._machine.classes))
         return light
 
     def _why_never(self, job: Job) -> str:
-        if job.exclusive:
-            return f"{self.name} takes no exclusive jobs"
         never = why_never(job.request, self._machine, lambda node: max(node.sockets), self.name)
         if never:
             return never
@@ -102,7 +101,7 @@ class CorePolicy(Ordered):
         """Whether the job could start on the view as it is."""
         if self.exact(job):
             return self.size(job) <= self.room(view)
-        if job.exclusive or job.procs * job.cores > view.count_free() or not view.has_licences(job):
+        if job.procs * job.cores > view.count_free() or not view.has_licences(job):
             return False
         if not self._keeps:
             return self.place(job, view) is not None
@@ -123,16 +122,17 @@ class CorePolicy(Ordered):
 
     def place(self, job: Job, view: Pool) -> Optional[CorePlacement]:
         """Where the job would start now, or None when it does not fit; takes nothing."""
-        if job.exclusive or job.procs * job.cores > view.count_free():
+        if job.procs * job.cores > view.count_free():
             return None
-        if self._first_fit and (job.request.plain or self.exact(job)):
+        if self._first_fit and (self._plain(job) or self.exact(job)):
             chosen = _cores(job.procs, job.cores, view.free_cores, view.layout.sockets()) \
                 if job.cores > 1 else bits.lowest(view.free_cores, job.procs)
         else:
             chosen = self._by_node(job, view) if view.has_licences(job) else 0
         if not chosen:
             return None
-        return CorePlacement(view.layout, chosen, job.procs, job.cores)
+        placement = CorePlacement(view.layout, chosen, job.procs, job.cores)
+        return placement.on_whole_nodes() if job.exclusive else placement
 
     def _by_node(self, job: Job, view: Pool) -> int:
         """The cores for all ranks, node after node in the order; 0 when there are not so many."""
@@ -184,7 +184,7 @@ class CorePolicy(Ordered):
         """The room for ranks on each node, where every free core will do."""
         wish = self._wishes.get(job.request)
         if wish is None:
-            wish = self._wishes[job.request] = (id(self), wish_of(job), self._nodes_of(job)[0])
+            wish = self._wishes[job.request] = (id(self), wish_of(job), self._nodes_of(job)[0], job.exclusive)
         able = wish[2]
         return view.rooms.rooms(wish, lambda node: self._room(job, view, node) if able >> node & 1
                                 else 0)
@@ -194,7 +194,7 @@ class CorePolicy(Ordered):
         if not view.up >> node & 1:
             return 0
         here, width = self._offered(job, view, node), job.cores
-        if not here:
+        if not here or job.exclusive and view.layout.on_node(view.busy_cores, node):
             return 0
         room = bits.count(here) if width == 1 else sum(
             bits.count(here >> start & ((1 << cores) - 1)) // width
@@ -237,8 +237,8 @@ class CorePolicy(Ordered):
 
     def exact(self, job: Job) -> bool:
         """Whether counts of cores say all: for ranks of one core (see above)."""
-        return self._any_core and job.cores == 1 and (
-            self._plain(job) or not self._heavy and self._light(job))
+        return self._any_core and job.cores == 1 and not job.exclusive and (
+            job.request.plain or not self._heavy and self._light(job))
 
     def first_free(self, job: Job) -> bool:
         """Whether any free cores will do, and the first ones are taken."""
@@ -255,15 +255,16 @@ class CorePolicy(Ordered):
     def similar(self, job: Job) -> Optional[Tuple[Hashable, int]]:
         """Jobs that ask for the same by rank are alike under first fit; of those that say on how
         many nodes they run, only equal ones."""
-        if not self._first_fit or job.exclusive:
+        if not self._first_fit:
             return None
         request = job.request
-        return (wish_of(job) if request.anywhere else request), self.size(job)
+        wish = wish_of(job) if request.anywhere else request
+        return ((wish, True) if job.exclusive else wish), self.size(job)
 
     def _lacks(self, job: Job, view: Pool) -> str:
         """What a job that does not fit needs, and how much of it there is."""
         size, room = self.size(job), self.room(view)
-        if size > room:
+        if size > room and not job.exclusive:
             return f"needs {counted(size, 'free core')}, {room} free"
         scarce = scarce_now(job, view)
         if scarce:
@@ -274,6 +275,8 @@ class CorePolicy(Ordered):
         missing = awaited(self._must(job), sum(1 << node for node in rooms), view)
         if missing:
             return missing
+        if job.exclusive:
+            return f"needs {counted(self.nodes(job), 'empty node')}, {view.count_empty()} empty"
         held = sum(rooms.values())
         return f"needs room for {counted(job.procs, 'rank')} with what they ask for, there is room for {held}"
 

@@ -16,6 +16,7 @@ from typing import (Dict, Iterable, List, Mapping, Optional, Sequence, Set,
                     Union)
 
 from vrm.model.cluster import Booking, Cluster, Watcher
+from vrm.model.core_share import Borrowed
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
 from vrm.model.reservation import NO_CALENDAR
@@ -201,8 +202,7 @@ class Reserving(Dispatcher, Watcher):
         elif cluster.calendar or profile is None:
             if profile is not None:
                 profile.policy = policy
-        elif all(policy.exact(job) for job in waiting) and all(
-                policy.exact(booking.job) for booking in cluster.running()):
+        elif all(policy.exact(job) for job in waiting) and _countable(cluster, policy):
             self._counting = True
             self._profile = counts = CountProfile(now, cluster, policy)
             slots = [(job, slot) for job, slot in table if waiting.holds(job)]
@@ -219,8 +219,7 @@ class Reserving(Dispatcher, Watcher):
     def _check_countable(self, fresh: Sequence[Job], cluster: Cluster,
                          policy: PlacementPolicy) -> None:
         if self._counting and not (all(policy.exact(job) for job in fresh)
-                                   and (not self._stale or all(
-                                       policy.exact(b.job) for b in cluster.running()))):
+                                   and (not self._stale or _countable(cluster, policy))):
             self._counting, self._stale = False, True
 
     def _reserve(self, jobs: Sequence[Job], waiting: Waiting) -> None:
@@ -299,3 +298,10 @@ class Reserving(Dispatcher, Watcher):
             profile.hold(job, Slot(now, placement))
             self._starting.add(job.id)
             yield job, placement
+
+
+def _countable(cluster: Cluster, policy: PlacementPolicy) -> bool:
+    """Whether counts say all of the jobs that run; they do not of those that an earlier policy has placed by
+    other units."""
+    return all(policy.exact(job) and (isinstance(placement, Borrowed) or policy.size(job) == placement.size)
+               for job, placement, *_ in cluster.running())

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import (Any, Callable, Dict, Generator, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
                     Sequence, Set, Union)
 
-from vrm.config.schema import Settings, load
+from vrm.config.schema import UNCONFIGURED, Settings, load
 from vrm.run import control
 from vrm.run.journal import Follower
 from vrm.run.rundir import RunDirectory
@@ -140,8 +140,8 @@ class Session:
     """A manager, and the jobs that this program gives it.
 
     `config` is a configuration as of `vrm -c FILE`. Without one, its keys are arguments (`Nodes=4,
-    Allocation={"Policy": "pack"}`), jobs may be any programs, and the files of the run are in
-    `directory`. A manager that runs already is used, and left alone at the end; else one is started,
+    Allocation={"NodeOrder": "best-fit"}`), jobs may be any programs and share nodes (`pack`), and the files
+    of the run are in `directory`. A manager that runs already is used, and left alone at the end; else one is started,
     which ends when the session is closed, or this program ends, and the jobs have ended. A manager that
     was killed is started again.
 
@@ -367,6 +367,7 @@ def _written(directory: Path, keys: Mapping[str, Any]) -> Path:
     queue = directory / "queue"
     queue.touch()
     own = {"Log": str(directory / "logs"), **keys,
+           **{group: {**values, **keys.get(group, {})} for group, values in UNCONFIGURED.items()},
            "Applications": {"Path": os.getcwd(), "Queue": str(queue), "RunIn": os.getcwd(), "Any": True,
                             **keys.get("Applications", {})}}
     path = directory / "vrm.yaml"

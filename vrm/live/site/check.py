@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 from vrm.config.machine import read_machine
 from vrm.config.policies import make_scheduler
 from vrm.config.problems import ConfigError
-from vrm.config.schema import Settings, load
+from vrm.config.schema import NO_CONFIG, Settings, load
 from vrm.live.batch.allocation import find_allocation
 from vrm.live.batch.base import AllocationError, with_scripts
 from vrm.live.launch.base import Launcher, LaunchError, make_launcher
@@ -72,7 +72,7 @@ def check(config: Optional[str], env: Mapping[str, str], estimates: Optional[str
             raise ConfigError(problems)
     except ConfigError as error:
         return _unusable(report, error)
-    report.add("ok", "config", config or "none; every key has its default")
+    report.add("ok", "config", config or NO_CONFIG)
     known = None
     if estimates is not None:
         try:

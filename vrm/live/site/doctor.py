@@ -20,7 +20,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
 from vrm.config.policies import make_scheduler
 from vrm.config.problems import ConfigError
-from vrm.config.schema import Settings, load
+from vrm.config.schema import NO_CONFIG, Settings, load
 from vrm.live.batch.allocation import Allocation, find_allocation
 from vrm.live.batch.base import AllocationError
 from vrm.live.launch.base import LaunchError, make_launcher
@@ -68,7 +68,7 @@ def examine(config: Optional[str]) -> List[Finding]:
         settings = load(config)
     except ConfigError as error:  # all else depends on what it says
         return findings + [Finding("wrong", "config", str(problem)) for problem in error.problems]
-    findings.append(Finding("ok", "config", config or "none; every key has its default"))
+    findings.append(Finding("ok", "config", config or NO_CONFIG))
     findings += _machine(settings)
     findings += _mpirun(settings)
     findings += _programs(settings)
