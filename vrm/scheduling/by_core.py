@@ -40,6 +40,7 @@ class CorePolicy(Ordered):
         self.eligibility, self.order, self.cores = eligibility, order, share.cores
         self._machine = Pool(nodes, licences)
         self._needs: Dict[Request, int] = {}
+        self._sizes: Dict[Request, int] = {}
         self._able: Dict[Hashable, Tuple[int, int]] = {}
         self._lights: Dict[Hashable, bool] = {}
         self._wishes: Dict[Request, Tuple[int, Hashable, int, bool]] = {}
@@ -101,7 +102,7 @@ class CorePolicy(Ordered):
         """Whether the job could start on the view as it is."""
         if self.exact(job):
             return self.size(job) <= self.room(view)
-        if job.procs * job.cores > view.count_free() or not view.has_licences(job):
+        if self.size(job) > view.count_free() or not view.has_licences(job):
             return False
         if not self._keeps:
             return self.place(job, view) is not None
@@ -122,7 +123,7 @@ class CorePolicy(Ordered):
 
     def place(self, job: Job, view: Pool) -> Optional[CorePlacement]:
         """Where the job would start now, or None when it does not fit; takes nothing."""
-        if job.procs * job.cores > view.count_free():
+        if self.size(job) > view.count_free():
             return None
         if self._first_fit and (self._plain(job) or self.exact(job)):
             chosen = _cores(job.procs, job.cores, view.free_cores, view.layout.sockets()) \
@@ -245,8 +246,17 @@ class CorePolicy(Ordered):
         return self._first_fit and job.cores == 1 and (self._plain(job) or self.exact(job))
 
     def size(self, job: Job) -> int:
-        """Its cores."""
-        return job.procs * job.cores
+        """Its cores; of an exclusive job at least those of the fewest and smallest nodes that could do."""
+        cores = job.procs * job.cores
+        if not job.exclusive:
+            return cores
+        least = self._sizes.get(job.request)
+        if least is None:
+            request, machines = job.request, self._machine.classes
+            most = max(sum(each // job.cores for each in one.node.sockets) for one in machines) or 1
+            nodes = max(request.least_nodes, -(-job.procs // min(most, request.tasks_per_node or most)))
+            least = self._sizes[request] = max(cores, nodes * min(one.node.cores for one in machines))
+        return least
 
     def room(self, view: Pool) -> int:
         """Free cores."""
@@ -259,7 +269,7 @@ class CorePolicy(Ordered):
             return None
         request = job.request
         wish = wish_of(job) if request.anywhere else request
-        return ((wish, True) if job.exclusive else wish), self.size(job)
+        return ((wish, True) if job.exclusive else wish), job.procs * job.cores
 
     def _lacks(self, job: Job, view: Pool) -> str:
         """What a job that does not fit needs, and how much of it there is."""

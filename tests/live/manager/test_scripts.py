@@ -18,6 +18,7 @@ from vrm.live.launch.script import Scripts
 from vrm.live.launch.stepping import counted, folded_names
 from vrm.live.manager.surroundings import environment
 from vrm.model import Cluster, RankSlot
+from vrm.model.ranges import numbers
 from vrm.results.steps import read_steps
 from vrm.system.compiling import COMPILERS
 
@@ -170,17 +171,28 @@ def test_variables_of_a_batch_system_are_not_for_scripts() -> None:
     assert (env["VRM_NTASKS"], env["VRM_TASKS_PER_NODE"]) == ("3", "2,1")
 
 
+def test_an_exclusive_script_has_all_cores_of_its_nodes() -> None:
+    nodes = Cluster.regular(2, 2, 2).nodes
+    slots = [RankSlot(rank, rank // 2, 0, (rank % 2,)) for rank in range(3)]
+    launch = Scripts({}, {}, {}, emulated=True).command(3, "/x/run.sh", slots, nodes, "/r/run.sh.3.rf", alone=True)
+    assert [launch.env[name] for name in (
+        "SLURM_NTASKS", "SLURM_TASKS_PER_NODE", "SLURM_CPUS_PER_TASK", "SLURM_JOB_CPUS_PER_NODE", "SLURM_CPUS_ON_NODE",
+        "OMP_NUM_THREADS", "VRM_NTASKS")] == ["3", "2,1", "1", "4(x2)", "4", "2", "3"]
+    job = next(text for path, text in launch.files.items() if Path(path).name == "job")
+    assert "node n0 n0 2 0/1;2/3\nnode n1 n1 1 0/1;2/3\n" in job, job
+
+
 @pytest.mark.mpi
 @pytest.mark.parametrize("mpirun", mpiruns())
 def test_an_mpirun_in_a_script_stays_on_the_cores_of_the_job(site: Site, mpirun: str) -> None:
-    """Two at the same time, each with a core of its own."""
+    """Two at the same time, each with a core of its own; an exclusive one has both."""
     mpirun = shutil.which("mpirun") or mpirun if mpirun == "auto" else mpirun
     script(site.bin / "two.sh",
            f"{mpirun} --oversubscribe -n 2 grep Cpus_allowed_list /proc/self/status "
            ">ranks.$VRM_JOB_ID\ngrep Cpus_allowed_list /proc/self/status\n")
     site.config(Nodes=1, Sockets=1, Cores=2, Allocation={"Policy": "pack"},
                 Launcher={"Kind": "direct", "Environment": mpirun_environment()})
-    site.lines("two.sh 1 60 script=1", "two.sh 1 60 script=1")
+    site.lines("two.sh 1 60 script=1", "two.sh 1 60 script=1", "two.sh 1 60 1 script=1")
     done = site.run("--once")
     assert done.returncode == 0, done.stdout + "".join(
         path.read_text() for path in site.log.glob("*.e"))
@@ -191,6 +203,9 @@ def test_an_mpirun_in_a_script_stays_on_the_cores_of_the_job(site: Site, mpirun:
         assert ranks == own * 2, mpirun
         seen += own
     assert len(set(seen)) == 2
+    assert set(numbers(output(site, 2).split()[1])) == {cpu for text in seen for cpu in numbers(text)}
+    rows = site.rows()
+    assert rows[2].start >= max(rows[0].end, rows[1].end)
 
 
 def test_what_slurm_says_of_a_job_stays_where_it_says_the_same_of_the_batch_job() -> None:

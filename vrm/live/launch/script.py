@@ -1,5 +1,5 @@
 """Scripts as jobs: what is typed once runs once, on the first node of the job, on all cores that the job
-has there.
+has there. One that is exclusive, and its steps, may use all cores of its nodes.
 
 What batch systems and launchers set for a job of their own is not passed on to it: an mpirun in a
 script would else take the nodes of the whole allocation for those of the job. What the script finds instead
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 
 from vrm.live.launch.base import Launch, Launcher, PathLike, Settings, slot_cpus
 from vrm.live.launch.direct import Direct
@@ -70,11 +70,15 @@ class Scripts(Direct):
 
     def command(self, job_id: int, app: PathLike, slots: Sequence[RankSlot],
                 nodes: Sequence[Node], rankfile: PathLike, arguments: Sequence[str] = (),
-                variables: Optional[Mapping[str, str]] = None) -> Launch:
-        """The script, bound to the cores of those slots that are on the first node."""
+                variables: Optional[Mapping[str, str]] = None, alone: bool = False) -> Launch:
+        """The script, bound to the cores of those slots that are on the first node; `alone`: to all cores of
+        the node, as nobody else has any."""
         on: Dict[str, List[RankSlot]] = {}
         for slot in slots:
             on.setdefault(nodes[slot.node].name, []).append(slot)
+        idle: Dict[str, List[RankSlot]] = {}
+        for slot in _idle(slots, nodes) if alone else ():
+            idle.setdefault(nodes[slot.node].name, []).append(slot)
         names = list(on)
         first = on[names[0]]
         launch = super().command(job_id, app, first, nodes, rankfile, arguments, variables)
@@ -86,11 +90,13 @@ class Scripts(Direct):
         env = {**self._of_launcher(), **{name: value for name, value in launch.env.items()
                                          if name in chosen or not OF_OTHERS.fullmatch(name)}}
         bound = is_bound(self.topologies, slots, nodes, self.emulated)
-        cpus = {name: sorted(cpu for slot in here for cpu in slot_cpus(self.topologies, slot, nodes[slot.node]))
+        cpus = {name: sorted(cpu for slot in (*here, *idle.get(name, ()))
+                             for cpu in slot_cpus(self.topologies, slot, nodes[slot.node]))
                 for name, here in on.items()} if bound else {}
+        affinity = launch.affinity and tuple(cpus.get(names[0], launch.affinity))
         folder, name = self.steps(rankfile), os.path.basename(os.fspath(app))
         measure = self.commands / PROGRAM
-        values = values_of(job_id, name, on, self.topologies, bound, self.launcher, self.records, self.run_id,
+        values = values_of(job_id, name, on, idle, self.topologies, bound, self.launcher, self.records, self.run_id,
                            self._of_site(), env.get("OMP_NUM_THREADS", ""), measure)
         files = {folder / jobfile.JOB: jobfile.text_of(values),
                  folder / NODES_FILE: nodes_script(on, cpus, self.ways, self.site, self.run_id, job_id,
@@ -103,8 +109,8 @@ class Scripts(Direct):
             files[listed] = "".join(f"{host}\n" * len(here) for host, here in on.items())
             own.update(pbs_variables(job_id, on, listed, chosen))
         given = {"SLURM_JOB_NAME": name, **UNBOUND, **confined(self.commands, not bound),
-                 **slurm_variables(job_id, on)}
-        return Launch(launch.argv, {**given, **env, **own}, files, launch.affinity, launch.host)
+                 **slurm_variables(job_id, on, idle)}
+        return Launch(launch.argv, {**given, **env, **own}, files, affinity, launch.host)
 
     def _of_site(self) -> Mapping[str, str]:
         """What the batch system around says, for its own srun where that starts steps."""
@@ -123,3 +129,13 @@ class Scripts(Direct):
         theirs: Mapping[str, str] = getattr(self.launcher, "env", {})
         return {name: value for name, value in theirs.items()
                 if self.env.get(name) != value and not OF_OTHERS.fullmatch(name)}
+
+
+def _idle(slots: Sequence[RankSlot], nodes: Sequence[Node]) -> Iterator[RankSlot]:
+    """Each core of the nodes of these slots that is in none of them."""
+    taken = {(slot.node, slot.socket, core) for slot in slots for core in slot.cores}
+    for node in dict.fromkeys(slot.node for slot in slots):
+        for socket, cores in enumerate(nodes[node].sockets):
+            for core in range(cores):
+                if (node, socket, core) not in taken:
+                    yield RankSlot(-1, node, socket, (core,))

@@ -88,10 +88,12 @@ used=used.${step:-batch}.$host.$$
 """
 
 
-def slurm_variables(job_id: int, on: Mapping[str, Sequence[RankSlot]]) -> Dict[str, str]:
-    """What Slurm sets for the batch script of such a job; `on` are its tasks by their nodes."""
+def slurm_variables(job_id: int, on: Mapping[str, Sequence[RankSlot]], idle: Mapping[str, Sequence[RankSlot]]
+                    ) -> Dict[str, str]:
+    """What Slurm sets for the batch script of such a job; `on` are its tasks by their nodes, `idle` its other
+    cores."""
     counts = [len(slots) for slots in on.values()]
-    cores = [sum(len(slot.cores) for slot in slots) for slots in on.values()]
+    cores = [sum(len(slot.cores) for slot in (*slots, *idle.get(name, ()))) for name, slots in on.items()]
     first = next(iter(on.values()))
     nodes, tasks, names = str(len(on)), str(sum(counts)), folded_names(list(on))
     cpus = str(len(first[0].cores))
@@ -167,15 +169,15 @@ def folded_names(names: Sequence[str]) -> str:
     return ",".join(texts)
 
 
-def values_of(job_id: int, name: str, on: Mapping[str, Sequence[RankSlot]], topologies: Mapping[str, Topology],
-              bound: bool, launcher: Launcher, records: Path, run: str, site: Mapping[str, str],
+def values_of(job_id: int, name: str, on: Mapping[str, Sequence[RankSlot]], idle: Mapping[str, Sequence[RankSlot]],
+              topologies: Mapping[str, Topology], bound: bool, launcher: Launcher, records: Path, run: str, site: Mapping[str, str],
               threads: str, measure: Path) -> Dict[str, List[str]]:
-    """What the file of a job says (see `vrm.steps.jobfile`)."""
+    """What the file of a job says (see `vrm.steps.jobfile`); `idle` are cores that no task has."""
     nodes = []
     for host, slots in on.items():
         cores: List[List[int]] = []
         sockets: List[int] = []
-        for slot in slots:
+        for slot in (*slots, *idle.get(host, ())):
             for core in slot.cores:
                 cores.append(list(topologies[host].core(slot.socket, core).cpus) if bound else [len(cores)])
                 sockets.append(slot.socket)

@@ -23,6 +23,7 @@ from vrm.live.spawn.messages import (Ended, Failure, LaunchFailed, LaunchRequest
 from vrm.live.spawn.spawner import Spawner, SpawnerError
 from vrm.live.batch.adoption import Adoption
 from vrm.model import Booking, Job, JobState
+from vrm.model.node import HALF
 from vrm.scheduling import Start
 from vrm.steps.jobfile import JOB, text_of
 from vrm.system.errors import RunError
@@ -133,9 +134,12 @@ class Launches:
             variables.setdefault("SLURM_CPU_FREQ_REQ", str(round(booking.placement.frequency * 1e6)))
         if job.malleable and not payload.script:
             variables.update(self._following(booking, file, {**getattr(launcher, "env", {}), **variables}))
-        launch = launcher.command(
-            job.id, program, list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes,
-            paths.rankfile, arguments, variables)
+        slots, nodes = list(booking.placement.slots(desk.cluster.nodes)), desk.cluster.nodes
+        if payload.script:
+            alone = job.exclusive and booking.placement.share != HALF
+            launch = desk.scripts.command(job.id, program, slots, nodes, paths.rankfile, arguments, variables, alone)
+        else:
+            launch = launcher.command(job.id, program, slots, nodes, paths.rankfile, arguments, variables)
         env = environment(launch.env, kept, own, self._around) if payload.environment else launch.env
         output, errors, given = paths.output, paths.errors, ""
         if payload.output:
