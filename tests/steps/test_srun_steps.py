@@ -325,6 +325,14 @@ def test_a_step_stays_on_the_nodes_that_it_names(job: Around) -> None:
     assert warned.stdout == "n0\n" and "setting nnodes to 1" in warned.stderr
 
 
+def test_a_step_of_an_exclusive_job_takes_further_cores_where_those_of_its_tasks_do_not_do(job: Around) -> None:
+    job.write(nodes=("n0 n0 1 0/1;2/3", "n1 n1 1 0/1;2/3"), tasks="2")
+    show = ["sh", "-c", "echo $SLURMD_NODENAME"]
+    for tasks, wanted in (("2", ["n0", "n1"]), ("3", ["n0"] * 3), ("8", ["n0"] * 4 + ["n1"] * 4)):
+        assert sorted(job.run("-n", tasks, *show).stdout.split()) == wanted
+    assert "More processors requested" in job.run("-n", "9", *show).stderr
+
+
 def test_what_cannot_be_is_said_in_one_line(job: Around) -> None:
     wrong = {("-n", "9"): "More processors requested than permitted", ("-n", "x"): 'Invalid numeric value "x"',
              ("-n", "0"): "Invalid numeric value", ("-N", "3-2"): "invalid number of nodes",

@@ -162,7 +162,7 @@ def ask(arguments: argparse.Namespace, wanted: Dict[str, Any]) -> int:
 
     directory, stops = run_of(arguments), wanted["do"] == "stop"
     if not directory.manager_runs():
-        raise CannotRun(f"no manager runs on {directory.directory}; start one with `vrm -c FILE`")
+        raise CannotRun(f"no manager runs on {directory.directory}; start one with `vrm run`")
     name = control.send(directory, wanted)
     reply = control.answered(directory, name, REPLY_SECONDS, 0.0 if stops else control.NEXT)
     if reply is None and stops and not directory.manager_runs():

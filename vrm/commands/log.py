@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Optional
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, job_ids, run_of, tell
+from vrm.commands.shared import CannotRun, job_ids, nothing_yet, run_of, tell
 
 POLL_SECONDS = 0.2
 """Files may be written on another host: nothing but looking again shows what is new."""
@@ -58,8 +58,7 @@ class Watched:
                 self._seen = changed
             return next((job for job in self._snapshot["jobs"] if job["id"] == self.id), None)
         except FileNotFoundError:
-            raise CannotRun(f"no manager has written {self.run.state} yet; is this the config "
-                            "that it runs with?") from None
+            raise CannotRun(nothing_yet(self.run.state)) from None
         except (ValueError, KeyError, TypeError) as error:
             raise CannotRun(f"{self.run.state} is no state that a manager has written") from error
 

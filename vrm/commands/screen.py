@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+from vrm.commands.shared import nothing_yet
 from vrm.report import cells, top, top_nodes, top_view
 from vrm.results import forecast
 from vrm.results.state import Snapshot, current, parsed
@@ -131,8 +132,7 @@ class Reader(threading.Thread):
                 top.render(snapshot, (), (80, 24), 0.0)  # what cannot be drawn is not taken
                 self.seen = replace(self.seen, snapshot=snapshot, alive=None, trouble="")
         except FileNotFoundError:
-            self._trouble(f"no manager has written {self._run.state} yet; is this the config "
-                          "that it runs with?")
+            self._trouble(nothing_yet(self._run.state))
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._trouble(f"cannot read {self._run.state}: {error}")
         try:

@@ -8,6 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from vrm.run.rundir import RunDirectory
 
 
@@ -53,6 +55,12 @@ def _config_of(arguments: argparse.Namespace) -> Optional[str]:
         if reason:
             raise CannotRun(reason)
     return config
+
+
+def nothing_yet(state: Path) -> str:
+    """What to do where no manager has written a state."""
+    return (f"no manager has written {state} yet; go to the directory in which it runs, or name its configuration "
+            "with -c FILE")
 
 
 def words(text: str) -> Tuple[str, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, List, Mapping, Optional
 
 from vrm.commands.parsing import command
-from vrm.commands.shared import CannotRun, run_of, seconds
+from vrm.commands.shared import CannotRun, nothing_yet, run_of, seconds
 
 
 def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -59,8 +59,7 @@ def info(arguments: argparse.Namespace) -> int:
                 ended.set()
             return _text(snapshot, run.directory, arguments)
         except FileNotFoundError:
-            raise ValueError(f"no manager has written {path} yet; is this the config that it runs "
-                             "with?") from None
+            raise ValueError(nothing_yet(path)) from None
         except OSError as error:
             raise ValueError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:

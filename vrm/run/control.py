@@ -52,7 +52,7 @@ def send(run: RunDirectory, command: Command, name: str = "") -> str:
         run.commands.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(run.commands / name, command, private=True)
     except OSError as error:
-        raise RunError(f"cannot write to {run.commands}: {error.strerror}; is this the config of "
+        raise RunError(f"cannot write to {run.commands}: {error.strerror}; is this the directory of "
                        "your own run?") from error
     return name
 

@@ -55,7 +55,8 @@ def choose(job: StepJob, wish: Wish, used: "set[tuple[int, int]]",
     """The tasks, in the order of their numbers, on cores that are not `used` (pairs of node and core), with GPUs
     that are not `held`; None where there are too few.
 
-    Nodes are filled one after the other. With `nodes` each of these gets a task at least.
+    Nodes are filled one after the other. With `nodes` each of these gets a task at least. Cores that no task of
+    the job has (it is exclusive) are for steps that do not find room without.
     """
     free = [[core for core in range(len(node.cores)) if (at, core) not in used]
             if wish.allowed is None or at in wish.allowed else [] for at, node in enumerate(job.nodes)]
@@ -67,7 +68,11 @@ def choose(job: StepJob, wish: Wish, used: "set[tuple[int, int]]",
     if each or together:
         room = [min(most, (len(mine) - together) // each if each else most) if len(mine) >= together else 0
                 for most, mine in zip(room, gpus)]
-    counts = _counts(room, wish)
+    own = [min(most, max(0, node.tasks * job.cpus - (len(node.cores) - len(cores))) // wish.cpus)
+           for most, node, cores in zip(room, job.nodes, free)]
+    counts = _counts(own, wish)
+    if counts is None and own != room:
+        counts = _counts(room, wish)
     if counts is None:
         return None
     tasks: "list[Task]" = []
