@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from reference import Place, Reference, places_of, regular_nodes
 from vrm.model import Cluster, Job, Node
+from vrm.model.cluster import Watcher
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy
 from vrm.simulation import Submission, simulate
 
@@ -115,7 +116,7 @@ def cases(draw: Any) -> Tuple[List[Node], List[Submission]]:
     return nodes, found
 
 
-class Starts:
+class Starts(Watcher):
     """What started when, and where."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -124,12 +125,6 @@ class Starts:
 
     def booked(self, booking: Any) -> None:
         self.starts[booking.job.id] = booking.start, places_of(booking.placement, self.nodes)
-
-    def released(self, booking: Any) -> None: ...
-
-    def revised(self, booking: Any, before: float) -> None: ...
-
-    def nodes_changed(self) -> None: ...
 
 
 @pytest.mark.parametrize("backfill, depth, kept", [
