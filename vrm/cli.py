@@ -290,7 +290,7 @@ def near(path: Path) -> str:
 def say(text: str) -> None:
     """Print a line; a terminal or reader that is gone does not end the run."""
     try:
-        print(text, flush=True)
+        print(f"{text}\n", end="", flush=True)  # one write also where nothing is buffered
     except OSError:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
 

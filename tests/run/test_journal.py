@@ -122,6 +122,32 @@ def test_a_full_disk_keeps_what_is_pending(tmp_path: Path, monkeypatch) -> None:
     assert [r["event"] for r in journals.read(path)] == ["run", "start"]
 
 
+def test_what_was_begun_is_on_disk_after_the_next_sync(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "journal"
+    journal = journals.Journal(path)
+    journal.begin()  # of nothing
+    journal.append("run", run="r")
+    written, synced, write, sync = [], [], os.pwrite, os.fdatasync
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: written.append(data) or write(fd, data, at))
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(path.read_bytes().count(b"\n")) or sync(fd))
+    journal.begin()
+    assert [r["event"] for r in journals.read(path)] == ["run"] and journal.pending and not synced
+    journal.append("start", id=1)
+    journal.show()
+    journal.sync()
+    assert synced == [2] and not journal.pending
+    assert sum(data.count(b'"event":"run"') for data in written) == 1  # not again: the disk may be at it
+    journal.append("start", id=2)
+    journal.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", lambda fd: os.close(-1))
+        with pytest.raises(OSError):
+            journal.sync()
+    assert journal.pending and [r["event"] for r in journals.read(path)] == ["run", "start"]
+    journal.close()
+    assert [r.get("id") for r in journals.read(path)] == [None, 1, 2]
+
+
 def test_a_crash_leaves_records_and_zeros_behind_them(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = journals.Journal(path)

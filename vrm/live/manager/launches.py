@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Dict, List, Mapping, Set
+from typing import Dict, List, Mapping, Set, Union
 
 from vrm.front import build
 from vrm.live.launch.base import LaunchError
@@ -34,6 +34,9 @@ BINDINGS_AFTER = 1.0
 
 CLOSED_FOR = 15.0
 """Seconds in which nothing starts on a node that could not be reached once."""
+
+AHEAD = 2
+"""Jobs for which all is prepared while the disk takes the decision; those behind them would delay these."""
 
 FILES = 1000
 """Rankfiles of different content that are remembered."""
@@ -64,7 +67,12 @@ class Launches:
     def launch(self, now: float) -> None:
         """Launch what was decided, once the decision is in the journal."""
         desk = self.desk
-        if not self.prepared or not desk.synced():
+        if not self.prepared:
+            return
+        desk.journal.begin()
+        ready = {start.job.id: self._readied(start) for start in self.prepared[:AHEAD]
+                 if not self.nodes.watch.sweeping(start.job.id)}
+        if not desk.synced():
             return
         prepared = list(self.prepared)
         self.prepared.clear()
@@ -76,7 +84,7 @@ class Launches:
             desk.running[start.job.id] = running
             self._begin_power(start.booking)
             try:
-                self.spawner.launch(self._request(start.booking))
+                self.spawner.launch(self._settled(ready.get(start.job.id) or self._readied(start)))
             except (LaunchError, ValueError) as error:
                 self.ends.ended(running, None, JobState.FAILED, f"could not start: {error}")
                 continue
@@ -92,6 +100,20 @@ class Launches:
             else:
                 running.bindings_due = running.memory_due
             self.untold.append(start)
+
+    def _readied(self, start: Start) -> Union[LaunchRequest, Exception]:
+        """What the spawner has to start, or why there is none."""
+        try:
+            return self._request(start.booking)
+        except (LaunchError, ValueError, OSError) as error:
+            return error
+
+    @staticmethod
+    def _settled(request: Union[LaunchRequest, Exception]) -> LaunchRequest:
+        """The request; raises what it is instead."""
+        if isinstance(request, Exception):
+            raise request
+        return request
 
     def _begin_power(self, booking: Booking) -> None:
         """Measure the energy of a job on nodes of which something is known, and set its frequency."""

@@ -261,7 +261,7 @@ def open_output(path: bytes, append: bool = False) -> int:
     try:
         about = os.fstat(descriptor)
         if stat.S_ISREG(about.st_mode):
-            if about.st_uid not in (os.geteuid(), 0, os.stat("/").st_uid):
+            if about.st_uid != os.geteuid() and about.st_uid not in (0, os.stat("/").st_uid):
                 raise OSError(errno.EPERM, "belongs to another user; remove it")
             if about.st_size and not append:
                 os.truncate(descriptor, 0)
