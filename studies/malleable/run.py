@@ -47,6 +47,10 @@ SHARES = (0.2, 0.4, 0.6, 0.8)
 VARIANTS = {"gain": "when=gain", "always": "when=always", "width 0.75": "share=0.75", "mates 4": "mates=4"}
 
 
+Draws = Sequence[Dict[str, Dict[str, Any]]]
+"""The runs of a workload, or of several draws of one, by name."""
+
+
 class Jobs(List[Submission]):
     """Jobs of a machine with so many processors."""
 
@@ -104,7 +108,7 @@ def runs_of(quick: bool, first: bool) -> Iterator[Tuple[str, Dict[str, Any]]]:
     for name, more in VARIANTS.items():
         yield f"sd 10 {name}", {"backfill": f"sd {more}", "malleable": 1.0}
     for share in SHARES[:1] if quick else SHARES:
-        yield f"sd 10 share {share:g}", {"backfill": "sd", "malleable": share}
+        yield f"sd 10 malleable {share:g}", {"backfill": "sd", "malleable": share}
     if first:
         yield "sd 10 again", {"backfill": "sd", "malleable": 1.0}
 
@@ -156,14 +160,14 @@ def change(before: float, after: float) -> str:
 def table(found: Dict[str, Dict[str, Any]]) -> List[str]:
     """The runs of a case against EASY."""
     base = found["easy"]
-    lines = ["| run | mean slowdown | | mean response, s | | bounded slowdown | | makespan, s | | borrowed | lent "
-             "| CPU, s |", "|" + "---|" * 12]
+    lines = ["| run | mean slowdown | | mean response, s | | bounded slowdown | | makespan, s | | borrowed | lent |",
+             "|" + "---|" * 11]
     for name, each in found.items():
-        cells = [name]
-        for key, form in (("slowdown", ".2f"), ("response", ",.0f"), ("bounded", ".2f"), ("makespan", ",.0f")):
-            cells += [format(each[key], form), "" if each is base else change(base[key], each[key])]
-        lines.append("| " + " | ".join([*cells, str(each["borrowers"]), str(each["lenders"]),
-                                        f"{each['seconds']:.1f}"]) + " |")
+        if name != "sd 10 again":
+            cells = [name]
+            for key, form in (("slowdown", ".2f"), ("response", ",.0f"), ("bounded", ".2f"), ("makespan", ",.0f")):
+                cells += [format(each[key], form), "" if each is base else change(base[key], each[key])]
+            lines.append("| " + " | ".join([*cells, str(each["borrowers"]), str(each["lenders"])]) + " |")
     return lines
 
 
@@ -172,10 +176,16 @@ def place(value: float, limits: Sequence[float]) -> int:
     return next(at for at, limit in enumerate(limits) if value <= limit)
 
 
-def gains(before: Dict[str, Any], after: Dict[str, Any]) -> List[List[Tuple[int, float]]]:
+def pairs_of(draws: Draws) -> Iterator[Tuple[Sequence[float], Sequence[float]]]:
+    """Each job under EASY and under sd 10."""
+    for found in draws:
+        yield from zip(found["easy"]["rows"], found["sd 10"]["rows"])
+
+
+def gains(draws: Draws) -> List[List[Tuple[int, float]]]:
     """By size and run time: how many jobs, and the mean slowdown under EASY over that under SD-policy."""
     sums = [[[0, 0.0, 0.0] for _ in RUNS] for _ in SIZES]
-    for one, other in zip(before["rows"], after["rows"]):
+    for one, other in pairs_of(draws):
         cell = sums[place(one[1], SIZES)][place(one[2], RUNS)]
         cell[0] += 1
         for at, row in ((1, one), (2, other)):
@@ -184,12 +194,14 @@ def gains(before: Dict[str, Any], after: Dict[str, Any]) -> List[List[Tuple[int,
             for line in sums]
 
 
-def days(found: Dict[str, Any]) -> Dict[int, float]:
-    """The mean slowdown of the jobs that came on each day."""
+def over_time(found: Dict[str, Any]) -> Tuple[str, Dict[int, float]]:
+    """The mean slowdown of the jobs that came on each day, or in each week of a long log."""
+    rows = found["rows"]
+    name, length = ("week", 7 * DAY) if max(row[0] for row in rows) > 60 * DAY else ("day", DAY)
     sums: Dict[int, List[float]] = {}
-    for submit, _, ran, response, _ in found["rows"]:
-        sums.setdefault(int(submit // DAY), []).append(response / max(1.0, ran))
-    return {day: math.fsum(each) / len(each) for day, each in sorted(sums.items())}
+    for submit, _, ran, response, _ in rows:
+        sums.setdefault(int(submit // length), []).append(response / max(1.0, ran))
+    return name, {at: math.fsum(each) / len(each) for at, each in sorted(sums.items())}
 
 
 def heat(grid: List[List[Tuple[int, float]]]) -> List[str]:
@@ -199,64 +211,104 @@ def heat(grid: List[List[Tuple[int, float]]]) -> List[str]:
     low = 1
     for limit, line in zip(SIZES, grid):
         name = f"over {SIZES[-2]:g}" if limit == math.inf else f"{low:g}-{limit:g}" if limit > low else f"{low:g}"
-        lines.append(f"| {name} | " + " | ".join(f"{ratio:.2f} ({number})" if number else ""
-                                                 for number, ratio in line) + " |")
+        if any(number for number, _ in line):
+            lines.append(f"| {name} | " + " | ".join(f"{ratio:.2f} ({number})" if number else ""
+                                                     for number, ratio in line) + " |")
         low = int(limit) + 1 if limit < math.inf else 0
     return lines
 
 
-def by_size(before: Dict[str, Any], after: Dict[str, Any]) -> List[str]:
+def by_size(draws: Draws) -> List[str]:
     """Whose response changes: by size, the share of all response, of jobs that borrow, and the change."""
     lines = ["| nodes | jobs | share of all response | mean response, s | | borrowed |", "|" + "---|" * 6]
-    total, low = sum(row[3] for row in before["rows"]), 1
+    total, low = sum(one[3] for one, _ in pairs_of(draws)), 1
     for limit in SIZES:
-        pairs = [(one[3], other[3], other[4]) for one, other in zip(before["rows"], after["rows"])
-                 if low <= one[1] <= limit]
+        pairs = [(one[3], other[3], other[4]) for one, other in pairs_of(draws) if low <= one[1] <= limit]
         if pairs:
             first, second = (sum(pair[at] for pair in pairs) for at in (0, 1))
-            name = f"over {low - 1:g}" if limit == math.inf else f"to {limit:g}"
+            name = f"over {low - 1:g}" if limit == math.inf else f"{low:g}-{limit:g}" if limit > low else f"{low:g}"
             lines.append(f"| {name} | {len(pairs)} | {100 * first / total:.0f} % | {first / len(pairs):,.0f} | "
                          f"{change(first, second)} | {100 * sum(pair[2] for pair in pairs) / len(pairs):.0f} % |")
         low = int(limit) + 1 if limit < math.inf else 0
     return lines
 
 
-def over_seeds(draws: List[Dict[str, Dict[str, Any]]]) -> List[str]:
-    """The mean changes against EASY over several draws, with 95 % intervals (Student's t)."""
-    lines = ["| run | draws | slowdown | response | bounded slowdown | makespan |", "|" + "---|" * 6]
-    for name in [name for name in draws[0] if name != "easy" and all(name in each for each in draws)]:
-        cells = [name, str(len(draws))]
-        for key in ("slowdown", "response", "bounded", "makespan"):
-            found = [100 * (each[name][key] / each["easy"][key] - 1) for each in draws]
-            mean = interval(found)
-            cells.append(f"{mean.mean:+.1f} ± {mean.half:.1f} %")
-        lines.append("| " + " | ".join(cells) + " |")
+def over_draws(draws: Draws, name: str, key: str) -> Tuple[float, float]:
+    """The mean change of a run against EASY in percent, and half of its 95 % interval (Student's t)."""
+    found = [100 * (each[name][key] / each["easy"][key] - 1) for each in draws]
+    if len(found) == 1:
+        return found[0], 0.0
+    mean = interval(found)
+    return mean.mean, mean.half or 0.0
+
+
+def table_of_draws(draws: Draws) -> List[str]:
+    """The mean changes against EASY over several draws, with 95 % intervals."""
+    keys = ("slowdown", "response", "bounded", "makespan")
+    easy = draws[0]["easy"]
+    lines = ["| run | mean slowdown | mean response | bounded slowdown | makespan | borrowed | lent |",
+             "|" + "---|" * 7,
+             "| easy, mean of the draws | " + " | ".join(
+                 format(math.fsum(each["easy"][key] for each in draws) / len(draws), form)
+                 for key, form in zip(keys, (".2f", ",.0f", ".2f", ",.0f"))) + " | | |"]
+    for name in draws[0]:
+        if draws[0][name] is not easy and all(name in each for each in draws):
+            cells = ["{:+.1f} ± {:.1f} %".format(*over_draws(draws, name, key)) for key in keys]
+            jobs = sum(each[name]["jobs"] for each in draws)
+            cells += [f"{100 * sum(each[name][key] for each in draws) / jobs:.0f} %"
+                      for key in ("borrowers", "lenders")]
+            lines.append("| " + " | ".join([name, *cells]) + " |")
     return lines
 
 
-def picture(path: Path, case: str, found: Dict[str, Dict[str, Any]]) -> None:
+def picture(path: Path, case: str, draws: Draws) -> None:
     """Gains by size and run time, the days, and the share of malleable jobs."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-    figure, axes = pyplot.subplots(1, 3, figsize=(14, 3.8))
-    grid = gains(found["easy"], found["sd 10"])
-    shown = axes[0].imshow([[math.log2(ratio) if number else math.nan for number, ratio in line] for line in grid],
-                           cmap="RdYlGn", vmin=-2, vmax=2, aspect="auto", origin="lower")
-    figure.colorbar(shown, ax=axes[0], label="log2 of slowdown EASY / SD")
-    axes[0].set_xticks(range(len(RUNS)), RUN_NAMES, fontsize=7)
-    axes[0].set_yticks(range(len(SIZES)), [f"<= {size:g}" for size in SIZES], fontsize=7)
-    axes[0].set(title=f"{case}: gains", xlabel="run time up to", ylabel="nodes")
-    for name, colour in (("easy", "#999999"), ("sd 10", "#0072B2")):
-        series = days(found[name])
-        axes[1].plot(list(series), list(series.values()), label=name, color=colour, linewidth=1)
-    axes[1].set(title="mean slowdown by day of submission", xlabel="day", yscale="log")
+    figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.2), width_ratios=(1.35, 1, 1))
+    grid = gains(draws)
+    while not any(number for number, _ in grid[-1]):
+        grid.pop()
+    axes[0].imshow([[math.log2(ratio) if number else math.nan for number, ratio in line] for line in grid],
+                   cmap="RdYlGn", vmin=-2, vmax=2, aspect="auto", origin="lower")
+    for row, line in enumerate(grid):
+        for column, (number, ratio) in enumerate(line):
+            if number:
+                axes[0].text(column, row, f"{ratio:.2f}", ha="center", va="center", fontsize=8,
+                             color="#777777" if number < 30 else "white" if abs(math.log2(ratio)) > 1.5 else "black")
+    axes[0].set_xticks(range(len(RUNS)), [f"to {name}" if name != "longer" else name for name in RUN_NAMES], fontsize=8)
+    lows = [1, *(int(size) + 1 for size in SIZES[:-1])]
+    names = [f"{low}" if low == size else f"{low}-{size:g}" if size < math.inf else f"over {low - 1}"
+             for low, size in zip(lows, SIZES)]
+    axes[0].set_yticks(range(len(grid)), names[:len(grid)], fontsize=8)
+    axes[0].set(title="slowdown under EASY over that under sd\n(above 1: better; grey: fewer than 30 jobs)",
+                xlabel="run time", ylabel="nodes")
+    for name, colour in (("easy", "#777777"), ("sd 10", "#0072B2")):
+        period, series = over_time(draws[0][name])
+        axes[1].plot(list(series), list(series.values()), label=name.partition(" ")[0], color=colour, linewidth=1)
+    axes[1].set(title=f"mean slowdown by {period} of submission" + "\n(the first draw)" * (len(draws) > 1),
+                xlabel=period, yscale="log")
+    low, high = axes[1].get_ylim()
+    axes[1].yaxis.set_major_locator(FixedLocator([each for each in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000,
+                                                                    5000) if low <= each <= high]))
+    axes[1].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes[1].yaxis.set_minor_locator(NullLocator())
+    axes[1].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[1].legend()
-    shares = sorted((float(name.split()[-1]), each["slowdown"]) for name, each in found.items() if "share" in name)
-    shares = [(0.0, found["easy"]["slowdown"]), *shares, (1.0, found["sd 10"]["slowdown"])]
-    axes[2].plot(*zip(*shares), marker="o", color="#0072B2")
-    axes[2].set(title="mean slowdown", xlabel="share of malleable jobs", ylim=(0, None))
+    shares = sorted((float(name.split()[-1]), name) for name in draws[0] if "malleable" in name)
+    shares.append((1.0, "sd 10"))
+    for key, colour, mark in (("slowdown", "#0072B2", "o"), ("response", "#D55E00", "s")):
+        found = [over_draws(draws, name, key) for _, name in shares]
+        axes[2].errorbar([0, *(100 * share for share, _ in shares)], [0, *(mean for mean, _ in found)],
+                         [0, *(half for _, half in found)], marker=mark, color=colour, label=f"mean {key}", capsize=3)
+    axes[2].axhline(0, color="#777777", linewidth=0.8)
+    axes[2].set(title="change against EASY" + "\n(95 % intervals over the draws)" * (len(draws) > 1),
+                xlabel="malleable jobs, % of all", ylabel="%")
+    axes[2].legend()
+    figure.suptitle(case, fontsize=10)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
@@ -265,28 +317,27 @@ def picture(path: Path, case: str, found: Dict[str, Dict[str, Any]]) -> None:
 def show(out: Path) -> None:
     """Write tables and pictures of what is there."""
     text: List[str] = []
-    draws: Dict[str, List[Dict[str, Dict[str, Any]]]] = {}
+    cases: Dict[str, List[Dict[str, Dict[str, Any]]]] = {}
     for folder in sorted(path for path in out.iterdir() if path.is_dir()):
         found = {path.stem: json.loads(path.read_text()) for path in sorted(
             folder.glob("*.json"), key=lambda each: each.stat().st_mtime_ns)}
-        if "easy" not in found:
-            continue
-        draws.setdefault(re.sub(r"-seed\d+$", "", folder.name), []).append(found)
-        if "-seed" in folder.name:
-            continue
-        text += [f"## {found['easy']['said']}, {found['easy']['nodes']} nodes", "", *table(found), ""]
-        if "sd 10" in found:
+        if "easy" in found:
+            cases.setdefault(re.sub(r"-seed\d+$", "", folder.name), []).append(found)
+    for name, draws in cases.items():
+        first = draws[0]
+        said = f"{first['easy']['said']}, {first['easy']['nodes']} nodes"
+        if len(draws) > 1:
+            said = f"{said.replace(', seed 1', '')}, {len(draws)} draws"
+        text += [f"## {said}", "", *(table(first) if len(draws) == 1 else table_of_draws(draws)), ""]
+        if all("sd 10" in each for each in draws):
             text += ["Mean slowdown under EASY over that under sd 10, by size and run time (number of jobs):", "",
-                     *heat(gains(found["easy"], found["sd 10"])), "",
+                     *heat(gains(draws)), "",
                      "Response under sd 10 against EASY by size, and which part of the jobs borrowed:", "",
-                     *by_size(found["easy"], found["sd 10"]), ""]
-            picture(out / f"{folder.name}.png", found["easy"]["said"], found)
-        if "sd 10 again" in found:
-            same = found["sd 10 again"]["rows"] == found["sd 10"]["rows"]
+                     *by_size(draws), ""]
+            picture(out / f"{name}.png", said, draws)
+        if "sd 10 again" in first:
+            same = first["sd 10 again"]["rows"] == first["sd 10"]["rows"]
             text += [f"The repeated run has {'the same' if same else 'OTHER'} starts and ends.", ""]
-    for name, found_by_seed in draws.items():
-        if len(found_by_seed) > 1:
-            text += [f"## {name}, several draws", "", *over_seeds(found_by_seed), ""]
     (out / "tables.md").write_text("\n".join(text))
     print("\n".join(text))
 

@@ -102,6 +102,7 @@ class Results:
             self._writer = JobLines(nodes, out, places, more)
         self._text = PlacementText(nodes)
         self._nodes, self._programs = nodes, programs
+        self._powered = any(node.power is not None for node in nodes)
         self._drawn: List[Drawn] = []
         self._details: Optional[Dict[int, Details]] = {} if more and out is not None else None
         self._rows: List[Any] = []  # for the writer
@@ -170,7 +171,8 @@ class Results:
 
     def _note(self, booking: Booking, end: float, programs: Programs) -> None:
         """What a job has drawn, as far as it is known."""
-        watts = draw(booking.job, booking.placement, self._nodes, programs) or 0.0
+        watts = (draw(booking.job, booking.placement, self._nodes, programs) or 0.0 if self._powered
+                 else booking.job.watts or 0.0)
         self._drawn.append(Drawn(booking.start, end, watts, booking.placement.frequency))
 
     @property
