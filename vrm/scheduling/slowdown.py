@@ -181,11 +181,14 @@ class _Look(Lending):
                 and head.time == before.time and head.spare <= before.spare and not self.terms.changed)
 
     def _short(self) -> Sequence[Job]:
-        """The jobs that mates could outlast, in order, as far as can be counted."""
+        """The jobs that mates could outlast and that would wait too long, in order, as far as can be counted."""
         head = self.head.job
         short = self.waiting.within(self._behind.by_nodes)
         if head.expected <= self.reach.of(self.policy.nodes(head)) and not (short and short[0] is head):
             short.insert(0, head)
+        if short and not self.terms.always:
+            now, factor, latest = self.now, 1 / self.terms.share - 1, self._future(head).latest
+            short = [job for job in short if job.expected * factor <= latest(job) - now]
         return short
 
     def _fitting(self) -> Sequence[Job]:
@@ -287,6 +290,7 @@ class _Ahead:
     def __init__(self, now: float, view: Cluster, policy: PlacementPolicy, head: Job) -> None:
         self.policy = policy
         self._now, self._view = now, view
+        self._starts: Dict[int, Tuple[float, float]] = {}
         self._plan: Optional[PoolProfile] = None
         self._counts = policy.exact(head)
         if not self._counts:
@@ -315,14 +319,29 @@ class _Ahead:
                 if head.time < math.inf:
                     self._plan.hold(head.job, self._plan.earliest(head.job))
             return self._plan.earliest(job).time
+        first, later = self._starts_of(self.policy.size(job))
+        return first if first + job.expected <= head.time else later
+
+    def latest(self, job: Job) -> float:
+        """A time before which it starts, as far as can be counted, whatever is expected of it; with what may be
+        rounded."""
+        if not self._counts:
+            return math.inf
         size = self.policy.size(job)
-        first = self._when(size)
-        if first + job.expected <= head.time or head.time == math.inf:
-            return first
-        ends = head.time + head.job.expected
-        if first >= ends or size <= self._at(max(first, head.time)) - self._size:
-            return first
-        return min(max(first, ends), self._when(size + self._size))
+        time = self.head.time if job is self.head.job else self._starts_of(size)[1]
+        return time + 1e-12 * (time + self._now)
+
+    def _starts_of(self, size: int) -> Tuple[float, float]:
+        """When jobs of this size start which end before the head begins, and when others."""
+        found = self._starts.get(size)
+        if found is None:
+            head, first = self.head, self._when(size)
+            ends, later = head.time + head.job.expected, first
+            if not (head.time == math.inf or first >= ends
+                    or size <= self._at(max(first, head.time)) - self._size):
+                later = min(max(first, ends), self._when(size + self._size))
+            found = self._starts[size] = first, later
+        return found
 
     def _when(self, size: int) -> float:
         """When so much is free, were it not for the head: just after now where a job should have ended."""
