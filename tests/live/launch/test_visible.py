@@ -29,7 +29,7 @@ def booking(tasks: Sequence[Tuple[int, int]], devices: Mapping[int, Sequence[int
             gpus_per_node: int = 0, share: str = "cores", alone: bool = False) -> Any:
     """A job with tasks on nodes (node, how many) that holds these devices."""
     request = Request.of(sum(number for _, number in tasks), resources={"gpu": gpus},
-                         per_node={"gpu": gpus_per_node})
+                         per_node={"gpu": gpus_per_node}, exclusive=alone and share == "cores")
     placement = SimpleNamespace(
         nodes=[node for node, _ in tasks], share=share, ranks_by_node=lambda nodes: iter(tasks),
         claims=(1, 1) if alone else (1, 0),
@@ -94,6 +94,7 @@ def test_who_asks_for_none_sees_none_where_others_may_be() -> None:
 def test_who_has_the_node_alone_sees_what_there_is() -> None:
     assert table(BOTH, booking([(0, 1)], {}, share="whole", alone=True)) == []
     assert table(BOTH, booking([(0, 1)], {}, share="half", alone=True)) == []  # spare
+    assert table(BOTH, booking([(0, 1)], {}, alone=True)) == []  # exclusive under pack
 
 
 def test_a_users_own_word_counts_for_who_asks_for_none() -> None:

@@ -87,7 +87,7 @@ class Visible:
             return ""
         if not any(name == GPU for name, _ in (*request.per_task, *request.per_node)):
             lane0, lane1 = placement.claims
-            alone = booking.job.exclusive or placement.share != CORES and lane0 == lane1
+            alone = request.exclusive or placement.share != CORES and lane0 == lane1
             return "" if alone or chosen & set(VARIABLES.values()) else _line("*", self._hidden(used))
         lines: List[str] = []
         whole: Dict[str, List[Gpu]] = {}
