@@ -25,8 +25,8 @@ import system_a
 from vrm.model import Job, Node
 from vrm.model.energy import ENERGY
 from vrm.model.power import MARK
-from vrm.report.plotting import picture
-from vrm.report.power import PowerPictureError, draw_power
+from vrm.report.plotting import PictureError, picture
+from vrm.report.power import draw_power
 from vrm.results.energy import power_over_time
 from vrm.simulation.library import simulate
 from vrm.workload.lublin import Lublin
@@ -143,7 +143,7 @@ def claims(found: Dict[Any, List[Result]]) -> List[str]:
 
 def pictures(out: Path, found: Dict[Any, List[Result]]) -> None:
     """Energy against response for each share."""
-    with picture(out / "results.png", PowerPictureError, "read results.csv", 8.0, 3.0) as figure:
+    with picture(out / "results.png", PictureError, "read results.csv", 8.0, 3.0) as figure:
         for at, share in enumerate(SHARES):
             axes = figure.add_subplot(1, 3, at + 1)
             base = found[share, "min-runtime", 1.0]

@@ -26,7 +26,8 @@ from vrm.measure.bench import MeasureError
 from vrm.measure.heatmap import Method, _Times, pair_up, ranks_for
 from vrm.model import Cluster, Heatmap, Job, Node
 from vrm.model.speedups import SpeedError, Speedups
-from vrm.report.heatmap import PictureError, draw, grid_of, table
+from vrm.report.heatmap import draw, grid_of, table
+from vrm.report.plotting import PictureError
 from vrm.results.jobs import read_jobs
 from vrm.results.places import parse_cores
 from vrm.scheduling import Scheduler, make_backfilling, make_ordering, make_policy

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vrm.report.power import PowerPictureError, draw_power
+from vrm.report.plotting import PictureError
+from vrm.report.power import draw_power
 from vrm.results.energy import Drawn, columns_of, drawn_of, energy_of, power_over_time
 from vrm.results.jobs import JobRow
 
@@ -48,7 +49,7 @@ def test_a_picture(tmp_path: Path) -> None:
     draw_power(tmp_path / "power.svg", [("one", steps), ("two", steps)], ("cap", [(0, 200), (8500, 90)]))
     said = (tmp_path / "power.svg").read_text()
     assert said.startswith("<?xml") and len(said) > 5000
-    with pytest.raises(PowerPictureError, match=r"ends in .png or .svg"):
+    with pytest.raises(PictureError, match=r"ends in .png or .svg"):
         draw_power(tmp_path / "power.txt", [("one", steps)])
 
 
@@ -75,7 +76,8 @@ def test_energy_in_tables(tmp_path: Path) -> None:
     # 100 W for 60 s, 70 W for 60 s, and the last on p2: 50 W for 90 s.
     said = vrm("simulate", *common, "--backfill", "eamc", "--out", "eamc")
     assert "energy" in said and "0.015 MJ" in said
-    vrm("simulate", *common, "--backfill", "easy", "--power-cap", "160", "--out", "easy")
+    said = vrm("simulate", *common, "--backfill", "easy", "--power-cap", "160", "--kill", "--out", "easy")
+    assert "FCFS + EASY, compact, kill, power cap 160\n" in said
     said = vrm("compare", "eamc", "easy")
     assert "energy [MJ]" in said and "highest [W]" in said and "power cap 160" in said
     said = vrm("report", "eamc", "easy", "--format", "csv")
@@ -83,6 +85,10 @@ def test_energy_in_tables(tmp_path: Path) -> None:
     vrm("report", "eamc", "--out", "page")
     assert "power of" in (tmp_path / "page" / "report.html").read_text()
     said = vrm("energy", "show", "eamc", "--out", "p.png")
+    # A wrong name is one line.
+    done = subprocess.run([sys.executable, "-m", "vrm.cli", "energy", "show", "eamc", "--out", "p.xyz"],
+                          cwd=tmp_path, text=True, capture_output=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (2, "vrm: p.xyz: the name of a picture ends in .png or .svg\n")
     assert "14,700.0  J" in said and (tmp_path / "p.png").exists()
     said = vrm("advise", *common, "--objective", "energy", "--members", "3")
     assert "energy of the jobs" in said and " kJ (" in said and "makespan " not in said.split("+--")[1]

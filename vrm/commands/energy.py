@@ -285,7 +285,7 @@ def predict(arguments: argparse.Namespace) -> int:
             for offer in sorted(programs.offers(app, classes, weight=arguments.weight),
                                 key=lambda offer: offer.score):
                 one, ratio = offer.prediction, programs.time_coefficient(app, offer.name)
-                rows.append([app, offer.name, f"{one.frequency:g}", f"{one.seconds:.2f}", f"{one.watts:.1f}",
+                rows.append([app, offer.name, _ghz(one.frequency), f"{one.seconds:.2f}", f"{one.watts:.1f}",
                              f"{one.joules:.0f}", f"{ratio:.3f}", f"{offer.score:.3f}"])
     else:
         rows = [["class", "GHz", "W", "cycles/instruction", "seconds", "J", ""]]
@@ -296,11 +296,16 @@ def predict(arguments: argparse.Namespace) -> int:
             marks = {"balanced": "best", "energy": "least energy", "runtime": "least time"}
             picked = {goal: chosen(predictions, goal, arguments.weight) for goal in marks}
             for one in predictions:
-                rows.append([name, f"{one.frequency:g}", f"{one.watts:.1f}", f"{one.cpi:.3f}",
+                rows.append([name, _ghz(one.frequency), f"{one.watts:.1f}", f"{one.cpi:.3f}",
                              f"{one.seconds:.2f}", f"{one.joules:.0f}",
                              ", ".join(word for goal, word in marks.items() if picked[goal] is one)])
     _print(rows)
     return 0
+
+
+def _ghz(frequency: float) -> str:
+    """A frequency; `own` is that of the nodes, where no other can be predicted."""
+    return f"{frequency:g}" if frequency else "own"
 
 
 def show(arguments: argparse.Namespace) -> int:

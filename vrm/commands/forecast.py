@@ -100,7 +100,7 @@ def score(settings: Any, arguments: argparse.Namespace) -> int:
     """Print, and draw, how good the forecasts were that have come true; 0."""
     from vrm.forecast import score as scores
     from vrm.forecast.files import RunFiles
-    from vrm.report.forecast_score import Compared, PictureError, draw
+    from vrm.report.forecast_score import Compared, draw
 
     files = RunFiles(settings)
     files.read_new()
@@ -125,12 +125,9 @@ def score(settings: Any, arguments: argparse.Namespace) -> int:
         print("\n".join(found.lines()))
         print("No forecast knows of jobs that come later, of failures and of lost nodes.")
     if arguments.plot:
-        try:
-            draw([Compared(each.made.start - each.made.time, each.wait,
-                           each.made.p10 <= each.truth <= each.made.p90 if each.made.calibrated else None)
-                  for each in known], Path(arguments.plot), f"{len(known)} forecasts of this run")
-        except PictureError as error:
-            raise CannotRun(str(error)) from error
+        draw([Compared(each.made.start - each.made.time, each.wait,
+                       each.made.p10 <= each.truth <= each.made.p90 if each.made.calibrated else None)
+              for each in known], Path(arguments.plot), f"{len(known)} forecasts of this run")
     return 0
 
 

@@ -107,7 +107,7 @@ def measure(arguments: argparse.Namespace) -> int:
 def show(arguments: argparse.Namespace) -> int:
     """Print and draw."""
     from vrm.model.speedups import SpeedError
-    from vrm.report.heatmap import PictureError, draw, grid_of, table
+    from vrm.report.heatmap import draw, grid_of, table
     from vrm.workload.heatmap_files import read
 
     path = arguments.file or settings_of(arguments).applications.heatmap
@@ -125,7 +125,7 @@ def show(arguments: argparse.Namespace) -> int:
         for picture in arguments.out:
             draw(grid, Path(picture), machine[len("machine: "):])
             print(f"drawn: {picture}")
-    except (SpeedError, PictureError) as error:
+    except SpeedError as error:
         raise CannotRun(str(error)) from error
     return 0
 

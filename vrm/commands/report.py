@@ -57,7 +57,7 @@ def report(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from vrm.report.formats import comma_separated, joined
     from vrm.results.jobs import JobFileError
-    from vrm.report.pictures import PictureError
+    from vrm.report.plotting import PictureError
     from vrm.report.study import StudyError
     from vrm.report.study_files import read_study
     from vrm.report.study_findings import findings

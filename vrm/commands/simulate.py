@@ -381,8 +381,12 @@ def _by_resource(values: Dict[str, float]) -> str:
 
 
 def _table(report: Dict[str, Any]) -> str:
+    from vrm.model.rules import Rules
     from vrm.results.names import policy_name, time_text, unit_of
     machine = report["machine"]
+    rules = Rules.read(report)
+    further = rules.words(name for name in rules.changed()
+                          if name not in ("interval", "starts_per_interval", "node_order"))
     every = ""
     if "interval" in report:
         limit = report["starts_per_interval"]
@@ -393,7 +397,7 @@ def _table(report: Dict[str, Any]) -> str:
         ("machine", f"{machine['nodes']} nodes, {machine['all_cores']} cores"
                     + _classes(machine.get("classes", ()))),
         ("policy", f"{policy_name(report['algorithm'], report['backfilling'])}, "
-                   f"{report['policy']}{order}{every}"),
+                   + ", ".join([f"{report['policy']}{order}{every}", *further])),
         ("jobs", f"{report['jobs']} ({report['backfilled']} backfilled, {report['timeout']} "
                  f"killed, {report['refused']} refused)")]
     if report["cancelled"]:

@@ -8,7 +8,7 @@ What a key does is for the scheduler, or whoever else asks `Rules` for it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Callable, Dict, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Tuple
 
 from vrm.model.power import Cap
 from vrm.model.queues import NO_QUEUES, Queues
@@ -46,6 +46,9 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
 
 _READ: Mapping[str, Callable[[Any], Any]] = {"backfilling": str, "queues": Queues.of}
 """What makes the value of what a file has, where that is another."""
+
+LONG = 40
+"""Characters of a value that is shown in a line with others."""
 
 
 @dataclass(frozen=True)
@@ -189,9 +192,24 @@ class Rules:
         them."""
         return {KEYS[name].record or name: _plain(getattr(self, name)) for name in CHANGEABLE}
 
+    def words(self, names: Iterable[str]) -> List[str]:
+        """Keys for people: `power cap 900`, `kill`."""
+        values = {name.replace("_", " "): getattr(self, name) for name in names}
+        return [name if value is True else f"{name} {_short(str(value))}"
+                for name, value in values.items() if value is not False and value != ""]
+
+    def changed(self) -> List[str]:
+        """The keys besides the policies that are not as by default."""
+        return [name for name, key in KEYS.items() if not key.always and self._changed(name)]
+
     def own(self) -> Dict[str, str]:
         """What can name a policy of the user's own, by its key in the configuration."""
         return {key.config: str(getattr(self, name)) for name, key in KEYS.items() if key.own}
+
+
+def _short(text: str) -> str:
+    """A value in a line of words: a cap over a year has hundreds of numbers."""
+    return text if len(text) <= LONG else text[:LONG - 1] + "…"
 
 
 def _same(value: Any) -> Any:

@@ -182,8 +182,7 @@ def _parts(rules: Optional[Rules], others: Sequence[str], common: bool) -> List[
     if rules is None:
         return [policy_name(None, None)]
     return [policy_name(rules.algorithm, rules.backfill), None if common else rules.policy,
-            *(f"{name.replace('_', ' ')} {getattr(rules, name)}" for name in others
-              if getattr(rules, name) != "")]
+            *rules.words(others)]
 
 
 def figure(value: Optional[float]) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import List, NamedTuple, Optional, Sequence
 
-from vrm.report.plotting import picture
+from vrm.report.plotting import PictureError, picture
 from vrm.results.names import unit_of
 
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#999999"
@@ -17,10 +17,6 @@ LATEST = 50
 
 PROMISED = 0.8
 """The share of the starts that is to lie in the ranges."""
-
-
-class PictureError(Exception):
-    """A picture cannot be drawn; the text says why and what to do."""
 
 
 class Compared(NamedTuple):

@@ -13,15 +13,11 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vrm.model.heatmap import Heatmap
 from vrm.model.speedups import Speedups
-from vrm.report.plotting import pyplot
+from vrm.report.plotting import PictureError, pyplot
 
 FORMATS = (".png", ".svg", ".pdf")
 ALONE = "alone"
 SPARE = "spare"
-
-
-class PictureError(Exception):
-    """A picture cannot be drawn; the text says why and what to do."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 
 from vrm import __version__
 from vrm.report.formats import Table
-from vrm.report.plotting import INSTALL
-from vrm.report.pictures import Picture, PictureError
+from vrm.report.plotting import INSTALL, PictureError
+from vrm.report.pictures import Picture
 from vrm.report.study import MAIN, Study
 from vrm.report.study_findings import findings
 from vrm.report.study_pictures import average, distributions

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, Optional
 
-from vrm.report.plotting import pyplot
+from vrm.report.plotting import PictureError, pyplot
 
 BLUE, ORANGE, GREEN, RED, SKY, PINK, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#999999")
@@ -20,10 +20,6 @@ STYLES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1, 1, 1)))
 
 # In a page, ink and paper follow the reader's choice of light or dark.
 INK, PAPER = "#1a1b1c", "#fdfefd"
-
-
-class PictureError(Exception):
-    """A picture cannot be drawn; the text says why and what to do."""
 
 
 @dataclass(frozen=True)

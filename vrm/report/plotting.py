@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Iterator, Tuple, Type
 
+from vrm.system.errors import RunError
+
 INSTALL = f"install it with `{sys.executable} -m pip install matplotlib Jinja2`"
 """What to type where a library is missing, for the Python that runs. The libraries are named, not
 vrm's extra: an index may have another project of vrm's name, and a checkout is not always there."""
@@ -17,6 +19,10 @@ LONG = 18  # characters of a name that pictures have room for
 PLAIN = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
          "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "vrm"}
 """The look of plain pictures."""
+
+
+class PictureError(RunError):
+    """A picture that cannot be made; the text says why and what to do."""
 
 
 class Plots:

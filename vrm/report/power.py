@@ -5,25 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Optional, Sequence, Tuple
 
-from vrm.report.plotting import picture
+from vrm.report.plotting import PictureError, picture
 
 Series = Tuple[str, Sequence[Tuple[float, float]]]
 """A name, and from which time (seconds) on so many watts; see `vrm.results.energy.power_over_time`."""
 
 
-class PowerPictureError(Exception):
-    """A picture that cannot be made; the text says why and what to do."""
-
-
 def draw_power(path: Path, series: Sequence[Series], cap: Optional[Series] = None) -> None:
     """Write a picture (PNG or SVG) of some runs, with a cap where there is one. Raises
-    PowerPictureError."""
+    PictureError."""
     starts = [steps[0][0] for _, steps in series if steps]
     begin = min(starts, default=0.0)
     last = max((steps[-1][0] for _, steps in series if steps), default=1.0)
     unit, name = next(((unit, name) for unit, name in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
                        if last - begin > 3 * unit), (1.0, "seconds"))
-    with picture(path, PowerPictureError, "ask for the table alone", 7.0, 3.2) as figure:
+    with picture(path, PictureError, "ask for the table alone", 7.0, 3.2) as figure:
         axes = figure.subplots()
         for label, steps in series:
             axes.step([(time - begin) / unit for time, _ in steps], [watts for _, watts in steps],

@@ -9,8 +9,8 @@ from vrm.model.job import application_kind
 from vrm.report.density import Places, density, draw as draw_density, natural
 from vrm.report.holdings import GPU, parse_devices
 from vrm.report.pictures import (APPS, BLUE, GREEN, GREY, INK, PAPER, PINK, RED, SKY, Picture,
-                                 PictureError, file_word, grid, styled)
-from vrm.report.plotting import label_of
+                                 file_word, grid, styled)
+from vrm.report.plotting import PictureError, label_of
 from vrm.report.study import RanJob, Run, Study
 from vrm.results.energy import power_over_time
 from vrm.results.names import time_text

@@ -34,7 +34,7 @@ def test_the_smaller_amount_counts_and_unknown_hosts_are_told(settings: Settings
     assert [set(node.features) for node in nodes] == [{"ib"}, {"ib"}, set()]
     assert told == ("n1.site: 64 memory by NodeClasses, 32 found: 32 are used",
                     f"{tmp_path / 'vrm.yaml'}:4: NodeClasses: entry 2: none of far[1-9] is a node of "
-                    "this run")
+                    "this run, which has n[2-3],n1.site")
     assert described(nodes) == (", 1 with 32 GiB, 2 gpu, 1 mic, 1 ssd, ib, 1 with 64 GiB, 2 gpu, 1 ssd, ib"
                                 ", 1 with 8 GiB")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from conftest import Site
 
 
@@ -61,6 +63,18 @@ def test_each_node_of_an_allocation_is_listed(site: Site) -> None:
     assert "note   node          n2 is left out: n2: No route to host" in said
     assert said.count("n2 is left out") == 1
     assert "ok     cluster       FCFS, backfilling none, compact on 2 nodes of 4+4 cores" in said
+
+
+def test_check_gives_emulated_nodes_the_memory_that_they_will_have(site: Site) -> None:
+    """They share this machine's; a described machine, of which each has as much, needs another key."""
+    site.config(Nodes=2, Sockets=1, Cores=1, Emulate=True)
+    site.program("a.x", "exit 0")
+    site.lines("a.x 1 60")
+
+    def memory(said: str) -> str:
+        return re.search(r"2 with [0-9.]+ GiB", said).group()  # type: ignore[union-attr]
+    checked, ran = site.run("check"), site.run("--once")
+    assert checked.returncode == ran.returncode == 0 and memory(checked.stdout) == memory(ran.stdout)
 
 
 def test_an_allocation_that_makes_no_sense(site: Site) -> None:

@@ -113,7 +113,7 @@ def _cluster(settings: Settings, env: Mapping[str, str], sizes: Dict[str, Size],
         own = {name: sizes.get(name, getattr(settings, name))
                for name in ("nodes", "sockets", "cores")}
         alone = allocation.kind == "machine"
-        described = bool(sizes) or (alone and "auto" not in own.values())
+        described = bool(sizes) or (alone and not settings.emulate and "auto" not in own.values())
         shape = cluster_geometry(allocation.hosts, found, own["nodes"], own["sockets"],
                                  own["cores"], settings.emulate or described, allocation.cores,
                                  failed, {host: share.memory for host, share in

@@ -8,6 +8,7 @@ from typing import Dict, List, Sequence, Tuple
 
 from vrm.config.schema import Settings
 from vrm.model import Node
+from vrm.model.hosts import fold
 from vrm.model.machine import holdings
 from vrm.model.power import MARK as POWER_MARK
 from vrm.model.queues import MARK
@@ -44,7 +45,8 @@ def declared(settings: Settings, nodes: Sequence[Node]) -> Tuple[Tuple[Node, ...
     for number, each in enumerate(settings.node_classes):
         if number not in used:
             warnings.append(f"{settings.where(f'NodeClasses.{number}')}: NodeClasses: entry "
-                            f"{number + 1}: none of {each.hosts} is a node of this run")
+                            f"{number + 1}: none of {each.hosts} is a node of this run, which has "
+                            + _few(fold(node.name for node in nodes)))
     queues = settings.rules.queues
     for name, missing in queues.strangers(found).items():
         warnings.append(f"{settings.where(f'Queues.{name}')}: Queues: {name}: {missing[0]} "
@@ -66,6 +68,10 @@ def described(nodes: Sequence[Node]) -> str:
     text = "".join(f", {count} with {what}" for what, count in known[:MOST_KINDS])
     rest = sum(count for _, count in known[MOST_KINDS:])
     return text + f", {rest} with other amounts" * bool(rest)
+
+
+def _few(names: str) -> str:
+    return names if len(names) <= 60 else names[:59] + "…"
 
 
 def _short(host: str) -> str:
