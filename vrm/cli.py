@@ -124,9 +124,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         words = list(sys.argv[1:] if argv is None else argv)
         if is_remote(words):
             return on(words)
-        arguments = parser(words).parse_all(words)
-        if arguments.on is not None:
+        mine = words[:words.index("--")] if "--" in words else words
+        if ON in mine and words[0] != "slurm":  # whose commands take words for programs
             raise CannotRun(f"{ON} HOST comes before all other words")
+        arguments = parser(words).parse_all(words)
         status = look(arguments) if arguments.info else getattr(arguments, "act", run)(arguments)
         sys.stdout.flush()
         return status

@@ -14,7 +14,7 @@ from conftest import Site
 from vrm import cli
 from vrm.cli import main
 
-VRM = [sys.executable, "-m", "vrm.cli"]
+VRM = [sys.executable, "-m", "vrm"]
 
 
 @pytest.fixture
@@ -31,6 +31,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (["--json"], "go with `vrm queue`"), (["run", "--once", "-c", "x.yaml"], "x.yaml: no such file"),
     (["--watch", "5"], "go with `vrm queue`"), (["-i", "queue"], "no manager has written"),
     (["-i", "state", "--json"], "no manager has written"), (["cancel", "1"], "no manager runs on"),
+    (["queue", "--on", "x"], "--on HOST comes before"), (["run", "--on", "x", "--", "true"], "--on HOST comes before"),
 ])
 def test_a_mistake_is_one_line_and_leaves_nothing(
         empty: Path, capsys: Any, words: List[str], told: str) -> None:

@@ -171,7 +171,7 @@ def test_a_session_from_nothing_to_results(cluster: Cluster, tmp_path: Path) -> 
                 "printf '%s\\n' 'Applications: {Path: bin, Queue: queue}' 'Launcher: {Kind: direct}' 'Nodes: 1' "
                 "'Sockets: 1' 'Cores: 1' 'Log: logs' > vrm.yaml; : > queue")
     wrong = cluster.on("queue", host="cluster:elsewhere")
-    assert wrong.returncode == 2 and "elsewhere" in wrong.stderr
+    assert wrong.returncode == 2 and "to make it: ssh cluster mkdir -p elsewhere" in wrong.stderr
     manager = cluster.testbed.popen("login", [*CLI, "cluster:work", "run"], cluster.env, cwd=cluster.home,
                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

@@ -59,8 +59,11 @@ class Host:
     def vrm(self, words: Sequence[str], keys: bool = True) -> int:
         """Run a command of vrm there and pass on what it prints; its exit status. `keys`: what is typed
         here is for it, with a terminal there where there is one here."""
+        where = place(self.directory)
+        absent = (f"vrm: {self.name} has no directory {self.directory} that you may enter; "
+                  f"to make it: ssh {self.name} mkdir -p {where}")
         script = "\n".join((
-            *([f"cd -- {place(self.directory)} || exit 2"] if self.directory else []),
+            *([f"cd -- {where} 2>/dev/null || {{ echo {shlex.quote(absent)} >&2; exit 2; }}"] if self.directory else []),
             f'v="{HOME}/current/bin/vrm"',
             '[ -x "$v" ] || v=$(command -v vrm) || {',
             f"echo {shlex.quote(f'vrm: there is no vrm on {self.name}; install it: vrm --on {self.name} setup')} >&2",
