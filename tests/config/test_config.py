@@ -510,8 +510,13 @@ def test_mpirun_is_auto_a_name_or_a_path(write, tmp_path, monkeypatch, written, 
         ),
         (
             "Scheduling: {Backfilling: -1}",
-            '1: Scheduling.Backfilling: found "-1", wanted none (0), easy (1), conservative,'
-            " or a number of reservations from 2 up; for example Backfilling: easy",
+            '1: Scheduling.Backfilling: found "-1", wanted none (0), easy (1), conservative, list, sd, eamc, cp,'
+            " module:function, or a number of reservations from 2 up; for example Backfilling: easy",
+        ),
+        (
+            "Scheduling: {Backfilling: {sd: 2}}",
+            "1: Scheduling.Backfilling: found a group of keys, wanted none (0), easy (1), conservative, list, sd, eamc, cp,"
+            " module:function, or a number of reservations from 2 up; for example Backfilling: easy",
         ),
         (
             "Memory: {Over: no}",
