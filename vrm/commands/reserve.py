@@ -60,7 +60,18 @@ def reserve(arguments: argparse.Namespace) -> int:
         raise CannotRun("how many nodes, or which? For example: vrm reserve -N 2 --from 14:00 --to 16:00")
     if arguments.end is None:
         raise CannotRun(f"until when? Give --to TIME: {TIMES}")
-    return ask(arguments, wanted(arguments, time.time()))
+    order, ahead = wanted(arguments, time.time()), _ahead(arguments)
+    return ask(arguments, {**order, **{key: order[key] - ahead for key in ("begin", "end") if order[key] is not None}})
+
+
+def _ahead(arguments: argparse.Namespace) -> float:
+    """Seconds by which this machine's clock is ahead of the run's."""
+    from vrm.results.state import read
+
+    try:
+        return float(read(run_of(arguments).state).get("ahead", 0.0))
+    except (OSError, ValueError):
+        return 0.0  # no manager has written yet
 
 
 def wanted(arguments: argparse.Namespace, now: float) -> Dict[str, Any]:
@@ -112,7 +123,7 @@ def moment(text: str, now: float, option: str = "") -> float:
 
 def _list(arguments: argparse.Namespace) -> int:
     from vrm.report.tables import reservation_line
-    from vrm.results.state import read
+    from vrm.results.state import now, read
 
     run = run_of(arguments)
     try:
@@ -121,7 +132,7 @@ def _list(arguments: argparse.Namespace) -> int:
         raise CannotRun(f"there is no run in {run.directory}: {run.state}: {error.strerror}") from None
     except ValueError as error:
         raise CannotRun(f"{run.state}: {error}") from None
-    found = current_ones(snapshot.get("reservations", ()), time.time())
+    found = current_ones(snapshot.get("reservations", ()), now(snapshot))
     if arguments.json:
         print(json.dumps({"format": 1, "reservations": found}))
     elif not found:

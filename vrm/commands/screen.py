@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from vrm.commands.shared import nothing_yet
 from vrm.report import cells, top, top_nodes, top_view
 from vrm.results import forecast
-from vrm.results.state import Snapshot, current, parsed
+from vrm.results.state import Snapshot, current, now as clock_of, parsed
 from vrm.run import control
 from vrm.run.rundir import RunDirectory
 from vrm.system.errors import RunError
@@ -189,7 +189,7 @@ class Reader(threading.Thread):
     def _ask(self) -> None:
         """Whether the manager of a state that grows old holds its lock, every few seconds."""
         snapshot = self.seen.snapshot
-        if snapshot is None or time.time() - snapshot["time"] < SILENT:
+        if snapshot is None or clock_of(snapshot) - snapshot["time"] < SILENT:
             return
         if snapshot["manager"]["phase"] != "ended" and time.monotonic() - self._asked > SILENT:
             self._asked = time.monotonic()
@@ -285,7 +285,7 @@ class Screen:
         snapshot = self.reader.seen.snapshot
         jobs: List[top_view.Job] = []
         if snapshot is not None:
-            running, waiting = top_view.jobs_in_view(snapshot, self.view, time.time())
+            running, waiting = top_view.jobs_in_view(snapshot, self.view, clock_of(snapshot))
             jobs = [*running, *waiting]
         self.status = ("", "plain")
         if key in ("c", "h", "r") and self.view.mode == "list" and (
@@ -301,7 +301,7 @@ class Screen:
         status = self.status if self.status[0] or not seen.trouble else (seen.trouble, "bad")
         window.erase()
         for row, line in enumerate(top.render(
-                seen.snapshot, seen.ends, (size[1], size[0]), time.time(), self.view, status,
+                seen.snapshot, seen.ends, (size[1], size[0]), clock_of(seen.snapshot or {}), self.view, status,
                 seen.alive, self.glyphs)):
             column = 0
             for text, style in line:

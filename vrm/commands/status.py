@@ -7,7 +7,6 @@ import json
 import shutil
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any, List, Mapping, Optional
 
@@ -80,7 +79,7 @@ def info(arguments: argparse.Namespace) -> int:
 def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Namespace) -> str:
     """What is shown of a snapshot, and of the jobs that have ended where that is wanted."""
     from vrm.report import tables
-    from vrm.results import forecast
+    from vrm.results import forecast, state
     from vrm.report.ended import ended_json, ended_table
 
     everything = getattr(arguments, "all", False)
@@ -96,10 +95,10 @@ def _text(snapshot: Mapping[str, Any], directory: Path, arguments: argparse.Name
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     parts = []
     if rows and over and not snapshot["jobs"]:  # nothing runs or waits: no empty table
-        parts.append(tables.head_text(snapshot, time.time(), width))
+        parts.append(tables.head_text(snapshot, state.now(snapshot), width))
     else:
-        parts.append(tables.queue_table(snapshot, time.time(), width, forecasts=forecasts) if queue
-                     else tables.state_table(snapshot, time.time(), width))
+        parts.append(tables.queue_table(snapshot, state.now(snapshot), width, forecasts=forecasts) if queue
+                     else tables.state_table(snapshot, state.now(snapshot), width))
     if rows:
         parts.append(ended_table(rows, width, everything))
     return "\n".join(parts)

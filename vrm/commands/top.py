@@ -70,6 +70,7 @@ def addressable() -> bool:
 def print_pictures(reader: Any, once: bool) -> int:
     """Print the picture as text: once, or every two seconds until the manager has ended."""
     from vrm.report import cells, top
+    from vrm.results.state import now
 
     glyphs = cells.UNICODE if speaks_utf8() else cells.ASCII
     while True:
@@ -78,7 +79,7 @@ def print_pictures(reader: Any, once: bool) -> int:
         if seen.snapshot is None:
             raise CannotRun(seen.trouble)
         size = (shutil.get_terminal_size((80, 24)).columns, 1000)
-        print(cells.plain_text(top.render(seen.snapshot, seen.ends, size, time.time(),
+        print(cells.plain_text(top.render(seen.snapshot, seen.ends, size, now(seen.snapshot),
                                         alive=seen.alive, glyphs=glyphs, interactive=False)),
               flush=True)
         if once or seen.snapshot["manager"]["phase"] == "ended":

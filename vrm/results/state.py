@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any, Collection, Dict, Iterator, Mapping, Union
 
 from vrm.model import shapes
@@ -33,11 +34,16 @@ def parsed(data: bytes, keys: Collection[str] = ()) -> Snapshot:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     wrong = shapes.fault(found, {key: _ALL[key] for key in keys or _ALL},
-                         {**_ALL, "licences": _amounts, "reservations": list_of(_RESERVATION),
+                         {**_ALL, "ahead": number, "licences": _amounts, "reservations": list_of(_RESERVATION),
                           "lends": list_of(_LEND)})
     if wrong:
         raise ValueError(wrong)
     return found
+
+
+def now(snapshot: Snapshot) -> float:
+    """What time it is by the clock of the run, which the times of the snapshot are of."""
+    return time.time() - float(snapshot.get("ahead", 0.0))
 
 
 def current(snapshot: Snapshot) -> Snapshot:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 import uuid
 from typing import Dict, Iterable, Mapping, Optional, Tuple
 
@@ -94,7 +95,7 @@ class Continuing:
         more = {"granted": granted} if granted not in ([], nodes) else {}
         if past.runs and not codec.same_nodes(past.runs[-1].get("nodes", nodes), nodes):
             desk.tell("note", "the nodes are others than before; the run continues with these")
-        desk.journal.append("run", format=FORMAT, run=self.run_id, time=desk.clock(),
+        desk.journal.append("run", format=FORMAT, run=self.run_id, time=desk.clock(), tick=time.monotonic(),
                             pid=os.getpid(), nodes=nodes, **more,
                             home=takeup.identity(desk.run_directory), **desk.place.record())
 

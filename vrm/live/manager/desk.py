@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Callable, Dict
+from typing import Any, Callable, Dict, Mapping
 
 from vrm.config.schema import Settings
 from vrm.live.launch.base import Launcher
@@ -17,7 +17,8 @@ from vrm.results.history import HistoryError, lessons
 from vrm.run.expectations import make_expectations
 from vrm.run.ids import Ids
 from vrm.model import Job
-from vrm.run.journal import Journal
+from vrm.model.shapes import number
+from vrm.run.journal import Journal, Past
 from vrm.run.run import Run
 from vrm.run.rundir import RunDirectory
 from vrm.run.state import State
@@ -31,14 +32,47 @@ Tell = Callable[[str, str], None]
 """Called with a kind (`start`, `end`, `failure`, `warning`, `note`) and a text for people."""
 
 
+STEP = 1.0
+"""Seconds from which on a difference between two clocks is a clock that was set."""
+
+
 class Clock:
-    """Seconds since the epoch that never jump: wall clock at the start plus monotonic time."""
+    """Seconds since the epoch that never jump: wall clock at the start plus monotonic time. A run has one clock
+    as long as its machine is up."""
 
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()
+        self._told = 0.0
 
     def __call__(self) -> float:
         return self._offset + time.monotonic()
+
+    def go_on(self, run: Mapping[str, Any], place: Place) -> float:
+        """Take up the clock of the manager before, by its record, if the machine's clock was set since then: what runs
+        and waits has its times. The seconds by which this clock is moved."""
+        if (run.get("host"), run.get("boot")) != (place.host, place.boot) or not number(run.get("tick")):
+            return 0.0
+        moved = run["time"] - run["tick"] - self._offset
+        if abs(moved) < STEP:
+            return 0.0
+        self._offset += moved
+        return float(moved)
+
+    @property
+    def ahead(self) -> float:
+        """Seconds by which the machine's clock is ahead of this one, since it was set; 0.0 if it was not."""
+        ahead = time.time() - self()
+        return ahead if abs(ahead) >= STEP else 0.0
+
+    def news(self) -> str:
+        """What is to be said of the machine's clock, once after each change."""
+        ahead = self.ahead
+        if abs(ahead - self._told) < STEP:
+            return ""
+        self._told = ahead
+        return ("the machine's clock is right again" if not ahead else
+                f"the machine's clock was set, or it slept: it is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}; "
+                "this run goes on by its own clock, so that walltimes and waiting times stay right")
 
 
 class Desk:
@@ -87,6 +121,14 @@ class Desk:
         self.dirty = True
         self.blocked_until = 0.0
         self._disk_failed = False
+
+    def go_on(self, past: Past) -> float:
+        """Manage the run that this is the past of; the seconds by which its clock differs from what was taken for the
+        time until now."""
+        self.begin(past.state)
+        moved = self.clock.go_on(past.runs[-1], self.place) if past.runs else 0.0
+        self.start_time = self.now = self.clock()
+        return moved
 
     def begin(self, state: State) -> None:
         """Manage the run of this state."""

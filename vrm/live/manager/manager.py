@@ -148,7 +148,7 @@ class Manager:
             desk.run_directory.make_commands({**commands(), **build.scripts()})
             past = takeup.past_of(desk.run_directory, self.fresh, desk.tell, desk.new_state,
                                   self.failed or takeup.requeue_waits(desk.run_directory))
-            desk.begin(past.state)
+            self.end.end += desk.go_on(past)
             changes.go_on(desk, past)
             if desk.ids.kept and not past.jobs:
                 desk.state.next_id = desk.ids.first
@@ -372,6 +372,9 @@ class Manager:
         """Replace the state file; rarely when that is slow, so that it never delays jobs."""
         desk = self.desk
         desk.dirty = False
+        news = desk.clock.news()
+        if news:
+            desk.tell("warning", news)
         try:
             write_json(desk.run_directory.state, snapshot(
                 desk.clock(), desk.rules, desk.scheduler, desk.state,
@@ -380,7 +383,7 @@ class Manager:
                   each.binding, each.former or desk.cluster)
                  for each in desk.running.values()],
                 emulated=self.emulated, started=desk.start_time, phase=desk.phase,
-                end=self.end.end))
+                end=self.end.end, ahead=desk.clock.ahead))
             self._snapshot_failed = False
         except OSError as error:
             if not self._snapshot_failed:

@@ -27,18 +27,18 @@ from vrm.scheduling import Scheduler
 
 def snapshot(now: float, rules: Rules, scheduler: Scheduler, state: State,
              running: Iterable[Tuple[Booking, str, Cluster]], *, emulated: bool, started: float,
-             phase: str, end: float = math.inf) -> Dict[str, Any]:
+             phase: str, end: float = math.inf, ahead: float = 0.0) -> Dict[str, Any]:
     """Nodes, cores, running and waiting jobs, and how many ended how; see `vrm.report.tables`.
 
     `running` are the jobs that run, whether their ranks are where they should be (as in the
     column `binding` of jobs.csv), and the cluster on whose nodes they are.
     `started` is the manager's own start and `end` that of its allocation's end, all in
-    epoch seconds.
+    epoch seconds; `ahead`: by how much this machine's clock is ahead of theirs.
     """
     cluster, book = state.cluster, state.book
     lends = _lends(state)
     return {
-        "format": FORMATS[-1], "time": now,
+        "format": FORMATS[-1], "time": now, **({"ahead": ahead} if ahead else {}),
         "manager": {"host": socket.gethostname(), "pid": os.getpid(), "start": started,
                     "phase": phase},
         "scheduling": rules.record(),
