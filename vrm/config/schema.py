@@ -142,8 +142,8 @@ Version = Annotated[
 Backfilling = Annotated[
     Union[int, str],
     BeforeValidator(_backfilling),
-    _kind("none (0), easy (1), conservative, list, sd, eamc, cp, module:function, or a number of reservations from 2 up",
-          "easy"),
+    _kind("none (0), easy (1), conservative, list, sd, eamc, cp, module:function, or a number of reservations "
+          "from 2 up", "easy"),
 ]
 Limit = Annotated[int, Field(ge=0), _kind("a whole number, 0 or more", "1")]
 Share = Annotated[float, Field(ge=0, le=1), _kind("a number from 0 to 1", "0.5")]

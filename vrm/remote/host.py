@@ -62,8 +62,9 @@ class Host:
         where = place(self.directory)
         absent = (f"vrm: {self.name} has no directory {self.directory} that you may enter; "
                   f"to make it: ssh {self.name} mkdir -p {where}")
+        change = f"cd -- {where} 2>/dev/null || {{ echo {shlex.quote(absent)} >&2; exit 2; }}"
         script = "\n".join((
-            *([f"cd -- {where} 2>/dev/null || {{ echo {shlex.quote(absent)} >&2; exit 2; }}"] if self.directory else []),
+            *([change] if self.directory else []),
             f'v="{HOME}/current/bin/vrm"',
             '[ -x "$v" ] || v=$(command -v vrm) || {',
             f"echo {shlex.quote(f'vrm: there is no vrm on {self.name}; install it: vrm --on {self.name} setup')} >&2",
