@@ -57,16 +57,27 @@ def test_the_picture() -> None:
         "f  5 sp.B.x               1 n1        !!!!!!!!!!!!!!!!! 112 % +00:00:07 a ft.B.x",
         "a  0 ft.B.x               6 n0        ━━━━━━━━─────────  45 %  00:00:33 b lu.B.x",
         "b  1 lu.B.x               2 n0        ━━━━━━───────────  38 %  00:00:28 a ft.B.x",
-        "  Id Waiting 4        Ranks Starts                            Estimate    Waited",
-        "   2 mg.B.x               8 13:40:40, in 00:00:33             00:00:10  00:00:10",
-        "   3 lu.B.x               8                                   00:02:00  00:00:10",
-        "   6 bt.B.x               8 held                              00:00:05  00:00:10",
-        "   7 bt.B.x               4 after 3, 6                        00:00:05  00:00:10",
+        "  Id Waiting 4        Ranks  Estimate    Waited Starts",
+        "   2 mg.B.x               8  00:00:10  00:00:10 13:40:40, in 00:00:33",
+        "   3 lu.B.x               8  00:02:00  00:00:10",
+        "   6 bt.B.x               8  00:00:05  00:00:10 held",
+        "   7 bt.B.x               4  00:00:05  00:00:10 after 3, 6",
         "  Id Ended 6          Status     At           After Why",
         "   9 cg.A.x           completed  13:40:04    3.20 s",
         "   8 is.A.x           failed     13:39:37  00:55:34 exit 7",
         "q quit  ? help  c cancel  h hold  r release  g time  arrows select  / filter",
     ]
+
+
+def test_reasons_have_the_room_that_names_leave() -> None:
+    """No column of names where none of these jobs has one, and whole reasons where the screen is wide."""
+    why = "needs 1 licence(s) of ansys, 0 free; next 13:50:00, and that is still a long time away"
+    named = dict(running(0, "ft.B.x", 1, NOW - 3, 9.0, ("n0",)), name="a name of some length")
+    jobs = [named, {**queued(1, "lu.B.x", 1, 60.0), "why": why}]
+    narrow, wide = (text(snapshot(NODES, jobs), (width, 24)) for width in (80, 200))
+    assert any(" a name of" in line for line in narrow)
+    line = next(line for line in narrow if " 1 lu.B.x" in line)
+    assert "needs 1 licence(s) of ansys" in line and any(line.endswith(why) for line in wide)
 
 
 def test_a_narrow_and_low_screen_keeps_the_most_important() -> None:
@@ -81,8 +92,8 @@ def test_a_narrow_and_low_screen_keeps_the_most_important() -> None:
         "  Id Running 2      Ranks      Left",
         "a  0 ft.B.x             6  00:00:33",
         "b  1 lu.B.x             2  00:00:28",
-        "  Id Waiting 1-1/2  Starts      Estimate",
-        "   2 mg.B.x         13:40:40    00:00:10",
+        "  Id Waiting 1-1/2   Estimate Starts",
+        "   2 mg.B.x          00:00:10 13:40:40",
         "q quit  ? help  c cancel  h hold",
     ]
 
@@ -92,7 +103,7 @@ def test_the_smallest_screens_show_jobs(emulated: bool) -> None:
     """At 40 x 10 the nodes give way to jobs."""
     shown = text(snapshot(NODES, JOBS, emulated=emulated), (40, 10))
     assert len(shown) == 10 and not any(line.startswith("Nodes") for line in shown)
-    assert {"a  0 ft.B.x             6  00:00:33", "   2 mg.B.x         13:40:40    00:00:10"} <= set(
+    assert {"a  0 ft.B.x             6  00:00:33", "   2 mg.B.x          00:00:10 13:40:40"} <= set(
         shown)
 
 

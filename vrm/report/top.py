@@ -179,9 +179,15 @@ def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: f
     names = [shown(job["app"]) for job in (*running, *waiting)] + [shown(end.app) for end in ends]
     app = max(16 if width >= 60 else 14, min(max(map(columns, names), default=0), width // 4))
     calls = [*(name_of(job) for job in (*running, *waiting)), *(end.called for end in ends)]
-    called = [Column("Name", 6, max(6, min(24, max(map(columns, calls)))), 3,
-                      text_of(lambda row: shown(row.called if isinstance(row, End)
-                                              else name_of(row))))] if any(calls) else []
+
+    def called(part: Sequence[Any]) -> List[Column]:
+        """The column of names, where any of these jobs has one."""
+        def name(row: Any) -> str:
+            return shown(row.called if isinstance(row, End) else name_of(row))
+
+        return [Column("Name", 6, max(6, min(24, max(map(columns, calls)))), 3,
+                       text_of(name))] if any(map(name, part)) else []
+
     partners = _partners(snapshot["nodes"])
     apps = {job["id"]: shown(job["app"]) for job in snapshot["jobs"]}
 
@@ -193,11 +199,11 @@ def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: f
     done = sum(snapshot["ended"].values())
     lines = list(nodes)
     for title, part, shape, rows, start, total in (
-            ("Running", running, [*called, *running_columns(now, partners, apps, glyphs)],
+            ("Running", running, [*called(running), *running_columns(now, partners, apps, glyphs)],
              shares[0], first(running, 0, shares[0]), None),
-            ("Waiting", waiting, [*called, *waiting_columns(now, any(job.get("exclusive") for job in waiting))],
+            ("Waiting", waiting, [*called(waiting), *waiting_columns(now, any(job.get("exclusive") for job in waiting))],
              shares[1], first(waiting, len(running), shares[1]), None),
-            ("Ended", ends, [*called, *ended_columns()], shares[2], 0, max(done, len(ends))))[:headings]:
+            ("Ended", ends, [*called(ends), *ended_columns()], shares[2], 0, max(done, len(ends))))[:headings]:
         here = part[start:start + rows]
         seen = "" if total is not None or len(here) in (0, len(part)) else (
             f"{start + 1}-{start + len(here)}/")

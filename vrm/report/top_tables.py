@@ -59,7 +59,7 @@ def running_columns(now: float, partners: Mapping[int, Sequence[int]], apps: Map
         Column("Progress", 12, 28, 4, progress),
         Column("Left", 9, 9, 3, text_of(lambda job: f"{duration(remaining(job, now)):>9}",
                                        lambda job: "bad" if late(job) else "plain"), right=True),
-        Column("With", 8, 24, 7, neighbours)]
+        Column("With", 8, 200, 7, neighbours)]
 
 
 def _progress(job: Job, now: float) -> float:
@@ -87,15 +87,14 @@ def waiting_columns(now: float, exclusive: bool = False) -> List[Column]:
             return [(shown(job["why"]), "dim")]
         return [(_whole(f"{clock(moment)}, in {duration(max(0.0, moment - now))}", width), "good")]
 
-    columns = [
+    return [
         Column("Ranks", 5, 5, 5, text_of(lambda job: f"{job['procs']:>5}"), right=True),
-        Column("Starts", 8, 40, 3, starts),
         Column("Estimate", 9, 9, 4, text_of(lambda job: f"{duration(job['estimate']):>9}"),
                 right=True),
         Column("Waited", 9, 9, 6, text_of(lambda job: f"{_waited(job, now):>9}"), right=True),
-        Column("", 9, 9, 7, text_of(lambda job: "exclusive" if job.get("exclusive") else "",
-                                   "dim"))]
-    return columns if exclusive else columns[:-1]
+        *([Column("", 9, 9, 7, text_of(lambda job: "exclusive" if job.get("exclusive") else "",
+                                      "dim"))] if exclusive else []),
+        Column("Starts", 8, 200, 3, starts)]
 
 
 def _whole(moment: str, width: int) -> str:
