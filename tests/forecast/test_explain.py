@@ -228,7 +228,7 @@ def test_advance_reservations_in_the_way_and_those_that_a_job_is_bound_to() -> N
     frozen.state.reserve(Wanted(20.0, 100.0, nodes=("n1",), name="demo", jobs=(1,)), 0.0)
     reasons = why(frozen, 0)
     assert [reason.kind for reason in reasons] == ["kept"]
-    assert reasons[0].text.startswith("n1 is kept for reservation demo from")
+    assert reasons[0].text.startswith("node n1 is kept for reservation demo from")
     assert reasons[0].start == 0 and reasons[0].earlier == 100
     reason, = why(frozen, 1)
     assert reason.kind == "bound" and "it waits for reservation demo, which begins" in reason.text

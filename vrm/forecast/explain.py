@@ -15,6 +15,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 from vrm.forecast.frozen import Frozen
 from vrm.forecast.replay import Durations, Planned, limits, replay
 from vrm.model import Job
+from vrm.model.hosts import fold as fold_nodes
 from vrm.model.ranges import fold
 from vrm.model.times import said
 from vrm.results.places import PlacementText
@@ -277,7 +278,8 @@ class Explainer:
         frozen, found = self.frozen, []
         for reservation, _ in frozen.state.cluster.calendar.spans:
             if reservation.begin < start + job.walltime:
-                text = (f"{', '.join(reservation.nodes)} {'is' if len(reservation.nodes) == 1 else 'are'} "
+                several = len(reservation.nodes) > 1
+                text = (f"node{'s' * several} {fold_nodes(reservation.nodes)} {'are' if several else 'is'} "
                         f"kept for reservation {reservation.name} from "
                         f"{clock(reservation.begin, frozen.now)} to {clock(reservation.end, frozen.now)}")
                 reason = self._tried(Reason("kept", text, f"reservation {reservation.name}", (),
