@@ -201,7 +201,8 @@ def _body(snapshot: Snapshot, ends: Sequence[End], width: int, room: int, now: f
     for title, part, shape, rows, start, total in (
             ("Running", running, [*called(running), *running_columns(now, partners, apps, glyphs)],
              shares[0], first(running, 0, shares[0]), None),
-            ("Waiting", waiting, [*called(waiting), *waiting_columns(now, any(job.get("exclusive") for job in waiting))],
+            ("Waiting", waiting,
+             [*called(waiting), *waiting_columns(now, any(job.get("exclusive") for job in waiting))],
              shares[1], first(waiting, len(running), shares[1]), None),
             ("Ended", ends, [*called(ends), *ended_columns()], shares[2], 0, max(done, len(ends))))[:headings]:
         here = part[start:start + rows]
