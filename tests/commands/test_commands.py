@@ -393,6 +393,18 @@ def test_init_takes_programs_of_another_directory(empty: Path) -> None:
     assert several.returncode == 2 and "Applications: {Programs: {NAME: PATH}}" in several.stderr
 
 
+def test_init_takes_scripts_that_are_meant(empty: Path) -> None:
+    """What is named, or lies in bin, may be a script; one in the directory itself is more often a helper."""
+    for place, name in ((".", "named.py"), ("bin", "work.py")):
+        (empty / place).mkdir(exist_ok=True)
+        (empty / place / name).write_text("#!/usr/bin/env python3\n")
+        (empty / place / name).chmod(0o755)
+    assert "1 in .: named.py" in vrm(empty, "init", "named.py").stdout
+    assert "1 in bin: work.py" in vrm(empty, "init").stdout
+    (empty / "bin" / "work.py").unlink()
+    assert "none yet" in vrm(empty, "init").stdout
+
+
 def test_init_where_there_is_nothing(empty: Path) -> None:
     said = vrm(empty, "init")
     assert said.returncode == 0 and "vrm npb build" in said.stdout

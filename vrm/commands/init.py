@@ -135,15 +135,15 @@ def look(programs: Sequence[str]) -> Found:
 def _programs(given: Sequence[str]) -> Tuple[Path, Tuple[str, ...]]:
     """The directory of the programs, and their names."""
     if not given:
-        for place in (Path("bin"), Path(".")):
-            names = tuple(sorted(entry.name for entry in os.scandir(place)
-                                 if _is_program(Path(entry.path)))) if place.is_dir() else ()
+        for place, helpers in ((Path("bin"), ()), (Path("."), (".sh", ".py"))):  # what is no job in most directories
+            names = tuple(sorted(entry.name for entry in os.scandir(place) if _is_program(Path(entry.path))
+                                 and not entry.name.endswith(helpers))) if place.is_dir() else ()
             if names:
                 return place, names
         return Path("bin"), ()
     paths = [Path(os.path.abspath(os.path.expanduser(name))) for name in given]
     for path in paths:
-        if not _is_program(path):
+        if not (path.is_file() and os.access(path, os.X_OK)):
             raise CannotRun(f"{path} is no executable file; build it, or chmod +x it")
     directories = {path.parent for path in paths}
     if len(directories) > 1:
@@ -157,7 +157,7 @@ def _is_program(path: Path) -> bool:
     from vrm.live.batch.base import SYSTEMS
 
     return (path.is_file() and os.access(path, os.X_OK) and not path.name.startswith(".")
-            and path.suffix not in (".sh", ".py", ".so", *(f".{name}" for name in SYSTEMS)))
+            and path.suffix not in (".so", *(f".{name}" for name in SYSTEMS)))
 
 
 def _batch() -> str:
