@@ -4,16 +4,18 @@ it when the job fails.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from conftest import Site, mpiruns, wait_until
-from vrm.live.manager.lastwords import last_line
+from vrm.live.manager.lastwords import last_line, no_space
 from vrm.live.nodes.topology import read_topology
 
 SPEAKS = """printf 'out %s\\nno end' "$1"
@@ -107,3 +109,14 @@ def test_the_last_line_is_the_programs_own(tmp_path: Path, text: str, line: str)
 
 def test_the_errors_of_a_launcher_that_are_gone_are_none(tmp_path: Path) -> None:
     assert last_line(tmp_path / "nothing") == ""
+
+
+def test_of_a_job_that_fails_on_a_full_disk_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    disk = {"f_bavail": 0, "f_frsize": 4096, "f_files": 10, "f_favail": 3}
+    for change, full in (({}, True), ({"f_bavail": 1000}, False), ({"f_bavail": 1000, "f_favail": 0}, True),
+                         ({"f_bavail": 1000, "f_favail": 0, "f_files": 0}, False)):  # which counts no files
+        monkeypatch.setattr(os, "statvfs", lambda path, now={**disk, **change}: SimpleNamespace(**now))
+        assert no_space(tmp_path / "log") == "; the disk of log is full" * full
+    monkeypatch.undo()
+    assert no_space(tmp_path) == "" == no_space(tmp_path / "nowhere")

@@ -17,6 +17,9 @@ SIZE = 8192
 LONGEST = 160
 """Characters of a line that are shown."""
 
+ROOM = 1 << 16
+"""Bytes below which a disk counts as full."""
+
 _RULE = re.compile(r"^-{40,}\n?", re.MULTILINE)
 
 
@@ -51,6 +54,16 @@ def last_words(errors: Path, output: Path) -> str:
         if line:
             return f"{line if path is errors else ''}{'; ' * (path is errors)}see {_near(path)}"
     return ""
+
+
+def no_space(directory: Path) -> str:
+    """What is to be said of a disk that takes nothing more; "" while there is room."""
+    try:
+        disk = os.statvfs(directory)
+    except OSError:
+        return ""
+    full = disk.f_bavail * disk.f_frsize < ROOM or disk.f_files > 0 == disk.f_favail
+    return f"; the disk of {_near(directory)} is full" if full else ""
 
 
 def _near(path: Path) -> str:

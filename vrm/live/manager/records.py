@@ -16,7 +16,7 @@ from typing import Any, Callable, Collection, Deque, Dict, List, Optional, Set, 
 
 from vrm.live.launch.base import Launcher, Result, read_result
 from vrm.live.launch.script import Scripts
-from vrm.live.manager.lastwords import last_words
+from vrm.live.manager.lastwords import last_words, no_space
 from vrm.live.manager.surroundings import printed
 from vrm.live.nodes.bindings import BindingCheck
 from vrm.model import Booking, Cluster, Job, JobState
@@ -157,7 +157,7 @@ class Records:
             nodes = (outcome.cluster or self.cluster).nodes
             output, errors = printed(run, job, outcome.details, nodes[booking.placement.nodes[0]].name)
             words = last_words(errors, output)
-            outcome.reason += (": " if words[:4] != "see " else "; ") * bool(words) + words
+            outcome.reason += (": " if words[:4] != "see " else "; ") * bool(words) + words + no_space(output.parent)
         row = self._row(outcome, binding, result.seconds)
         assert self._writer is not None
         lines = self._write_shares(outcome)  # first: who is in jobs.csv is not looked at again
