@@ -50,13 +50,14 @@ class Clock:
     def go_on(self, run: Mapping[str, Any], place: Place) -> float:
         """Take up the clock of the manager before, by its record, if the machine's clock was set since then: what runs
         and waits has its times. The seconds by which this clock is moved."""
-        if (run.get("host"), run.get("boot")) != (place.host, place.boot) or not number(run.get("tick")):
+        before, tick = run.get("time"), run.get("tick")
+        if (run.get("host"), run.get("boot")) != (place.host, place.boot) or not (number(before) and number(tick)):
             return 0.0
-        moved = run["time"] - run["tick"] - self._offset
+        moved = float(before) - float(tick) - self._offset  # type: ignore[arg-type]
         if abs(moved) < STEP:
             return 0.0
         self._offset += moved
-        return float(moved)
+        return moved
 
     @property
     def ahead(self) -> float:
