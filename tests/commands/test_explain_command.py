@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import json
 import signal
 import subprocess
@@ -31,7 +32,7 @@ def test_a_run_is_explained_with_and_without_its_manager(site: Site) -> None:
         assert "Needs 2 empty nodes, 1 empty; #0 waits.x holds" in text
         assert "If #0 was not there, it would start now" in text
         assert "It would fit now, but could delay #1 waits.x" in text
-        assert "an estimate of at most 16m would start it at once" in text
+        assert re.search(r"an estimate of at most 1\dm\w* would start it at once", text)  # less, the later it is asked
         assert "It depends on #1, which should have ended by" in text
         first, = json.loads(explained("1", "--json").stdout)
         assert first["id"] == 1 and first["reasons"][0]["jobs"] == [0]
