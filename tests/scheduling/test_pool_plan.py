@@ -15,6 +15,7 @@ from vrm.model.cluster import Pool, Watcher
 from vrm.model.energy import Measured, PowerClass, Programs
 from vrm.model.job import Request
 from vrm.scheduling.profile import PoolProfile, Slot
+from vrm.simulation.engine import Outage
 from vrm.simulation.library import simulate
 from vrm.workload.submission import Submission
 
@@ -79,26 +80,29 @@ def workloads(draw: Any) -> List[Submission]:
         request = draw(st.sampled_from([
             Request.of(tasks), Request.of(tasks, resources={"memory": 1.0}),
             Request.of(tasks, nodes=(nodes, nodes), tasks_per_node=-(-tasks // nodes), per_node=per_node),
-            Request.of(tasks, nodes=(1, nodes), per_node=per_node)]))
+            Request.of(tasks, nodes=(1, nodes), per_node=per_node),
+            Request.of((tasks + 1) // 2, 2), Request.of(nodes, 2, nodes=(nodes, nodes), resources={"memory": 2.0}),
+            Request.of(tasks, exclude=["n2"]), Request.of(tasks, nodelist=["n1"], resources={"memory": 2.0})]))
         request = request._replace(exclusive=draw(st.sampled_from([False, False, True])))
         walltime = float(draw(st.integers(1, 30)))
         found.append(Submission(
-            Job(number, draw(st.sampled_from("abc")), tasks, walltime, time, request=request,
-                watts=float(draw(st.sampled_from([0, 3, 10, 25])))), draw(st.sampled_from([1.0, walltime]))))
+            Job(number, draw(st.sampled_from("abc")), request.tasks, walltime, time, request=request,
+                cores=request.cores_per_task, watts=float(draw(st.sampled_from([0, 3, 10, 25])))), draw(st.sampled_from([1.0, walltime]))))
     return found
 
 
 @pytest.mark.parametrize("policy", ["pack", "strip"])
 @pytest.mark.parametrize("backfill", ["conservative", "3"])
 @settings(max_examples=25, deadline=None)
-@given(jobs=workloads(), cap=st.sampled_from(["", "80", "0=70 20=50 60=90"]), order=st.sampled_from(["FCFS", "SJF"]))
+@given(jobs=workloads(), cap=st.sampled_from(["", "80", "0=70 20=50 60=90"]), order=st.sampled_from(["FCFS", "SJF"]),
+       outages=st.sampled_from([(), (), (Outage(1, 6.0, 40.0), Outage(2, 9.0, 15.0))]))
 def test_all_starts_are_those_of_the_plain_plan(backfill: str, policy: str, jobs: List[Submission], cap: str,
-                                                order: str) -> None:
+                                                order: str, outages: Tuple[Outage, ...]) -> None:
     found = []
     for kind in (PoolProfile, Plain):
         watcher = Seen()
         with mock.patch("vrm.scheduling.reservations.PoolProfile", kind):
             simulate(list(jobs), nodes=NODES, policy=policy, backfill=backfill, algorithm=order, power_cap=cap,
-                     energy=PROGRAMS, watchers=[watcher])
+                     energy=PROGRAMS, watchers=[watcher], outages=outages)
         found.append(watcher.starts)
     assert found[0] == found[1]

@@ -47,7 +47,7 @@ def found(trace: Path, **words: Any) -> Tuple[Dict[str, Any], List[Any], Dict[st
     return summary, list(outcome.jobs), outcome.dirt, jobs
 
 
-@pytest.mark.parametrize("backfill", ["none", "easy"])
+@pytest.mark.parametrize("backfill", ["none", "easy", "conservative"])
 @settings(max_examples=150, deadline=None)
 @given(rows=ROWS, machine=MACHINES, shuffled=st.booleans(),
        algorithm=st.sampled_from(["FCFS", "FCFS", "SJF", "LJF", "n*procs - t"]))
@@ -70,7 +70,7 @@ def test_counting_finds_what_booking_finds(backfill: str, rows: Any, machine: An
         assert len(runs) == 1
 
 
-@pytest.mark.parametrize("backfill", ["none", "easy"])
+@pytest.mark.parametrize("backfill", ["none", "easy", "conservative"])
 @settings(max_examples=80, deadline=None)
 @given(rows=ROWS, heavy=st.booleans(), impossible=st.booleans(), cores=st.sampled_from([1, 2, 3]))
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def test_an_interrupted_run_keeps_what_has_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [
-    {"evalys": True}, {"backfill": "conservative"}, {"policy": "strip", "cores": 2}, {"kill": True},
+    {"evalys": True}, {"backfill": "conservative-recomputed"}, {"policy": "strip", "cores": 2}, {"kill": True},
     {"keep_estimates": True}, {"interval": 10}, {"algorithm": "WFP3"}, {"watchers": [None]},
     {"nodes": [Node("a", (2,)), Node("b", (4,))]}])
 def test_whatever_needs_more_than_counts_is_booked(tmp_path: Path, monkeypatch: Any, words: Any

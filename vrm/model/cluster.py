@@ -224,9 +224,10 @@ class Pool:
             return self.calendar.boundaries(now)
         return sorted({*self.calendar.boundaries(now), *self.budget.boundaries(now)})
 
-    def take(self, job: Job, placement: AnyPlacement, begun: Optional[float] = None) -> None:
+    def take(self, job: Job, placement: AnyPlacement, begun: Optional[float] = None, power: Optional[int] = None
+             ) -> None:
         """Mark the placement's lanes or cores, amounts, licences and power as taken; `begun`: since when
-        or from when on, if that is not the time of this view."""
+        or from when on, if that is not the time of this view. `power` (milliwatts), where that is known."""
         placement.take(self)
         self._empties = self._free = -1
         if self.rooms.used:
@@ -234,12 +235,12 @@ class Pool:
         if not job.request.plain:
             self._change_amounts(job, placement, -1)
         if self.budget is not None:
-            self._take_power(job, placement, self.at if begun is None else begun)
+            self.budget.take(job.id, (self.at if begun is None else begun) + job.walltime * placement.pace,
+                             self.power(job, placement) if power is None else power)
 
-    def _take_power(self, job: Job, placement: AnyPlacement, begun: float) -> None:
-        assert self.budget is not None
-        self.budget.take(job.id, begun + job.walltime * placement.pace,
-                         added(job, placement, self.nodes, self.programs) or 0)
+    def power(self, job: Job, placement: AnyPlacement) -> int:
+        """What a job draws there above idle nodes, in milliwatts; 0 where that is not known."""
+        return added(job, placement, self.nodes, self.programs) or 0
 
     def give(self, job: Job, placement: AnyPlacement) -> None:
         """Undo `take`."""
@@ -252,25 +253,27 @@ class Pool:
         if self.budget is not None:
             self.budget.give(job.id)
 
-    def keep_common(self, *others: "Pool") -> None:
-        """Keep as free only what is free in all the others, too."""
+    def keep_common(self, *others: "Pool", nodes: bool = True) -> None:
+        """Keep as free only what is free in all the others, too; without `nodes` their cores and amounts stay as
+        they are, for whoever knows more of them."""
         busy0, busy1, busy_cores, down = self.busy0, self.busy1, self.busy_cores, self._down_cores
         for other in others:
             self.up &= other.up
             busy0 |= other.busy0
             busy1 |= other.busy1
-            busy_cores |= other.busy_cores
+            if nodes:
+                busy_cores |= other.busy_cores
             down |= other._down_cores
             if self.budget is not None and other.budget is not None:
                 self.budget.keep_common(other.budget, other.at)
         self.busy0, self.busy1, self.busy_cores, self._down_cores = busy0, busy1, busy_cores, down
         self._empties = self._free = -1
-        for name, left in self.left.items():  # many have the same list
+        for name, left in self.left.items() if nodes else ():  # many have the same list
             lists = {id(each): each for each in (left, *(other.left[name] for other in others))}
             if len(lists) > 1:
                 self.left[name] = list(map(min, *lists.values()))
                 self._shared -= {name}
-        if self.licences:
+        if self.licences and others:
             self.licences = {name: min(left, *(other.licences[name] for other in others))
                              for name, left in self.licences.items()}
         self.rooms.touch(self._all, freed=False)
@@ -389,7 +392,7 @@ class Cluster(Pool):
         if self.programs:
             placement.pace = pace(job, placement, self.nodes, self.programs)
         if self.budget is not None:
-            self._take_power(job, placement, now)
+            self.budget.take(job_id, now + job.walltime * placement.pace, self.power(job, placement))
         slower = placement.pace
         if type(placement) is Borrowed:
             slower *= job.cores / placement.width

@@ -76,7 +76,7 @@ class Borrowed(CorePlacement):
     cores, is what passed to it from lenders that have ended. `grown`: what its ranks had before they got
     more of that. `nodes`: those of its cores, where they are known."""
 
-    __slots__ = ("lent", "hold", "grown", "_nodes")
+    __slots__ = ("lent", "hold", "grown")
 
     def __init__(self, layout: CoreLayout, taken: int, procs: int, width: int,
                  lent: Tuple[Tuple[int, int], ...], hold: Tuple[int, int, int] = (0, 0, 0),
@@ -87,13 +87,6 @@ class Borrowed(CorePlacement):
         self.grown = grown
         self.size = bits.count(hold[0] | hold[1]) + bits.count(hold[2])
         self._nodes = nodes
-
-    @property
-    def node_set(self) -> int:
-        """The nodes as a set."""
-        if not self._nodes:
-            self._nodes = super().node_set
-        return self._nodes
 
     @property
     def nodes(self) -> List[int]:

@@ -318,7 +318,7 @@ class CorePlacement:
     """
 
     __slots__ = ("layout", "taken", "procs", "width", "held", "size", "devices", "frequency", "pace", "amounts",
-                 "_spans")
+                 "_spans", "_nodes")
 
     share = CORES
     claims = (0, 0)  # no lane is closed
@@ -337,6 +337,7 @@ class CorePlacement:
         self.pace = pace
         self.amounts: Optional[Tuple[object, Amounts]] = None
         self._spans: Optional[List[Tuple[int, int, int, int]]] = None
+        self._nodes = 0
 
     @property
     def spans(self) -> List[Tuple[int, int, int, int]]:
@@ -374,10 +375,10 @@ class CorePlacement:
     @property
     def node_set(self) -> int:
         """The nodes as a set."""
-        chosen = 0
-        for node, *_ in self.spans:
-            chosen |= 1 << node
-        return chosen
+        if not self._nodes:
+            for node, *_ in self.spans:
+                self._nodes |= 1 << node
+        return self._nodes
 
     @property
     def order(self) -> Tuple[int, ...]:

@@ -82,12 +82,16 @@ class Ledger:
         found = self._kinds.get(kind)
         if found is None:
             found = self._copied(kind) or Rooms([0] * self.all.bit_length(), 0, 0, self.all)
-            if len(self._kinds) >= MOST:
-                self._kinds.clear()
-            self._kinds[kind] = found
+            self.know(kind, found)
         if found.stale:
             found.update(room)
         return found
+
+    def know(self, kind: Hashable, rooms: Rooms) -> None:
+        """Keep the rooms for a kind of tasks."""
+        if len(self._kinds) >= MOST:
+            self._kinds.clear()
+        self._kinds[kind] = rooms
 
     def _copied(self, kind: Hashable) -> Optional[Rooms]:
         """What the other ledger knew when this was copied of it; None where it has changed since."""

@@ -15,6 +15,7 @@ from vrm.model.placement import CorePlacement
 from vrm.model.policies import Eligibility, NodeOrder
 from vrm.model.rooms import Rooms
 from vrm.scheduling.node_orders import ByNumber, FirstFit
+from vrm.scheduling.node_times import Wants
 from vrm.scheduling.parts import Open, Ordered, Share, awaited, counted, scarce_now, too_many, wish_of
 from vrm.scheduling.spread import most_on, most_tasks, named, spread, why_never
 
@@ -44,6 +45,7 @@ class CorePolicy(Ordered):
         self._able: Dict[Hashable, Tuple[int, int]] = {}
         self._lights: Dict[Hashable, bool] = {}
         self._wishes: Dict[Request, Tuple[int, Hashable, int, bool]] = {}
+        self._wants: Dict[Request, Wants] = {}
         self._heavy = False  # whether somebody came who asks for more than a core's share
         # Every free core will do for a rank of one core: counts say all.
         self._any_core = isinstance(eligibility, Open) and share.cores is None
@@ -51,6 +53,7 @@ class CorePolicy(Ordered):
         self._first_fit = self._any_core and isinstance(order, (ByNumber, FirstFit))
         # Orders of users are always asked: they may go by more than the request, or leave nodes out.
         self._keeps = self._any_core and type(order).__module__ == FirstFit.__module__
+        self.by_node = self._any_core  # whether `wants` says something
         classes = self._machine.classes
         same = self._first_fit and len({each.node.sockets for each in classes}) == 1
         self._node_cores = nodes[0].cores if same else 0
@@ -183,24 +186,50 @@ class CorePolicy(Ordered):
 
     def _known(self, job: Job, view: Pool) -> Rooms:
         """The room for ranks on each node, where every free core will do."""
+        wish = self._wish(job)
+        able = wish[2] & view.up
+        return view.rooms.rooms(wish, lambda node: self._room(job, view, node) if able >> node & 1 else 0)
+
+    def _wish(self, job: Job) -> Tuple[int, Hashable, int, bool]:
+        """The kind of its tasks, with the nodes that could run them and whether it wants these alone."""
         wish = self._wishes.get(job.request)
         if wish is None:
             wish = self._wishes[job.request] = (id(self), wish_of(job), self._nodes_of(job)[0], job.exclusive)
-        able = wish[2]
-        return view.rooms.rooms(wish, lambda node: self._room(job, view, node) if able >> node & 1
-                                else 0)
+        return wish
 
     def _room(self, job: Job, view: Pool, node: int) -> int:
         """How many ranks of the job a node has room for."""
         if not view.up >> node & 1:
             return 0
-        here, width = self._offered(job, view, node), job.cores
-        if not here or job.exclusive and view.layout.on_node(view.busy_cores, node):
+        if job.exclusive and view.layout.on_node(view.busy_cores, node):
             return 0
-        room = bits.count(here) if width == 1 else sum(
-            bits.count(here >> start & ((1 << cores) - 1)) // width
-            for start, cores in self._sockets_of(view.nodes[node]))
-        return room if job.request.plain else most_tasks(job.request, room, view.left_on(node))
+        return self._room_of(job, view.nodes[node], self._offered(job, view, node), view.left_on(node))
+
+    def _room_of(self, job: Job, node: Node, free: int, left: Callable[[str], int]) -> int:
+        """The same of a node with these free cores, counted from its first, and what is `left` there."""
+        if not free:
+            return 0
+        width = job.cores
+        room = bits.count(free) if width == 1 else sum(
+            bits.count(free >> start & ((1 << cores) - 1)) // width for start, cores in self._sockets_of(node))
+        return room if job.request.plain else most_tasks(job.request, room, left)
+
+    def wants(self, job: Job) -> Optional[Wants]:
+        """What the job must find on nodes; None where that cannot be said of each node by itself."""
+        if not self.by_node:
+            return None
+        found = self._wants.get(job.request)
+        if found is None:
+            request, nodes = job.request, self._machine.nodes
+            able, must = self._nodes_of(job)
+            each = max((self._room(job, self._machine, node) for node in bits.members(able)), default=0) or 1
+            least = max(request.least_nodes, bits.count(must), -(-job.procs // each))
+            most = request.nodes[1] or job.procs
+            found = self._wants[request] = Wants(
+                self._wish(job), able, least, max(1, job.procs - (most - 1) * each),
+                lambda node, free, left: 0 if job.exclusive and free != (1 << nodes[node].cores) - 1
+                else self._room_of(job, nodes[node], free, left))
+        return found
 
     def _sockets_of(self, node: Node) -> Tuple[Tuple[int, int], ...]:
         """First core, from that of the node on, and number of cores of each socket."""

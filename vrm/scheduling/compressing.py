@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Generic, Iterator, List, Optional, Protocol, Tuple, TypeVar
 
 from vrm.model.cluster import AnyPlacement
 from vrm.model.job import Job
@@ -16,19 +16,32 @@ from vrm.scheduling.queue import Key
 _FEW = 48
 
 
-class Table:
+class Timed(Protocol):
+    """What has a reservation: a job."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def expected(self) -> float: ...
+
+
+Kind = TypeVar("Kind", bound=Timed)
+
+
+class Table(Generic[Kind]):
     """Reservations by job, with sizes, durations and times in columns."""
 
     def __init__(self) -> None:
-        self.jobs: List[Job] = []
+        self.jobs: List[Kind] = []
         self.keys: List[Key] = []
         self.size, self.duration, self.time = array("q"), array("d"), array("d")
         self._placements: List[Optional[AnyPlacement]] = []
         self._row: Dict[int, int] = {}
 
-    def copy(self) -> Table:
+    def copy(self) -> Table[Kind]:
         """An independent copy."""
-        twin = Table()
+        twin: Table[Kind] = Table()
         twin.jobs, twin.keys = list(self.jobs), list(self.keys)
         twin.size, twin.duration, twin.time = self.size[:], self.duration[:], self.time[:]
         twin._placements, twin._row = list(self._placements), dict(self._row)
@@ -40,7 +53,7 @@ class Table:
     def __contains__(self, job_id: object) -> bool:
         return job_id in self._row
 
-    def __iter__(self) -> Iterator[Tuple[Job, Slot]]:
+    def __iter__(self) -> Iterator[Tuple[Kind, Slot]]:
         return zip(self.jobs, map(Slot, self.time, self._placements))
 
     def clear(self) -> None:
@@ -51,7 +64,7 @@ class Table:
         self._row.clear()
         del self.size[:], self.duration[:], self.time[:]
 
-    def add(self, job: Job, slot: Slot, size: int, key: Key) -> None:
+    def add(self, job: Kind, slot: Slot, size: int, key: Key) -> None:
         """Enter a reservation; `key` is the job's place in the order of the queue."""
         self._row[job.id] = len(self.jobs)
         self.jobs.append(job)
@@ -61,11 +74,11 @@ class Table:
         self.duration.append(job.expected)
         self.time.append(slot.time)
 
-    def rekey(self, key_of: Callable[[Job], Key]) -> None:
+    def rekey(self, key_of: Callable[[Kind], Key]) -> None:
         """Take the keys again: they have got another form."""
         self.keys[:] = map(key_of, self.jobs)
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: Kind) -> None:
         """Take a reservation out; the last row takes its place."""
         row, last = self._row.pop(job.id), self.jobs[-1]
         if last is not job:
@@ -76,17 +89,17 @@ class Table:
             column[row] = column[-1]
             column.pop()
 
-    def slot(self, job: Job) -> Slot:
+    def slot(self, job: Kind) -> Slot:
         """The reservation of a job."""
         row = self._row[job.id]
         return Slot(self.time[row], self._placements[row])
 
-    def move(self, job: Job, slot: Slot) -> None:
+    def move(self, job: Kind, slot: Slot) -> None:
         """Put the reservation elsewhere."""
         row = self._row[job.id]
         self.time[row], self._placements[row] = slot
 
-    def due(self, now: float) -> List[Job]:
+    def due(self, now: float) -> List[Kind]:
         """The jobs whose reservation has begun."""
         if len(self.jobs) <= _FEW:
             return [job for job, time in zip(self.jobs, self.time) if time <= now]
@@ -107,7 +120,7 @@ def _numpy() -> Any:
     return numpy
 
 
-def compress(table: Table, profile: CountProfile, freed: float, key_of: Optional[Callable[[Job], Key]]
+def compress(table: Table[Any], profile: CountProfile, freed: float, key_of: Optional[Callable[[Job], Key]]
              ) -> float:
     """Move every reservation, in the order of the queue, to its earliest hole.
 
@@ -116,8 +129,8 @@ def compress(table: Table, profile: CountProfile, freed: float, key_of: Optional
     where that changes with time, else it is the key that the table has. Returns until when moves have
     made room for jobs that had had their turn.
     """
-    jobs, size, duration, time = table.jobs, table.size, table.duration, table.time
-    keys = table.keys if key_of is None else list(map(key_of, jobs))
+    size, duration, time = table.size, table.duration, table.time
+    keys = table.keys if key_of is None else list(map(key_of, table.jobs))
     now = profile.times[0]
     left, most = -math.inf, profile.most(now, freed)
     for row in sorted(range(len(keys)), key=keys.__getitem__):
@@ -126,7 +139,7 @@ def compress(table: Table, profile: CountProfile, freed: float, key_of: Optional
             continue
         new = profile.hole(size[row], duration[row], old, freed)
         if new < old:
-            profile.move(jobs[row], size[row], old, new)
+            profile.move(duration[row], size[row], old, new)
             time[row] = new
             if old == math.inf:
                 continue
@@ -136,7 +149,7 @@ def compress(table: Table, profile: CountProfile, freed: float, key_of: Optional
     return left
 
 
-Compress = Callable[[Table, CountProfile, float, Optional[Callable[[Job], Key]]], float]
+Compress = Callable[[Table[Any], CountProfile, float, Optional[Callable[[Job], Key]]], float]
 
 OFFERS: List[Callable[[], Optional[Compress]]] = []
 """What may give a faster `compress`, which does the same: it reads files, and so comes from other rooms."""

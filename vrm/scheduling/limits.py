@@ -15,7 +15,8 @@ from vrm.model.cluster import AnyPlacement, Pool
 from vrm.model.job import Infeasible, Job, Request
 from vrm.model.policies import PlacementPolicy
 from vrm.model.queues import Queue, Queues
-from vrm.scheduling.wrapping import Wrapped, passes
+from vrm.scheduling.node_times import Wants
+from vrm.scheduling.wrapping import Wrapped, passes, wants
 
 Limit = Tuple[str, str, int, int]
 """Queue, user ("": all of them), the most running jobs and cores (0: any number)."""
@@ -111,6 +112,10 @@ class QueuedPlacement(Wrapped):
     def passes(self, job: Job, view: Pool) -> bool:
         """As the policy says."""
         return passes(self.inner, self._asking(job), view)
+
+    def wants(self, job: Job) -> Optional[Wants]:
+        """As the policy says."""
+        return wants(self.inner, self._asking(job))
 
     def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
         """As the policy says."""

@@ -11,12 +11,13 @@ import bisect
 import copy
 import math
 from array import array
-from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from vrm.model.cluster import AnyPlacement, Booking, Cluster, Pool
 from vrm.model.job import Job
 from vrm.model.policies import PlacementPolicy
-from vrm.scheduling.wrapping import passes
+from vrm.scheduling.node_times import NodeTimes, Span
+from vrm.scheduling.wrapping import by_node, passes, wants
 
 
 # Up to this many steps a loop is faster than arrays.
@@ -100,11 +101,11 @@ class CountProfile:
         if slot.time < math.inf:
             self.change(slot.time, slot.time + job.expected, -self.policy.size(job))
 
-    def move(self, job: Job, size: int, old: float, new: float) -> None:
+    def move(self, duration: float, size: int, old: float, new: float) -> None:
         """Move a reservation to an earlier time."""
-        end = new + job.expected
+        end = new + duration
         self.change(new, min(old, end), -size)
-        self.change(max(old, end), old + job.expected, size)
+        self.change(max(old, end), old + duration, size)
 
     def give_booking(self, booking: Booking, now: float) -> None:
         """A running job ended before its expected end."""
@@ -208,6 +209,7 @@ class PoolProfile:
         self.pools: List[Pool] = [cluster.what_if()]
         self.pools[0].at = now
         self._left: List[Optional[Tuple[float, float]]] = [None]  # of each step; None: to be counted
+        self._nodes = NodeTimes(now, self.pools[0]) if by_node(policy) else None
         for booking in cluster.running():
             end = expected_end(booking, now)
             if end != self.times[-1]:
@@ -215,7 +217,7 @@ class PoolProfile:
                 self.pools.append(self.pools[-1].what_if())
                 self.pools[-1].at = end
                 self._left.append(None)
-            self.pools[-1].give(booking.job, booking.placement)
+            self._give(self.pools[-1:], booking.job, booking.placement, end, math.inf)
         self._boundaries = frozenset(cluster.boundaries(now))  # there, too, a job may begin to fit
         for time in self._boundaries:
             self._step_at(time)
@@ -229,6 +231,7 @@ class PoolProfile:
         twin.times = list(self.times)
         twin._windows = []
         twin._left = list(self._left)
+        twin._nodes = self._nodes and self._nodes.copy()
         twin.pools = [pool.what_if() for pool in self.pools]
         for pool in twin.pools:
             pool.tenants = cluster.tenants
@@ -266,7 +269,7 @@ class PoolProfile:
             self._left.insert(at, None)
         return at
 
-    def _steps(self, begin: float, end: float) -> Iterable[Pool]:
+    def _steps(self, begin: float, end: float) -> Sequence[Pool]:
         if not begin < end:
             return ()
         self._windows.clear()
@@ -278,27 +281,57 @@ class PoolProfile:
     def hold(self, job: Job, slot: Slot) -> None:
         """Take a reservation's lanes or cores."""
         if slot.placement is not None:
-            for pool in self._steps(slot.time, slot.time + job.expected):
-                pool.take(job, slot.placement, slot.time)
+            begin, end = slot.time, slot.time + job.expected
+            pools = self._steps(begin, end)
+            before = pools[0].busy_cores if pools else 0
+            power = pools[0].power(job, slot.placement) if pools and pools[0].budget is not None else None
+            for pool in pools:
+                pool.take(job, slot.placement, slot.time, power)
+            self._note(pools, before, job, slot.placement, begin, end, -1)
 
     def give(self, job: Job, slot: Slot) -> None:
         """Undo `hold`."""
         if slot.placement is not None:
-            for pool in self._steps(max(slot.time, self.times[0]), slot.time + job.expected):
-                pool.give(job, slot.placement)
+            begin, end = max(slot.time, self.times[0]), slot.time + job.expected
+            self._give(self._steps(begin, end), job, slot.placement, begin, end)
 
     def give_booking(self, booking: Booking, now: float) -> None:
         """A running job ended before its expected end."""
-        for pool in self._steps(now, booking.gives):
-            pool.give(booking.job, booking.placement)
+        self._give(self._steps(now, booking.gives), booking.job, booking.placement, now, booking.gives)
 
-    def candidates(self, job: Job, limit: float = math.inf) -> Iterator[int]:
+    def _give(self, pools: Sequence[Pool], job: Job, placement: AnyPlacement, begin: float, end: float) -> None:
+        before = pools[0].busy_cores if pools else 0
+        for pool in pools:
+            pool.give(job, placement)
+        self._note(pools, before, job, placement, begin, end, +1)
+
+    def _note(self, pools: Sequence[Pool], before: int, job: Job, placement: AnyPlacement, begin: float,
+              end: float, sign: int) -> None:
+        """What has changed in the pools of some steps, for each node."""
+        if pools and self._nodes is not None:
+            amounts = placement.amounts[1] if placement.amounts is not None and job.request.amounts else ()
+            self._nodes.change(begin, end, placement.node_set, before ^ pools[0].busy_cores, amounts, sign)
+
+    def candidates(self, job: Job, limit: float = math.inf, own: Optional[AnyPlacement] = None) -> Iterator[int]:
         """The steps before `limit` at which the job may start, as far as each moment alone says, up to the
-        end of the job or `limit`: ascending. What can be counted is looked at first; the rest, where the job
-        did not fit at a step that was given: a step at which it cannot run is looked at once."""
+        end of the job or `limit`, from which on it has its `own` place: ascending. What can be counted is
+        looked at first; the rest node by node, where the policy says what that is. Else, where the job
+        did not fit at a step that was given, a step at which it cannot run is looked at once."""
         times, policy, needs, size = self.times, self.policy, job.watts * 1000, self.policy.size(job)
-        first = at = asked = 0
+        spans: Optional[List[Span]] = None
+        if self._nodes is not None and (sought := wants(policy, job)) is not None:
+            spans = self._nodes.starts(sought, job, times[0], limit, own.node_set if own is not None else 0)
+        first = at = asked = turn = 0
         while first < len(times) and times[first] < limit:
+            if spans is not None:
+                while turn < len(spans) and spans[turn][1] < times[first]:
+                    turn += 1
+                if turn == len(spans):
+                    break
+                if times[first] < spans[turn][0]:
+                    first = bisect.bisect_left(times, spans[turn][0], first)
+                    at = max(at, first)
+                    continue
             end = min(times[first] + job.expected, limit)
             while at < len(times) and times[at] < end:
                 left = self._left[at] or self._count(at)
@@ -307,10 +340,10 @@ class PoolProfile:
                     break
                 at += 1
             else:
-                if passes(policy, job, self.pools[first]):
+                if spans is not None or passes(policy, job, self.pools[first]):
                     yield first
                     asked = max(asked, first + 1)
-                    if at > asked:
+                    if spans is None and at > asked:
                         first = self._last_without(job, asked, at, first)
                         asked = at
                 first += 1
@@ -331,21 +364,27 @@ class PoolProfile:
 
     def _free_throughout(self, job: Job, first: int) -> Optional[Pool]:
         """What is free all the time from a step on that the job takes, if it fits there."""
-        pool, policy = self.pools[first], self.policy
-        if not policy.fits(job, pool):
-            return None
-        last = bisect.bisect_left(self.times, self.times[first] + job.expected)
-        if last <= first + 1:
-            return pool
-        pool = pool.what_if()
+        pool, policy, nodes = self.pools[first], self.policy, self._nodes
+        end = self.times[first] + job.expected
+        others = self.pools[first + 1:bisect.bisect_left(self.times, end)]
         # What a job draws may depend on where it is: then with less room it may have another place.
         guessed = pool.budget is not None and not job.watts
-        for at in range(first + 1, last) if guessed else ():
-            pool.keep_common(self.pools[at])
+        if nodes is not None and not guessed and (sought := wants(policy, job)) is not None:
+            pool = pool.what_if()
+            pool.keep_common(*others, nodes=False)
+            nodes.keep_common(pool, self.times[first], end, sought)
+            return pool if policy.fits(job, pool) else None
+        if not policy.fits(job, pool):
+            return None
+        if not others:
+            return pool
+        pool = pool.what_if()
+        for other in others if guessed else ():
+            pool.keep_common(other)
             if not policy.fits(job, pool):
                 return None
         if not guessed:
-            pool.keep_common(*self.pools[first + 1:last])
+            pool.keep_common(*others)
         return pool if policy.fits(job, pool) else None
 
     def earliest(self, job: Job) -> Slot:
@@ -359,7 +398,8 @@ class PoolProfile:
     def compress(self, job: Job, slot: Slot) -> Slot:
         """Move a reservation to an earlier hole, if there is one."""
         given = False
-        for first in self.candidates(job, slot.time):  # what itself takes from then on is nothing to them
+        # What the job itself takes from then on is nothing to them.
+        for first in self.candidates(job, slot.time, slot.placement):
             if not given and self.times[first] + job.expected > slot.time:
                 self.give(job, slot)
                 given = True
@@ -390,4 +430,11 @@ class PoolProfile:
 
     def place(self, job: Job, cluster: Cluster) -> Optional[AnyPlacement]:
         """Where the job starts now, its reservation having been given back."""
-        return self.policy.place(job, self.window(job.expected))
+        last = bisect.bisect_left(self.times, self.times[0] + job.expected) - 1
+        if last < len(self._windows):
+            return self.policy.place(job, self._windows[max(last, 0)])
+        pool = self.pools[0]
+        if last > 0:
+            pool = pool.what_if()
+            pool.keep_common(*self.pools[1:last + 1])
+        return self.policy.place(job, pool)

@@ -46,7 +46,7 @@ class Reserving(Dispatcher, Watcher):
                      f"depth {depth}" + " per queue" * per_queue)
         self._cluster: Optional[Cluster] = None
         self._profile: Optional[Profile] = None
-        self._table = Table()
+        self._table = Table[Job]()
         self._counting = True
         self._early: List[Booking] = []
         self._stale = True

@@ -9,6 +9,8 @@ from vrm.model.cluster import AnyPlacement, Pool
 from vrm.model.heatmap import Heatmap
 from vrm.model.job import Job
 from vrm.model.policies import Follower, PlacementPolicy
+from vrm.scheduling.by_core import CorePolicy
+from vrm.scheduling.node_times import Wants
 
 
 def passes(policy: PlacementPolicy, job: Job, view: Pool) -> bool:
@@ -16,6 +18,18 @@ def passes(policy: PlacementPolicy, job: Job, view: Pool) -> bool:
     it could not, it cannot start at any time from which it would still run then. Asked of the pools of a
     plan themselves, which know most of the answer, before what they have in common is looked for."""
     return policy.passes(job, view) if isinstance(policy, Wrapped) else policy.fits(job, view)
+
+
+def by_node(policy: PlacementPolicy) -> bool:
+    """Whether `wants` says something of any job under the policy."""
+    while isinstance(policy, Wrapped):
+        policy = policy.inner
+    return isinstance(policy, CorePolicy) and policy.by_node
+
+
+def wants(policy: PlacementPolicy, job: Job) -> Optional[Wants]:
+    """What a job must find on nodes all the time that it runs; None where that cannot be said."""
+    return policy.wants(job) if isinstance(policy, (Wrapped, CorePolicy)) else None
 
 
 class Wrapped:
@@ -52,6 +66,10 @@ class Wrapped:
     def passes(self, job: Job, view: Pool) -> bool:
         """See above. Subclasses whose condition is of more than a moment leave it out here."""
         return passes(self.inner, job, view)
+
+    def wants(self, job: Job) -> Optional[Wants]:
+        """As the policy says."""
+        return wants(self.inner, job)
 
     def place(self, job: Job, view: Pool) -> Optional[AnyPlacement]:
         """As the policy says."""

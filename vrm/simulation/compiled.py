@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 from vrm.model.job import Job
 from vrm.scheduling.compressing import Compress, Table
@@ -30,7 +30,7 @@ def compiled() -> Optional[Compress]:
     run.restype, at, number = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
     run.argtypes = [at, at, number, at, number, at, at, at, at]
 
-    def compress(table: Table, profile: CountProfile, freed: float, key_of: Optional[Callable[[Job], Key]]
+    def compress(table: Table[Any], profile: CountProfile, freed: float, key_of: Optional[Callable[[Job], Key]]
                  ) -> float:
         keys = table.keys if key_of is None else list(map(key_of, table.jobs))
         order = array("q", sorted(range(len(keys)), key=keys.__getitem__))

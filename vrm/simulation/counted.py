@@ -107,11 +107,11 @@ class Counted:
         """The first so many moments at which something happened: the time, jobs and cores queued, cores
         busy. All times are rising; `came` is 0 for jobs that were refused."""
         import numpy as np
-        both = np.concatenate([submits, ends])
-        both.sort(kind="stable")
-        new = np.ones(len(both), bool)
-        np.not_equal(both[1:], both[:-1], out=new[1:])
-        at = both[new][:count]
+        every = np.concatenate([submits, starts, ends])
+        every.sort(kind="stable")
+        new = np.ones(len(every), bool)
+        np.not_equal(every[1:], every[:-1], out=new[1:])
+        at = every[new][:count]
         found = np.empty((len(at), 4))
         found[:, 0] = at
 

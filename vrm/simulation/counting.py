@@ -1,4 +1,5 @@
-"""The event loop where counts say all: FCFS or another fixed order, alone or with EASY, over a trace.
+"""The event loop where counts say all: FCFS or another fixed order, alone, with EASY or with conservative
+backfilling, over a trace.
 
 On nodes that all hold equally many ranks of each job, under a policy that gives jobs their nodes (or
 cores) for themselves, when jobs start depends on nothing but how much is free. Then this loop
@@ -14,13 +15,17 @@ import bisect
 import heapq
 import math
 from itertools import chain
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 from vrm.model.cluster import Cluster
 from vrm.model.job import Infeasible, Job, Request
 from vrm.scheduling.backfilling import Easy, NoBackfilling
 from vrm.scheduling.by_core import CorePolicy
+from vrm.scheduling.compressing import Table, fastest
+from vrm.scheduling.dispatcher import Dispatcher
 from vrm.scheduling.lanes import LanePolicy
+from vrm.scheduling.profile import CountProfile, Slot
+from vrm.scheduling.reservations import Reserving
 from vrm.scheduling.scheduler import Scheduler
 from vrm.simulation.counted import BATCH, Counted
 from vrm.simulation.results import Results
@@ -44,7 +49,7 @@ NEVER: Coming = (math.inf, 0, math.inf, 0, 0, 0.0, 0.0)
 def possible(source: Any, scheduler: Scheduler) -> bool:
     """Whether counts say all of this workload under these policies."""
     return (isinstance(source, Trace) and not source.keep_estimates  # no job outruns its estimate
-            and type(scheduler.dispatcher) in (NoBackfilling, Easy)
+            and (type(scheduler.dispatcher) in (NoBackfilling, Easy) or _conservative(scheduler.dispatcher))
             and getattr(scheduler.dispatcher, "order", None) is None
             and scheduler.ordering.static and not scheduler.interval
             and isinstance(scheduler.policy, (LanePolicy, CorePolicy))
@@ -53,8 +58,64 @@ def possible(source: Any, scheduler: Scheduler) -> bool:
             and scheduler.policy.exact(Job(0, "", 1, 1.0)))
 
 
+def _conservative(dispatcher: Dispatcher) -> bool:
+    """Whether every job has a reservation, which is kept."""
+    return type(dispatcher) is Reserving and dispatcher.kept and dispatcher.depth is None
+
+
 class Uncountable(Exception):
     """A job came of which counts do not say all: the run has to begin again with the engine."""
+
+
+class Planned(NamedTuple):
+    """A job that has a reservation."""
+
+    id: int
+    expected: float
+    job: Coming
+
+
+class Plan:
+    """Conservative backfilling, as `vrm.scheduling.reservations.Reserving` has it, where nothing happens that
+    is not planned but early ends."""
+
+    def __init__(self, machine: Cluster, policy: Union[LanePolicy, CorePolicy]) -> None:
+        self._profile, self._table = CountProfile(0.0, machine, policy), Table[Planned]()
+        self._freed = -math.inf  # until then more is free than when each reservation was last looked at
+        self._early = False  # whether a job ended early since the last step
+
+    def start(self, now: float, job: Coming) -> None:
+        """A job starts since nobody waits."""
+        self._profile.advance(now)
+        self._profile.change(now, now + job[6], -job[4])
+
+    def ended(self, now: float, limit: float, size: int) -> None:
+        """A job ended that was expected to run until then."""
+        if limit > now:
+            self._profile.advance(now)
+            self._profile.change(now, limit, size)
+            self._freed = max(self._freed, limit)
+            self._early = True
+
+    def step(self, now: float, fresh: List[Coming]) -> Tuple[List[Coming], float]:
+        """The waiting jobs that start now, in order, and when the next reservation begins. `fresh` are the jobs
+        that came since the last step."""
+        profile, table = self._profile, self._table
+        profile.advance(now)
+        if not table.jobs:
+            self._freed = -math.inf
+        elif self._early:
+            self._freed = fastest(len(table))(table, profile, self._freed, None)
+        self._early = False
+        for job in sorted(fresh):
+            _, job_id, _, _, size, _, estimate = job
+            time = profile.hole(size, estimate)
+            profile.change(time, time + estimate, -size)
+            table.add(Planned(job_id, estimate, job), Slot(time), size, job)
+        due = table.due(now)
+        for each in due:
+            table.remove(each)
+        return sorted(each.job for each in due), table.first_after(math.nextafter(now, math.inf))
 
 
 class CountingSimulator:
@@ -65,6 +126,7 @@ class CountingSimulator:
         assert isinstance(scheduler.policy, (LanePolicy, CorePolicy))
         self.policy = scheduler.policy
         self.easy = isinstance(scheduler.dispatcher, Easy)
+        self.plan = Plan(machine, scheduler.policy) if _conservative(scheduler.dispatcher) else None
         self.ordering = scheduler.ordering
         room = self.policy.room(machine)
         assert room is not None
@@ -116,7 +178,7 @@ class CountingSimulator:
 
     def _run(self, trace: Trace) -> None:
         """The loop."""
-        counted, easy, progress = self.counted, self.easy, self.progress
+        counted, easy, plan, progress = self.counted, self.easy, self.plan, self.progress
         push, pop, insort = heapq.heappush, heapq.heappop, bisect.insort
         log, times, overtook = counted.log, counted.times, counted.overtook
         free, ended, moments = self.room, 0, 0
@@ -128,6 +190,10 @@ class CountingSimulator:
         # The head for which shadow and spare hold, until a job ends.
         reserved: Optional[Coming] = None
         shadow, spare = 0.0, 0
+        # For the plan: the jobs that came; of it: those that start, and when the next does.
+        fresh: List[Coming] = []
+        chosen: List[Coming] = []
+        wake = math.inf
 
         def start(now: float, jobs: List[Coming]) -> None:
             for _, job_id, _, number, size, run, estimate in jobs:
@@ -143,8 +209,10 @@ class CountingSimulator:
                 self.results.users, self.results.apps))), [NEVER])
             following = next(source)
             submit = following[2]
-            while running or submit < math.inf:
+            while running or submit < math.inf or wake < math.inf:
                 now = running[0][0] if running and running[0][0] < submit else submit
+                if wake < now:
+                    now = wake
                 # Ends, then submissions.
                 while running and running[0][0] <= now:
                     _, job_id, size, limit = pop(running)
@@ -153,6 +221,8 @@ class CountingSimulator:
                     if easy:
                         reserved = None
                         del expected[bisect.bisect_left(expected, (limit, job_id))]
+                    elif plan is not None:
+                        plan.ended(now, limit, size)
                 came = 0
                 while submit <= now:
                     job = following
@@ -167,18 +237,31 @@ class CountingSimulator:
                     if not queue and size <= free and submit > now:
                         free -= size  # it is alone and fits: the same as through the queue
                         start(now, [job])
+                        if plan is not None:
+                            plan.start(now, job)
                         break
                     came += 1
+                    if plan is not None:
+                        fresh.append(job)
                     if not queue or job > queue[-1]:
                         queue.append(job)
                     else:
                         came = -MOST_JOBS  # it is not among the last ones: EASY looks at all
                         bisect.insort(queue, job, first)
-                # Heads start while they fit.
+                # Heads start while they fit, or as planned.
                 head, waiting = first, len(queue)
-                while head < waiting and queue[head][4] <= free:
-                    free -= queue[head][4]
-                    head += 1
+                if plan is None:
+                    while head < waiting and queue[head][4] <= free:
+                        free -= queue[head][4]
+                        head += 1
+                elif head < waiting:
+                    chosen, wake = plan.step(now, fresh)
+                    fresh.clear()
+                    for job in chosen:
+                        free -= job[4]
+                        if queue[head] is job:
+                            head += 1
+                    del chosen[:head - first]
                 if head > first:
                     start(now, queue[first:head])
                     first = head
@@ -186,6 +269,8 @@ class CountingSimulator:
                         del queue[:first]
                         waiting -= first
                         first = 0
+                filled = [bisect.bisect_left(queue, job, first) for job in chosen]
+                chosen = []
                 if easy and free and first + 1 < waiting:
                     # The head gets what is free at its shadow time, others what that leaves over.
                     job = queue[first]
@@ -201,7 +286,6 @@ class CountingSimulator:
                             if spare >= size and end < shadow:
                                 shadow = end
                         spare -= size
-                    filled = []
                     for at in range(begin, waiting):
                         job = queue[at]
                         size = job[4]
@@ -214,12 +298,12 @@ class CountingSimulator:
                             free -= size
                             if not free:
                                 break
-                    if filled:
-                        overtook.extend(range(len(log), len(log) + len(filled)))
-                        start(now, [queue[at] for at in filled])
-                        for at in reversed(filled):
-                            del queue[at]
-                        waiting -= len(filled)
+                if filled:
+                    overtook.extend(range(len(log), len(log) + len(filled)))
+                    start(now, [queue[at] for at in filled])
+                    for at in reversed(filled):
+                        del queue[at]
+                    waiting -= len(filled)
                 moments += 1
                 if len(log) >= due:
                     counted.hand_over(ended)
