@@ -209,7 +209,9 @@ class PoolProfile:
         self.pools: List[Pool] = [cluster.what_if()]
         self.pools[0].at = now
         self._left: List[Optional[Tuple[float, float]]] = [None]  # of each step; None: to be counted
-        self._nodes = NodeTimes(now, self.pools[0]) if by_node(policy) else None
+        # Not where jobs of a policy by lanes run still: what one of them gives back depends on its neighbour.
+        follows = by_node(policy) and not (cluster.busy0 or cluster.busy1)
+        self._nodes = NodeTimes(now, self.pools[0]) if follows else None
         for booking in cluster.running():
             end = expected_end(booking, now)
             if end != self.times[-1]:
