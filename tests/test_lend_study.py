@@ -88,6 +88,7 @@ def test_a_process_of_others_that_wants_to_run_is_seen(tmp_path: Path) -> None:
         assert starter.stdout is not None
         busy = int(starter.stdout.readline())
         try:
+            wait_until(lambda: b"pass\0here" in Path(f"/proc/{busy}/cmdline").read_bytes(), "it has begun")
             wait_until(lambda: others("elsewhere")._wants(Path(f"/proc/{busy}")), "it wants to run")
             assert not others("elsewhere", "while True: pass\0here")._wants(Path(f"/proc/{busy}")), "it is one of the study's"
             assert not others("elsewhere", tmp_path)._wants(Path(f"/proc/{busy}")), "one of the study's has started it"

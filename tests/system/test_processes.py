@@ -396,3 +396,18 @@ def test_the_sessions_of_each_job_are_found(start: Start) -> None:
     first.wait()
     late = start(READY + SLEEP, env=env)
     assert sorted(strays.find(run, sessions())[7]) == sorted([second.pid, late.pid])
+
+
+def test_a_session_that_was_seen_before_its_program_is_found() -> None:
+    """As one that a daemon makes for a rank: for a moment it is the daemon's process that is in it."""
+    strays, run = Strays(), f"r2.{os.getpid()}"
+    line = f"read go; exec env VRM_RUN={run} VRM_JOB_ID=7 sleep 60"
+    with subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.pid in sessions() and not strays.find(run, sessions())
+            assert process.stdin is not None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            wait_until(lambda: strays.find(run, sessions()) == {7: [process.pid]}, "the session is the job's")
+        finally:
+            process.kill()

@@ -31,6 +31,10 @@ LONGEST_PAUSE = 0.1
 """The pause doubles at every look, up to this many seconds."""
 
 
+SETTLED = 10.0
+"""Seconds after which a session that was no job's when it was seen first will not become one's."""
+
+
 class Pid(int):
     """A process number that remembers when its process started.
 
@@ -158,22 +162,27 @@ def pids_with_environment(name: str, value: str) -> List[Pid]:
 class Strays:
     """Finds the sessions that jobs of a run have made for themselves, as daemons do.
 
-    By the environment of a process in each; a session is asked once as long as it is there. (Ask
-    `job_of` again before you act: its number may meanwhile be another's.)
+    By the environment of a process in each. Whose a session is does not change, but its first program may not have
+    been there yet when it was seen first: one that is no job's is asked again until it has been seen for a while.
+    (Ask `job_of` again before you act: its number may meanwhile be another's.)
     """
 
     def __init__(self) -> None:
-        self._job: Dict[int, Optional[int]] = {}  # by session; None: not a job's
+        self._known: Dict[int, Tuple[Optional[int], float, bool]] = {}  # by session: its job, seen since, for good
 
     def find(self, run: str, table: Sessions) -> Dict[int, List[int]]:
         """The sessions of each job of the run (its `VRM_RUN`) in a table just made, the one in
         which it was started among them."""
-        known, self._job = self._job, {}
+        now, before, self._known = time.monotonic(), self._known, {}
         found: Dict[int, List[int]] = {}
         for sid, pids in table.items():
             if sid == 0:
                 continue  # the kernel's own, or begun outside of this container
-            job = self._job[sid] = known[sid] if sid in known else job_of(pids, run)
+            job, since, settled = before.get(sid, (None, now, False))
+            if not settled:
+                job = job_of(pids, run)
+                settled = job is not None or now - since >= SETTLED
+            self._known[sid] = job, since, settled
             if job is not None:
                 found.setdefault(job, []).append(sid)
         return found
