@@ -170,8 +170,8 @@ def folded_names(names: Sequence[str]) -> str:
 
 
 def values_of(job_id: int, name: str, on: Mapping[str, Sequence[RankSlot]], idle: Mapping[str, Sequence[RankSlot]],
-              topologies: Mapping[str, Topology], bound: bool, launcher: Launcher, records: Path, run: str, site: Mapping[str, str],
-              threads: str, measure: Path) -> Dict[str, List[str]]:
+              topologies: Mapping[str, Topology], bound: bool, launcher: Launcher, records: Path, run: str,
+              site: Mapping[str, str], threads: str, measure: Path) -> Dict[str, List[str]]:
     """What the file of a job says (see `vrm.steps.jobfile`); `idle` are cores that no task has."""
     nodes = []
     for host, slots in on.items():

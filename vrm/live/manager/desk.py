@@ -72,7 +72,8 @@ class Clock:
             return ""
         self._told = ahead
         return ("the machine's clock is right again" if not ahead else
-                f"the machine's clock was set, or it slept: it is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}; "
+                "the machine's clock was set, or it slept: it is "
+                f"{abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}; "
                 "this run goes on by its own clock, so that walltimes and waiting times stay right")
 
 

@@ -174,7 +174,8 @@ class Launches:
             except FileExistsError:  # of an earlier try
                 shutil.rmtree(steps, ignore_errors=True)
                 os.mkdir(steps, 0o700)
-            more = text_of({"began": [f"{booking.start:.3f}"], "gpu": desk.visible.of_steps(booking, desk.cluster.nodes)})
+            more = text_of({"began": [f"{booking.start:.3f}"],
+                            "gpu": desk.visible.of_steps(booking, desk.cluster.nodes)})
             table = {**table, steps / JOB: launch.files[steps / JOB] + more}
         for path, text in {**launch.files, **table}.items():
             self._write(path, text)

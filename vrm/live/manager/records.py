@@ -238,8 +238,8 @@ class Records:
         steps = self.scripts.steps(self.run.rankfile(job.app, job.id))
         step = Step(job.id, BATCH, BATCH, booking.start, outcome.end, outcome.state.value,
                     outcome.exit_code, 1, sum(len(slot.cores) for slot in slots),
-                    " ".join({nodes[slot.node].name: None for slot in slots}), *together((outcome.used, of_job(str(steps)))),
-                    booking.start)
+                    " ".join({nodes[slot.node].name: None for slot in slots}),
+                    *together((outcome.used, of_job(str(steps)))), booking.start)
         try:
             append(self.run.steps, step)
         except OSError as error:
