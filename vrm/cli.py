@@ -25,7 +25,7 @@ MODULES = {
     "script": "script", "simulate": "simulate", "compare": "compare", "npb": "npb",
     "generate": "generate", "calibrate": "calibrate", "heatmap": "heatmap", "energy": "energy",
     "malleable": "malleable", "experiment": "experiment", "report": "report", "validate": "validate",
-    "completion": "completion", "guide": "help"}
+    "wait": "wait", "completion": "completion", "guide": "help"}
 """The modules of `vrm.commands`, each with its commands: only that of the command at hand is loaded."""
 
 OK, SOME_FAILED, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130

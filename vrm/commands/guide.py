@@ -10,8 +10,8 @@ from vrm.commands.parsing import Parser, command, meant
 
 GROUPS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
     ("Begin", ("init", "check", "doctor", "npb")),
-    ("Run", ("run", "shell", "script", "submit", "cancel", "hold", "release", "requeue", "lend", "reserve", "slurm",
-             "stop")),
+    ("Run", ("run", "shell", "script", "submit", "cancel", "hold", "release", "requeue", "wait", "lend", "reserve",
+             "slurm", "stop")),
     ("Look", ("queue", "status", "forecast", "explain", "log", "top")),
     ("Measure", ("calibrate", "heatmap", "energy", "malleable", "generate")),
     ("Ahead", ("advise", "whatif")),

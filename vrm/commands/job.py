@@ -28,6 +28,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
         commands, "submit", submit, "give a running manager a job", [shared],
         "vrm submit cg.A.x 4 90m\n"
         "vrm submit solver 8 3600 --after 0 -- --input mesh.dat --steps 100\n"
+        "vrm submit cg.A.x 4 90m --wait\n"
         "vrm submit cg.A.x 4 90m --test-only",
         "Prints the id of the job. What follows `--` goes to the program as it is typed.",
         usage="%(prog)s APP RANKS [TIME] [options] [-- ARGUMENTS]", rest="arguments")
@@ -42,6 +43,7 @@ def add_parsers(commands: Any, shared: argparse.ArgumentParser) -> None:
     add("--test-only", action="store_true",
         help="submit nothing; say when the job would start, with or without a running manager")
     add("--json", action="store_true", help="with --test-only: as JSON")
+    add("--wait", action="store_true", help="wait until it has ended; the exit status is the job's")
     parser.later = lambda: _add_fields(add)
     for name, (text, example) in EACH.items():
         parser = command(commands, name, each, text, [shared], example)
@@ -102,10 +104,18 @@ def submit(arguments: argparse.Namespace) -> int:
         raise CannotRun(str(error)) from error
     if arguments.test_only:
         from vrm.commands.forecast import test_only
+        if arguments.wait:
+            raise CannotRun("--test-only submits nothing to wait for: leave out --wait")
         return test_only(arguments, line)
     if arguments.json:
         raise CannotRun("--json goes with --test-only")
-    return ask(arguments, {"do": "submit", "line": line})
+    status, name = asked(arguments, {"do": "submit", "line": line})
+    if status or not arguments.wait:
+        return status
+    from vrm.commands.wait import Ends, until_ended
+    from vrm.run.journal import made_by
+    run = run_of(arguments)
+    return until_ended(run, Ends(run), made_by(run.journal, name))
 
 
 def each(arguments: argparse.Namespace) -> int:
@@ -158,6 +168,11 @@ def stop(arguments: argparse.Namespace) -> int:
 
 def ask(arguments: argparse.Namespace, wanted: Dict[str, Any]) -> int:
     """Send a command to the running manager and print its answer; 1 when it was not done."""
+    return asked(arguments, wanted)[0]
+
+
+def asked(arguments: argparse.Namespace, wanted: Dict[str, Any]) -> Tuple[int, str]:
+    """As `ask`; also the name that the command has in the journal."""
     from vrm.run import control
 
     directory, stops = run_of(arguments), wanted["do"] == "stop"
@@ -177,5 +192,5 @@ def ask(arguments: argparse.Namespace, wanted: Dict[str, Any]) -> int:
             raise CannotRun(f"the manager {why}; the command was taken back"
                             + ("" if wanted["do"] == "submit" else "; `vrm queue` shows what was done before"))
         reply = {"ok": True, "text": f"job{'s' * (len(ids) > 1)} {fold(ids)}: taken; then the manager has ended"}
-    print(reply["text"], file=sys.stdout if reply["ok"] else sys.stderr)
-    return int(not reply["ok"])
+    print(reply["text"], file=sys.stdout if reply["ok"] else sys.stderr, flush=True)
+    return int(not reply["ok"]), name
