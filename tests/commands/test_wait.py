@@ -42,8 +42,9 @@ def test_it_waits_for_those_named_and_has_their_status(manager: Site) -> None:
     assert over.returncode == 7 and over.stdout == said
     unknown = manager.run("wait", "0", "5")
     assert unknown.returncode == 2 and "there is no job 5; `vrm queue --all` shows all jobs" in unknown.stderr
-    wrong = manager.run("wait", "1-x")
-    assert wrong.returncode == 2 and "`1-x` is no id, no range as 3-7, and not `all`" in wrong.stderr
+    for word in ("1-x", "failed"):
+        wrong = manager.run("wait", word)
+        assert wrong.returncode == 2 and f"`{word}` is no id, no range as 3-7, and not `all`" in wrong.stderr
 
 
 def test_a_job_that_was_put_back_is_waited_for(manager: Site) -> None:

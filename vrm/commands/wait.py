@@ -39,6 +39,8 @@ def wait(arguments: argparse.Namespace) -> int:
     ends = Ends(run)
     ends.look()
     try:
+        if "failed" in arguments.ids:  # they have ended
+            raise ValueError("failed")
         named, swept = chosen({"ids": arguments.ids or ["all"]}, ends.apps)
     except ValueError as error:
         raise CannotRun(f"`{error}` is no id, no range as 3-7, and not `all`") from error

@@ -15,7 +15,8 @@ class Job:
     """A job and where it is in its life. Times are epoch seconds, infinity where nothing is known.
 
     `id` is its id, in whatever batch system's words; of an array `array` is that of its first job, and
-    `index` its own. `tells` are the nodes where it runs or ran, `cores` how many cores it has on each.
+    `index` its own. `nodes` are the nodes where it runs or ran, `cores` how many cores its tasks have
+    on each, `held` how many nobody else can have, where it is exclusive (else 0).
     `start` is when it started, or for one that waits when it is to start. `reason` says why it waits,
     or how it ended, for people; `why` is the kind of that: see WAITS. `code` is the exit status as a
     shell shows it. `waits` are what it depends on that has not happened yet.
@@ -39,6 +40,13 @@ class Job:
     memory: int = 0
     waits: Tuple[Dependency, ...] = ()
     cause: str = ""
+    held: int = 0
+
+    @property
+    def cpus(self) -> int:
+        """How many cores it has, as Slurm counts: all of its nodes where it is exclusive. Of a job that waits, how
+        many it asks for."""
+        return self.held or sum(self.cores) or self.job.request.cores
 
     @property
     def name(self) -> str:
@@ -83,7 +91,7 @@ HELD, DEPENDENCY, BEGIN, RESOURCES, PRIORITY, LATE, RESERVATION, DOWN = (
 
 @dataclass(frozen=True)
 class Node:
-    """A node: cores of each socket, how many of them jobs have, memory in bytes (0: not known)."""
+    """A node: cores of each socket, how many of them tasks of jobs have, memory in bytes (0: not known)."""
 
     name: str
     sockets: Tuple[int, ...]
@@ -100,6 +108,11 @@ class Node:
     def cores(self) -> int:
         """How many it has."""
         return sum(self.sockets)
+
+    @property
+    def allocated(self) -> int:
+        """How many cores jobs have, as Slurm counts: all, where one is exclusive."""
+        return self.cores if self.exclusive else self.taken
 
 
 @dataclass(frozen=True)

@@ -51,10 +51,12 @@ class Past:
         more: dict[str, Any] = {}
         if start is not None and entry.state is not JobState.QUEUED:
             more["start"] = start["time"]
-            names = [each[0] for each in self._past.run_of[job_id].get("nodes") or ()]
+            there = {each[0]: sum(each[1]) for each in self._past.run_of[job_id].get("nodes") or ()}
             steps = self._steps.get(job_id, [])
-            more["nodes"] = tuple(steps[-1].nodes.split() if steps else names if len(names) == 1 else ())
+            more["nodes"] = tuple(steps[-1].nodes.split() if steps else there if len(there) == 1 else ())
             more["cores"] = (steps[-1].cores if steps else entry.job.request.cores,)
+            if entry.job.exclusive:
+                more["held"] = sum(there.get(name, 0) for name in more["nodes"])
         if end is not None:
             more.update(end=end["time"], code=end["exit_code"], reason=end["reason"], cause=end.get("cause", ""))
         if entry.details.index is not None:

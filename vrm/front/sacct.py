@@ -255,8 +255,9 @@ def columns(counter: Counter, env: Mapping[str, str]) -> Dict[str, Field]:
         return f"0:{value - 128}" if value > 128 and row.step.state != "failed" else f"{value}:0"
 
     def cores(row: Row) -> int:
-        return row.step.cores if row.step is not None else sum(row.job.cores) or (
-            row.job.job.request.cores if row.job.state is JobState.QUEUED else 0)
+        if row.step is not None and row.step.step != BATCH:
+            return row.step.cores
+        return row.job.cpus if row.job.cores or row.job.state is JobState.QUEUED else 0
 
     def nodes(row: Row) -> str:
         names = row.step.nodes.split() if row.step is not None else list(row.job.nodes)

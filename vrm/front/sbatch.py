@@ -181,7 +181,7 @@ def foreseen(counter: Counter, asked: Asked) -> Answer:
     except Refused as refused:
         return Answer(err=f"allocation failure: {refused}\n", code=1)
     start = times.moment(found.start, {}, "")
-    return Answer(err=f"sbatch: Job {found.id} to start at {start} using {sum(found.cores)} processors on nodes "
+    return Answer(err=f"sbatch: Job {found.id} to start at {start} using {found.cpus} processors on nodes "
                       f"{words.node_list(found.nodes)} in partition {words.partition(found, counter.site)}\n")
 
 

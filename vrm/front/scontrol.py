@@ -242,7 +242,7 @@ def job_text(job: Job, counter: Counter) -> str:
     site, env = counter.site, {"SLURM_TIME_FORMAT": "standard"}
     waits, request, payload = job.state is JobState.QUEUED, job.job.request, job.job.payload
     used = squeue.used(job, counter)
-    cores = sum(job.cores) or request.cores
+    cores = job.cpus
     count = squeue.node_count(job)
     memory = request.mem_per_node or request.mem_per_task
     output, errors, given = counter.files(job)
@@ -294,7 +294,7 @@ def node_text(node: Node, counter: Counter) -> str:
     memory = node.memory >> 20
     return _lines(
         [("NodeName", node.name), ("Arch", os.uname().machine), ("CoresPerSocket", str(max(node.sockets)))],
-        [("CPUAlloc", str(node.cores if node.exclusive else node.taken)), ("CPUEfctv", str(node.cores)),
+        [("CPUAlloc", str(node.allocated)), ("CPUEfctv", str(node.cores)),
          ("CPUTot", str(node.cores)), ("CPULoad", "N/A")],
         [("AvailableFeatures", ",".join(node.features) or "(null)")],
         [("ActiveFeatures", ",".join(node.features) or "(null)")],
@@ -307,7 +307,7 @@ def node_text(node: Node, counter: Counter) -> str:
          ("Owner", "N/A"), ("MCS_label", "N/A")],
         [("Partitions", ",".join(words.partitions(counter.site)))],
         [("CfgTRES", f"cpu={node.cores},mem={memory}M,billing={node.cores}")],
-        [("AllocTRES", f"cpu={node.taken}" if node.taken else "")])
+        [("AllocTRES", f"cpu={node.allocated}" if node.allocated else "")])
 
 
 def partition_text(name: str, counter: Counter) -> str:

@@ -86,7 +86,7 @@ def sinfo(call: Call, counter: Counter) -> Answer:
     if "json" in given:
         return Answer(json.dumps({"meta": {}, "errors": [], "nodes": [
             {"name": node.name, "state": words.node_state(node).lower(), "cpus": node.cores,
-             "alloc_cpus": node.taken, "real_memory": node.memory >> 20, "sockets": len(node.sockets),
+             "alloc_cpus": node.allocated, "real_memory": node.memory >> 20, "sockets": len(node.sockets),
              "features": ",".join(node.features), "partitions": partitions} for node in nodes]}) + "\n")
     rows = []
     for partition in partitions:
@@ -138,7 +138,7 @@ def _names(row: Row) -> str:
 
 def _cpus(row: Row) -> str:
     down = sum(node.cores for node in row.nodes if not node.up)
-    taken = sum(node.cores if node.exclusive else node.taken for node in row.nodes if node.up)
+    taken = sum(node.allocated for node in row.nodes if node.up)
     total = sum(node.cores for node in row.nodes)
     return f"{taken}/{total - taken - down}/{down}/{total}"
 

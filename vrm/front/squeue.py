@@ -151,7 +151,7 @@ _SORTS: Dict[str, Callable[[Job, Counter], Any]] = {
     "S": lambda job, counter: job.start, "e": lambda job, counter: job.end, "V": lambda job, counter: job.job.submit,
     "M": lambda job, counter: used(job, counter), "l": lambda job, counter: job.job.walltime,
     "u": lambda job, counter: counter.site.user, "D": lambda job, counter: node_count(job), "C":
-    lambda job, counter: job.job.request.cores, "N": lambda job, counter: job.nodes}
+    lambda job, counter: job.cpus, "N": lambda job, counter: job.nodes}
 
 
 def _sorted(jobs: List[Job], keys: str, counter: Counter) -> List[Job]:
@@ -236,7 +236,7 @@ class Columns:
             ("N", "nodelist", "NODELIST", lambda job: words.node_list(job.nodes)),
             ("B", "batchhost", "EXEC_HOST", value(first)),
             ("D", "numnodes", "NODES", lambda job: str(node_count(job))),
-            ("C", "numcpus", "CPUS", lambda job: str(sum(job.cores) or job.job.request.cores)),
+            ("C", "numcpus", "CPUS", lambda job: str(job.cpus)),
             ("c", "mincpus", "MIN_CPUS", lambda job: str(job.job.cores)),
             ("m", "minmemory", "MIN_MEMORY", value(_amount)),
             ("d", "mintmpdisk", "MIN_TMP_DISK", lambda job: "0"),
@@ -283,7 +283,7 @@ class Columns:
             ("", "stderr", "STDERR", lambda job: counter.files(job)[1]),
             ("", "stdin", "STDIN", lambda job: counter.files(job)[2] or "/dev/null"),
             ("", "eligibletime", "ELIGIBLE_TIME", lambda job: times.moment(job.eligible, env)),
-            ("", "tres-alloc", "TRES_ALLOC", lambda job: f"cpu={sum(job.cores) or job.job.request.cores}"),
+            ("", "tres-alloc", "TRES_ALLOC", lambda job: f"cpu={job.cpus}"),
             ("", "batchflag", "BATCH_FLAG", lambda job: str(int(job.job.payload.script))),
             ("", "maxcpus", "MAX_CPUS", lambda job: "0"), ("", "maxnodes", "MAX_NODES", lambda job: "0"),
             ("", "nodes", "NODES", lambda job: str(node_count(job))),
@@ -308,7 +308,7 @@ def record(job: Job, counter: Counter) -> Dict[str, Any]:
         "end_time": int(job.end) if job.end < math.inf else 0,
         "time_limit": max(1, round(job.job.walltime / 60)), "node_count": node_count(job),
         "nodes": words.node_list(job.nodes), "batch_host": job.nodes[0] if job.nodes else "",
-        "cpus": sum(job.cores) or job.job.request.cores, "tasks": job.job.procs,
+        "cpus": job.cpus, "tasks": job.job.procs,
         "cpus_per_task": job.job.cores, "priority": max(1, 1000 + job.job.priority),
         "current_working_directory": payload.directory, "command": payload.file,
         **dict(zip(("standard_output", "standard_error", "standard_input"), counter.files(job))),

@@ -152,9 +152,9 @@ def node_state(node: Node) -> str:
     """The state of a node, the long form."""
     if not node.up:
         return "DOWN"
-    if node.exclusive or node.taken >= node.cores:
+    if node.allocated >= node.cores:
         return "ALLOCATED"
-    return "MIXED" if node.taken else "IDLE"
+    return "MIXED" if node.allocated else "IDLE"
 
 
 SHORT_NODE = {"DOWN": "down", "ALLOCATED": "alloc", "MIXED": "mix", "IDLE": "idle"}

@@ -9,7 +9,7 @@ import struct
 import subprocess
 
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, FrozenSet, Iterator, Optional
 
 import pytest
 
@@ -249,6 +249,32 @@ def test_an_agent_writes_the_order_and_says_who_follows(nodes: StandIn, jobs: Jo
     loop.agents.sweep(1)
     loop.next(Swept)
     assert not os.path.exists(place)
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs 2 CPUs")
+def test_a_process_whose_cores_are_lent_before_it_makes_its_file(nodes: StandIn, jobs: Jobs) -> None:  # noqa: F811
+    """It sees nothing but the mask that it has then: the order says how many cores it has without the lend."""
+    loop = nodes.make("n1").start()
+    place = lending.folder(loop.agents.run, 1)
+    few, many = lending.count(FEW), lending.count(CPUS)
+    job = jobs.start(f"sys.path.insert(0, {str(Path(vrm_lending.__file__).parent)!r})\nimport vrm_lending\n"
+                     "print(flush=True)\nwhile len(os.sched_getaffinity(0)) > 1: time.sleep(0.005)\n"
+                     "cores = vrm_lending.Lending()\n"
+                     "while True:\n    wanted = cores.take()\n"
+                     f"    if wanted: cores.acknowledge(wanted, wanted.threads({many}))\n    time.sleep(0.005)",
+                     OMPI_COMM_WORLD_RANK="0", VRM_LENDING=place)
+    path = Path(place, str(job.pid))
+
+    def threads(epoch: int, cpus: FrozenSet[int]) -> int:
+        loop.agents.set_masks(1, epoch, {"n1": {0: cpus}}, OPEN_MPI, {"n1": {0: CPUS}})
+        assert loop.next(Masks).clear
+        wait_until(lambda: path.exists() and lending.HEAD.unpack_from(path.read_bytes())[6] == epoch, "it follows")
+        return int(lending.HEAD.unpack_from(path.read_bytes())[4])
+
+    assert threads(1, FEW) == few < many
+    assert threads(2, CPUS) == many
+    loop.agents.sweep(1)
+    loop.next(Swept)
 
 
 def test_the_folder_of_a_whole_run_goes(nodes: StandIn) -> None:  # noqa: F811

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import pytest
 import yaml
@@ -237,8 +237,9 @@ class Silent:
     def __init__(self) -> None:
         self.orders: List[Tuple[int, int, Dict[int, int]]] = []
 
-    def confine(self, job_id: int, epoch: int, slots: List[Any]) -> Dict[str, Set[int]]:
+    def confine(self, job_id: int, epoch: int, slots: List[Any], own: Iterable[Any]) -> Dict[str, Set[int]]:
         self.orders.append((job_id, epoch, {slot.rank: len(slot.cores) for slot in slots}))
+        assert {slot.rank: len(slot.cores) for slot in own} == {0: 4, 1: 4}
         return {"n0": {0}, "n1": {1}}
 
     def forget_question(self, job_id: int) -> None:
@@ -378,7 +379,8 @@ def test_cores_that_are_not_given_back_are_asked_for_again() -> None:
     assert desk.found[-1] == "regained" and not desk.state.lends.all
 
 
-def test_a_lender_has_its_cores_again_in_the_turn_in_which_its_borrower_was_swept() -> None:
+@pytest.mark.parametrize("last", ["swept", "written"])
+def test_a_lender_has_its_cores_again_in_the_turn_in_which_its_borrower_has_left(last: str) -> None:
     desk = asked()
     for host in ("n0", "n1"):
         desk.answer(host, 1)
@@ -387,12 +389,18 @@ def test_a_lender_has_its_cores_again_in_the_turn_in_which_its_borrower_was_swep
     desk.state.end(1, JobState.COMPLETED, 20.0)
     never = float("inf")
     records = desk.lending.ends.records
-    records.sweep_at, records.sweep_all = 20.05, lambda now: setattr(records, "sweep_at", never)
+    records.sweep_all = lambda now: setattr(records, "sweep_at", never)
+    if last == "swept":
+        records.sweep_at = 20.05
+    else:
+        records.pending = [SimpleNamespace(job=SimpleNamespace(id=1))]
     desk.lending.act(20.0)
     assert "regain" not in desk.found, "processes of job 1 may be there still"
     manager: Any = SimpleNamespace(
         lending=desk.lending, records=records, launches=SimpleNamespace(untold=[]),
-        desk=SimpleNamespace(clock=lambda: 20.1, journal=SimpleNamespace(pending=False), dirty=False),
+        desk=SimpleNamespace(clock=lambda: 20.1, journal=SimpleNamespace(pending=False), dirty=False,
+                             synced=lambda: True),
+        door=SimpleNamespace(next_call=-never), _record_all=lambda: records.pending.clear(),
         ends=SimpleNamespace(sweep_lingering=lambda now: None), adoption=SimpleNamespace(deadline=lambda now: never),
         nodes=SimpleNamespace(check_bindings=lambda now: None, follow_memory=lambda now: None),
         _snapshot_earliest=never, _snapshot_latest=never)

@@ -76,6 +76,32 @@ def cluster(site: Site, commands: Path) -> Iterator[Cluster]:
     yield found
 
 
+def test_an_exclusive_job_has_all_cores_of_its_node(cluster: Cluster) -> None:
+    """As Slurm counts, while it runs, when it has ended, by a later manager or none; its tasks have what they want."""
+    cluster.start()
+    wants = "while [ ! -e go ]; do sleep 0.01; done; echo $SLURM_JOB_CPUS_PER_NODE $SLURM_NTASKS"
+    alone, plain = (cluster.sbatch("-n1", "-o", "%j", *more, "--wrap", wants) for more in (["--exclusive"], []))
+
+    def known() -> list[str]:
+        return [line.rstrip("|") for job in (alone, plain) for line in cluster.said(
+            "sacct", "-nPX", "-j", str(job), "-o", "reqcpus,alloccpus").split()]
+
+    wait_until(lambda: cluster.state(alone) == "RUNNING", "it runs")
+    assert sorted(cluster.said("squeue", "-h", "-o", "%i %C").splitlines()) == [f"{alone} 2", f"{plain} 1"]
+    shown = cluster.said("scontrol", "show", "job", str(alone))
+    assert "NumCPUs=2 NumTasks=1" in shown, shown
+    (cluster.site.root / "go").touch()
+    cluster.ended(alone, plain)
+    assert (cluster.site.root / str(alone)).read_text() == "2 1\n"
+    assert known() == ["1|2", "1|1"]
+    found = cluster.said("sacct", "-nP", "-j", str(alone), "-o", "jobid,ncpus")
+    assert found.split() == [f"{alone}|2", f"{alone}.batch|2"]
+    cluster.stop()
+    assert known() == ["1|2", "1|1"]
+    cluster.start()
+    assert known() == ["1|2", "1|1"]
+
+
 def test_a_session(cluster: Cluster) -> None:
     """What a tool does in its day, one manager."""
     root, log = cluster.site.root, cluster.site.log

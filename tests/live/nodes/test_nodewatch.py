@@ -70,17 +70,21 @@ class Orders:
     """Agents that note which CPUs the ranks of a job are to use."""
 
     def __init__(self) -> None:
-        self.tasks: Dict[str, Dict[int, List[int]]] = {}
+        self.tasks: List[Dict[str, Dict[int, List[int]]]] = []
 
-    def set_masks(self, job_id: int, epoch: int, tasks: Any, variables: Any) -> None:
-        self.tasks = {host: {rank: sorted(cpus) for rank, cpus in ranks.items()} for host, ranks in tasks.items()}
+    def set_masks(self, job_id: int, epoch: int, tasks: Any, variables: Any, own: Any) -> None:
+        self.tasks = [{host: {rank: sorted(cpus) for rank, cpus in ranks.items()} for host, ranks in each.items()}
+                      for each in (tasks, own)]
 
 
 def test_a_job_whose_ranks_nobody_can_tell_apart_is_one_process() -> None:
     cluster, shape = Cluster.regular(1, 1, 4), Topology.regular("n0", [4])
     slots = [RankSlot(0, 0, 0, (0, 1)), RankSlot(1, 0, 0, (3,))]
-    for variables, tasks in ((("OMPI_COMM_WORLD_RANK",), {0: [0, 1], 1: [3]}), ((), {0: [0, 1, 3]})):
+    own = [RankSlot(0, 0, 0, (0, 1)), RankSlot(1, 0, 0, (2, 3))]
+    for variables, tasks, wide in ((("OMPI_COMM_WORLD_RANK",), {0: [0, 1], 1: [3]}, {0: [0, 1], 1: [2, 3]}),
+                                   ((), {0: [0, 1, 3]}, {0: [0, 1, 2, 3]})):
         agents: Any = Orders()
         watch = NodeWatch(agents, cluster, {"n0": shape}, variables, "n0")
-        assert watch.confine(1, 1, slots) == {"n0": set(tasks)} and agents.tasks == {"n0": tasks}
-    assert NodeWatch(None, cluster, {"n0": shape}, ()).confine(1, 1, slots) == {}
+        assert watch.confine(1, 1, slots, own) == {"n0": set(tasks)}
+        assert agents.tasks == [{"n0": tasks}, {"n0": wide}]
+    assert NodeWatch(None, cluster, {"n0": shape}, ()).confine(1, 1, slots, own) == {}

@@ -195,7 +195,9 @@ class LiveCounter:
         if row is None:
             return {"end": self.desk.now}
         names = unfold_nodes(row.nodes) if row.nodes else []
+        held = {node.name: node.cores for node in self.desk.cluster.nodes} if row.exclusive else {}
         return {"nodes": tuple(names), "cores": (row.processors,) if row.start is not None else (),
+                "held": sum(held.get(name, 0) for name in names),
                 "start": math.inf if row.start is None else row.start,
                 "end": math.inf if row.end is None else row.end, "code": row.exit_code, "reason": row.reason,
                 "cause": row.cause}
@@ -349,13 +351,14 @@ def _own(asked: Asked, first: int) -> Own:
 
 
 def _place(booking: Optional[Booking], nodes: Sequence[Node]) -> Dict[str, Any]:
-    """The nodes of a booking, and the cores that it has on each."""
+    """The nodes of a booking, and the cores that it has there."""
     if booking is None:
         return {}
     on: Dict[int, int] = {}
     for slot in booking.placement.slots(nodes):
         on[slot.node] = on.get(slot.node, 0) + len(slot.cores)
-    return {"nodes": tuple(nodes[number].name for number in on), "cores": tuple(on.values())}
+    return {"nodes": tuple(nodes[number].name for number in on), "cores": tuple(on.values()),
+            "held": sum(nodes[number].cores for number in on) if booking.job.exclusive else 0}
 
 
 def _counted(node: Node, left: Callable[[str], int], name: str) -> Tuple[int, int]:

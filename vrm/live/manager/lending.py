@@ -334,7 +334,7 @@ class Lending:
                                       desk.cluster.layout))
         order.until = now + PATIENCE if order.until == math.inf else order.until
         order.sent = True
-        found = self.watch.confine(lender, order.epoch, slots)
+        found = self.watch.confine(lender, order.epoch, slots, booking.placement.slots(desk.cluster.nodes))
         order.hosts = set(found)
         if order.early and now < booking.start + YOUNG:
             order.ranks = found

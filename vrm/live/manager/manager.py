@@ -321,10 +321,10 @@ class Manager:
         desk, now = self.desk, self.desk.clock()
         if now >= self.records.sweep_at:
             self.records.sweep_all(now)
-            self.lending.act(now)  # what a borrower has left is clear now, and nothing else may happen for a while
         shared = desk.journal.pending and now < self.door.next_call
         if self.records.pending and not shared and desk.synced():
             self._record_all()
+        self.lending.act(now)  # what a borrower has left may be clear now, and nothing else happens for a while
         for start in self.launches.untold:
             self.records.tell_start(start)
         self.launches.untold.clear()

@@ -188,8 +188,10 @@ class Agents:
                                  "patience": patience})
 
     def set_masks(self, job_id: int, epoch: int, hosts: Mapping[str, Mapping[int, Collection[int]]],
-                  variables: Sequence[str], patience: float = MASKS_PATIENCE) -> None:
-        """Let the ranks of a job use these CPUs only: by host and rank, all ranks of each host.
+                  variables: Sequence[str], own: Optional[Mapping[str, Mapping[int, Collection[int]]]] = None,
+                  patience: float = MASKS_PATIENCE) -> None:
+        """Let the ranks of a job use these CPUs only: by host and rank, all ranks of each host. `own` are those
+        that they have where the job neither lends nor borrows: a process that comes later cannot see them.
         `variables` show the rank, as for `ask_affinity`; none: the job is one process.
 
         Each of these nodes that is up gives a `Masks`; one that goes down first, nothing else. Of an
@@ -205,6 +207,7 @@ class Agents:
             if node is not None and node.up is not False:
                 self._ask(node, {"ask": "masks", "run": self.run, "job": job_id, "epoch": epoch,
                                  "tasks": {rank: sorted(cpus) for rank, cpus in tasks.items()},
+                                 "own": {rank: sorted(cpus) for rank, cpus in (own or {}).get(host, {}).items()},
                                  "variables": list(variables), "patience": patience})
 
     def ask_power(self, job_id: int, host: str, begin: bool, cpus: Collection[int] = (),

@@ -49,10 +49,11 @@ def places(run: str, job: "Optional[int]") -> "List[str]":
 
 
 def publish(place: str, pid: int, started: int, epoch: int, cpus: "Iterable[int]",
-            share: "Optional[Tuple[int, int]]" = None) -> "Optional[Dict[str, int]]":
+            share: "Optional[Tuple[int, int]]" = None, own: "Iterable[int]" = ()) -> "Optional[Dict[str, int]]":
     """Write an order into the file of a process, unless it or a later one is there; what the process says:
     `acknowledged`, the epoch that it follows, and `threads`. None where it has no (sound) file. `share`:
-    how many cores these are, and of how many, where that is not to be counted."""
+    how many cores these are, and of how many, where that is not to be counted. `own`: what it has where its job
+    lends nothing; it may have made its file when its mask was narrow already."""
     try:
         if not _private(place):
             return None
@@ -72,7 +73,7 @@ def publish(place: str, pid: int, started: int, epoch: int, cpus: "Iterable[int]
             return None
         if WANTED.unpack_from(text, FIRST + WANTED.size * (index & 1))[0] < epoch:
             wanted = frozenset(cpus)
-            start = mask_of(text[START:START + CPUS // 8]) | wanted
+            start = mask_of(text[START:START + CPUS // 8]) | wanted.union(own)
             here, of = share or (count(wanted), count(start))
             index = (index + 1) % 256
             os.pwrite(handle, WANTED.pack(epoch, here, of, bits(wanted)),

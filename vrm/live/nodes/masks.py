@@ -82,8 +82,8 @@ class Masks:
     outside its mask.
     """
 
-    last: "Dict[Tuple[bytes, ...], Tuple[int, Tasks]]" = {}
-    """Epoch and cores of each job's last order, by its marks."""
+    last: "Dict[Tuple[bytes, ...], Tuple[int, Tasks, Tasks]]" = {}
+    """Epoch, cores and own cores of each job's last order, by its marks."""
 
     def __init__(self, request: "Dict[str, Any]", now: float) -> None:
         self.number = request["number"]
@@ -100,11 +100,12 @@ class Masks:
         self.place = lending.folder(str(request["run"]), self.job)
         self.clear = False
         self.error = ""
-        tasks = {int(rank): frozenset(map(int, cpus)) for rank, cpus in request["tasks"].items()}
+        tasks, own = ({int(rank): frozenset(map(int, cpus)) for rank, cpus in request[name].items()}
+                      for name in ("tasks", "own"))
         epoch = int(request["epoch"])
         if epoch > self.last.get(tuple(self.marks), (-1,))[0]:
-            self.last[tuple(self.marks)] = (epoch, tasks)
-        self.epoch, self.tasks = self.last[tuple(self.marks)]
+            self.last[tuple(self.marks)] = (epoch, tasks, own)
+        self.epoch, self.tasks, self.own = self.last[tuple(self.marks)]
 
     def see(self, process: "Process", environment: "List[bytes]") -> None:
         """One process of the job."""
@@ -113,7 +114,7 @@ class Masks:
     def looked(self, now: float) -> bool:
         """All processes have been seen: True when nothing is left to do, or there is no time left."""
         # A newer order may have come.
-        self.epoch, self.tasks = self.last.get(tuple(self.marks), (self.epoch, self.tasks))
+        self.epoch, self.tasks, self.own = self.last.get(tuple(self.marks), (self.epoch, self.tasks, self.own))
         found, self.found = self.found, []
         ranks = ranks_of(found, self.variables)
         self.threads, self.error = dict.fromkeys(self.tasks, 0), ""
@@ -129,7 +130,8 @@ class Masks:
             quiet, self.error = quiet and not changed, self.error or error
             if rank is not None:
                 self.threads[rank] += threads
-                said = lending.publish(self.place, pid, started, self.epoch, self.tasks[rank])
+                said = lending.publish(self.place, pid, started, self.epoch, self.tasks[rank],
+                                       own=self.own.get(rank, ()))
                 if said is not None and said["acknowledged"] >= self.epoch:
                     self.behind.discard(rank)
         self.behind -= self._by_dlb(found, ranks)

@@ -12,7 +12,7 @@ import os
 import select
 import time
 from dataclasses import dataclass, field
-from typing import Any, Collection, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Collection, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from vrm.live.nodes import lending, usage
 from vrm.live.nodes.agents import Agents
@@ -244,30 +244,37 @@ class NodeWatch:
         return [Bound(job_id, compare_affinity(question.slots, self._cluster.nodes,
                                                self._topologies, question.found))]
 
-    def set_masks(self, job_id: int, epoch: int, tasks: Mapping[str, Mapping[int, Collection[int]]]) -> bool:
+    def set_masks(self, job_id: int, epoch: int, tasks: Mapping[str, Mapping[int, Collection[int]]],
+                  own: Mapping[str, Mapping[int, Collection[int]]]) -> bool:
         """Let the ranks of a job use these CPUs only, by host and rank, for a `Masks` of each of these
         hosts (or its `Down`); False when nobody can do it. See `Agents.set_masks`."""
         if self._agents is None:
             return False
         self._awake = True
         self.deadline = 0.0
-        self._agents.set_masks(job_id, epoch, tasks, self._variables)
+        self._agents.set_masks(job_id, epoch, tasks, self._variables, own)
         return True
 
-    def confine(self, job_id: int, epoch: int, slots: Sequence[RankSlot]) -> Dict[str, Set[int]]:
-        """Let each rank of a job use the cores of its slot only, by the order of this epoch; a job whose ranks
-        nobody can tell apart is one process, on the cores of all. The nodes that will say so, with a `Masks` or
-        their `Down`, and the ranks on each; none where cores are emulated."""
-        tasks: Dict[str, Dict[int, Set[int]]] = {}
+    def confine(self, job_id: int, epoch: int, slots: Iterable[RankSlot], own: Iterable[RankSlot]
+                ) -> Dict[str, Set[int]]:
+        """Let each rank of a job use the cores of its slot only, by the order of this epoch, of those that are its
+        `own`; a job whose ranks nobody can tell apart is one process, on the cores of all. The nodes that will say
+        so, with a `Masks` or their `Down`, and the ranks on each; none where cores are emulated."""
+        tasks = self._cpus(slots)
+        if not tasks or not self.set_masks(job_id, epoch, tasks, self._cpus(own)):
+            return {}
+        return {host: set(ranks) for host, ranks in tasks.items()}
+
+    def _cpus(self, slots: Iterable[RankSlot]) -> Dict[str, Dict[int, Set[int]]]:
+        """The CPUs of ranks, by host and rank, where cores are not emulated."""
+        found: Dict[str, Dict[int, Set[int]]] = {}
         for slot in slots:
             host = self._hosts[slot.node]
             topology = self._topologies.get(host)
             if topology is not None and not topology.synthetic:
-                tasks.setdefault(host, {}).setdefault(slot.rank if self._variables else 0, set()).update(
+                found.setdefault(host, {}).setdefault(slot.rank if self._variables else 0, set()).update(
                     cpu for core in slot.cores for cpu in topology.core(slot.socket, core).cpus)
-        if not tasks or not self.set_masks(job_id, epoch, tasks):
-            return {}
-        return {host: set(ranks) for host, ranks in tasks.items()}
+        return found
 
     def forget_question(self, job_id: int) -> None:
         """Where the ranks of a job were a moment ago does not matter any more."""
