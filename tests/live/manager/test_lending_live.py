@@ -267,7 +267,7 @@ class Desk:
         self.watch = Silent()
         self.prepared: List[Any] = []
         records = SimpleNamespace(sweep_at=float("inf"), pending=[])
-        ends: Any = SimpleNamespace(records=records, lingering=[], drop=lambda dropped: None)
+        ends: Any = SimpleNamespace(records=records, drop=lambda dropped: None)
         me: Any = self
         self.settings = SimpleNamespace(end=SimpleNamespace(fit=True))
         self.closing = end = SimpleNamespace(closing=1e6)
@@ -401,7 +401,7 @@ def test_a_lender_has_its_cores_again_in_the_turn_in_which_its_borrower_has_left
         desk=SimpleNamespace(clock=lambda: 20.1, journal=SimpleNamespace(pending=False), dirty=False,
                              synced=lambda: True),
         door=SimpleNamespace(next_call=-never), _record_all=lambda: records.pending.clear(),
-        ends=SimpleNamespace(sweep_lingering=lambda now: None), adoption=SimpleNamespace(deadline=lambda now: never),
+        adoption=SimpleNamespace(deadline=lambda now: never),
         nodes=SimpleNamespace(check_bindings=lambda now: None, follow_memory=lambda now: None),
         _snapshot_earliest=never, _snapshot_latest=never)
     Manager._do_chores(manager)

@@ -506,6 +506,19 @@ def jobs() -> Iterator[Jobs]:
         process.stdout.close()
 
 
+def test_a_patient_sweep_kills_only_what_does_not_end_by_itself(nodes: StandIn, jobs: Jobs) -> None:
+    loop = nodes.make("n1").start()
+    with_end = ("signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))\nwait()")
+    ends, other = jobs.start(with_end), jobs.start("wait()", job=2)
+    loop.agents.sweep(1, patience=600.0)
+    assert loop.agents.sweeping(1) and not loop.agents.sweeping(2)
+    ends.send_signal(signal.SIGUSR1)
+    assert loop.next(Swept) == Swept("n1", 1, 0) and not loop.agents.sweeping(1)  # long before the patience is over
+    assert jobs.started[0].wait() == 7
+    loop.agents.sweep(2, patience=0.3)
+    assert loop.next(Swept) == Swept("n1", 2, 1) and jobs.ended(other)
+
+
 def test_what_a_job_uses_is_said_by_steps(nodes: StandIn, jobs: Jobs) -> None:
     loop = nodes.make("n1").start()
     run = loop.agents.run

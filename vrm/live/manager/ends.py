@@ -3,11 +3,10 @@ ended may be held for a moment (see `running.Held`); then they are recorded, or 
 
 from __future__ import annotations
 
-import collections
 import math
 import time
 from pathlib import Path
-from typing import Deque, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from vrm.live.manager import signals
 from vrm.live.manager.desk import Desk
@@ -16,7 +15,7 @@ from vrm.live.manager.running import Held, Running
 from vrm.live.manager.verdict import HOLD, shell_code, verdict
 from vrm.live.nodes.nodewatch import NodeWatch
 from vrm.live.spawn.records import ExitStatus
-from vrm.model import Booking, Job, JobState
+from vrm.model import Job, JobState
 from vrm.model.amounts import MEMORY
 from vrm.results import shares
 from vrm.run.again import waits_again
@@ -29,7 +28,8 @@ LINGER = 2.0
 
 class Ends:
     """How jobs come to their ends. `held` are failures that may turn out to be interruptions;
-    `leftovers`: a job may have left processes on this machine."""
+    `leftovers`: a job may have left processes on this machine, `lingers`: until when helpers of jobs that ended well
+    may be on the nodes (seconds)."""
 
     def __init__(self, desk: Desk, records: Records, watch: NodeWatch) -> None:
         self.desk = desk
@@ -37,7 +37,7 @@ class Ends:
         self.watch = watch
         self.held: Dict[int, Held] = {}
         self.leftovers = False
-        self.lingering: Deque[Tuple[float, Booking]] = collections.deque()  # to be swept then
+        self.lingers = 0.0
 
     # The manager ends a job.
 
@@ -147,7 +147,8 @@ class Ends:
             # A process alone may have had more than was seen of all together.
             outcome.memory = max(running.memory, status.maxrss if status else 0)
         if state is JobState.COMPLETED and self.beyond(running):
-            self.lingering.append((desk.now + LINGER, running.booking))
+            self.watch.sweep(job.id, running.booking.placement, here=True, patience=LINGER)
+            self.lingers = desk.now + LINGER
             outcome.session = None
         elif not running.former:
             self.watch.sweep(job.id, running.booking.placement)
@@ -261,10 +262,3 @@ class Ends:
         dropped = self.desk.state.back(job.id)
         self.clear(job.id)
         self.drop(dropped)
-
-    def sweep_lingering(self, now: float) -> None:
-        """End what jobs that ended well have left on other nodes, when it has had its time."""
-        while self.lingering and now >= self.lingering[0][0]:
-            booking = self.lingering.popleft()[1]
-            if booking.job.id not in self.desk.running:
-                self.watch.sweep(booking.job.id, booking.placement, here=True)

@@ -324,8 +324,7 @@ class Lending:
             again.append(desk.running[job_id].booking)
         return (all(booking.start > since for booking in again)
                 and not self.watch.sweeping(job_id) and ends.records.sweep_at == math.inf
-                and all(outcome.job.id != job_id for outcome in ends.records.pending)
-                and all(booking.job.id != job_id for _, booking in ends.lingering))
+                and all(outcome.job.id != job_id for outcome in ends.records.pending))
 
     def _send(self, lender: int, now: float) -> None:
         desk, order = self.desk, self._orders[lender]

@@ -328,7 +328,6 @@ class Manager:
         for start in self.launches.untold:
             self.records.tell_start(start)
         self.launches.untold.clear()
-        self.ends.sweep_lingering(now)
         if now >= self.adoption.deadline(now) - 0.05:
             self._adopt(now)
         self.nodes.check_bindings(now)
@@ -401,10 +400,9 @@ class Manager:
     def _finish(self) -> None:
         """Leave nothing behind: the last state, the journal's closing word, no process."""
         desk, run_id = self.desk, self.continuing.run_id
-        lingering = self.ends.lingering
         left = ([] if desk.running or not self.ends.leftovers
                 else pids_with_environment("VRM_RUN", run_id))
-        while left and lingering and desk.clock() < lingering[-1][0]:
+        while left and desk.clock() < self.ends.lingers:
             time.sleep(0.05)  # what ends by itself may do so
             left = pids_with_environment("VRM_RUN", run_id)
         killed, ending = len(left), TagEnd("VRM_RUN", run_id, grace=0.0)

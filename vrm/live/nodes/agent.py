@@ -12,7 +12,7 @@ without either side being told). Jobs are never touched by its end.
 | | `{"vrm": 1, "facts": {...}}`, see `facts` |
 | `{"number": 1, "ask": "ping"}` | `{"vrm": 1, "number": 1}` |
 | `{"number": 2, "ask": "affinity", "run": R, "job": J, "ranks": 4, "variables": [...], "patience": 30}` | `{"vrm": 1, "number": 2, "ranks": {"0": "0-3", ...}}`: the CPUs that each rank of the job may use, as soon as there are so many ranks here, at the latest after `patience` seconds |
-| `{"number": 3, "ask": "sweep", "run": R, "job": J}` | `{"vrm": 1, "number": 3, "processes": 5, "left": 0}`: all processes of the job (of the run, if `job` is null) have been killed, so many, and these did not die |
+| `{"number": 3, "ask": "sweep", "run": R, "job": J, "patience": 2.0}` | `{"vrm": 1, "number": 3, "processes": 5, "left": 0}`: all processes of the job (of the run, if `job` is null) have ended; so many were killed, since they were there after `patience` seconds, and these did not die |
 | `{"number": 4, "ask": "memory", "run": R, "job": J, "limit": 4096}` | `{"vrm": 1, "number": 4, "memory": 5000, "over": true}`, again and again: the most bytes that the job's processes here had together so far; as soon as that is over the limit, and when it has grown by a tenth |
 | `{"number": 5, "ask": "masks", "run": R, "job": J, "epoch": 3, "tasks": {"0": [0, 1]}, "variables": [...], "patience": 10}` | `{"vrm": 1, "number": 5, "job": J, "epoch": 3, "clear": true, "tasks": {"0": {"threads": 2, "acknowledged": false}}, "error": ""}`: each rank of the job may use these CPUs only, see `masks.py` |
 | `{"number": 6, "ask": "power", "run": R, "job": J, "begin": true, "cpus": [0, 1], "frequency": 1.8}` | `{"vrm": 1, "number": 6, "energy": null, "error": ""}`; with `begin` false the joules of the node since then, see `power.py` |
@@ -54,8 +54,10 @@ LONGEST_PAUSE = 1.0
 """Seconds between two looks for ranks: they grow, since looking takes time from the jobs."""
 
 SWEEP_PAUSE = 0.01
+SPARING_PAUSE = 0.1
 SWEEP_SECONDS = 3.0
-"""Seconds between two looks of a sweep, and after which what is left counts as immortal."""
+"""Seconds between two looks of a sweep, at most so many while it kills nothing yet, and after which what is left
+counts as immortal."""
 
 NO_LIMIT = 1 << 60
 """Bytes from which on a limit of a control group (version 1) is none."""
@@ -270,29 +272,34 @@ class Affinity:
 
 
 class Sweep:
-    """Kills the processes of a job or a run until there are none. `due`: when to look next."""
+    """Kills the processes of a job or a run until there are none, after `patience` seconds in which they may end by
+    themselves. `due`: when to look next."""
 
     def __init__(self, request: "Dict[str, Any]", now: float) -> None:
         self.number = request["number"]
         self.run = str(request["run"])
         self.job = None if request["job"] is None else int(request["job"])
         self.marks = proc.marks(self.run, self.job)
-        self.until = now + SWEEP_SECONDS
-        self.due = now
+        self.spares = now + float(request["patience"])
+        self.until = self.spares + SWEEP_SECONDS
+        self.pause = SWEEP_PAUSE
+        self.due = now + self.pause if self.spares > now else now
         self.killed: "Set[Process]" = set()
         self.met = 0
         self.left = 0
 
     def see(self, process: "Process", environment: "List[bytes]") -> None:
-        """One process of the job: killed at once, before it has gone on in another."""
-        proc.kill(process)
-        self.killed.add(process)
+        """One process of the job: killed at once, before it has gone on in another, if it had its time."""
         self.met += 1
+        if self.due >= self.spares:
+            proc.kill(process)
+            self.killed.add(process)
 
     def looked(self, now: float) -> bool:
         """All processes have been seen: True when there were none, or they do not die."""
         self.left, self.met = self.met, 0
-        self.due = now + SWEEP_PAUSE
+        self.pause = min(2 * self.pause, SPARING_PAUSE) if now < self.spares else SWEEP_PAUSE
+        self.due = min(now + self.pause, self.spares) if now < self.spares else now + self.pause
         done = not self.left or now >= self.until
         if done:
             masks.forget(self.run, self.job)

@@ -249,8 +249,9 @@ class Agents:
             if node.state == ANSWERS:
                 self._send(node, {"number": 0, "ask": "forget", "run": self.run, "job": job_id})
 
-    def sweep(self, job_id: Optional[int], hosts: Optional[Iterable[str]] = None) -> None:
-        """Kill all processes of a job on some nodes, or on all; of the whole run if it is None.
+    def sweep(self, job_id: Optional[int], hosts: Optional[Iterable[str]] = None, patience: float = 0.0) -> None:
+        """Kill all processes of a job on some nodes, or on all, of the whole run if it is None, that have not ended
+        by themselves within `patience` seconds.
 
         Each node gives a `Swept`, one that is down when it has come back, before its `NodeUp`.
         A job must not start again under its number before (see `sweeping`): a sweep ends all
@@ -261,7 +262,7 @@ class Agents:
         for host in self._nodes if hosts is None else hosts:
             node = self._nodes.get(host)
             if node is not None:
-                self._ask(node, {"ask": "sweep", "run": self.run, "job": job_id})
+                self._ask(node, {"ask": "sweep", "run": self.run, "job": job_id, "patience": patience})
 
     def sweeping(self, job_id: int) -> bool:
         """Whether some node that is not down is being swept of this job."""

@@ -345,9 +345,9 @@ class NodeWatch:
         return self._agents is not None and not self._alone and any(
             self._hosts[node] != self._here for node in placement.nodes)
 
-    def sweep(self, job_id: int, placement: AnyPlacement, here: bool = False) -> None:
-        """Nothing of a job that is over may stay on its nodes; `here`: on this machine, too, whose
-        sessions the manager sweeps itself."""
+    def sweep(self, job_id: int, placement: AnyPlacement, here: bool = False, patience: float = 0.0) -> None:
+        """Nothing of a job that is over may stay on its nodes for longer than `patience` seconds; `here`: on this
+        machine, too, whose sessions the manager sweeps itself."""
         self._questions.pop(job_id, None)
         if self._run:
             lending.remove(lending.folder(self._run, job_id))
@@ -359,7 +359,7 @@ class NodeWatch:
         if hosts:
             self._awake = True
             self.deadline = 0.0
-            self._agents.sweep(job_id, hosts)
+            self._agents.sweep(job_id, hosts, patience)
 
     def sweeping(self, job_id: int) -> bool:
         """Whether some node is still being swept of a job."""
