@@ -288,9 +288,10 @@ def page(name: str, where: str, rows: List[Dict[str, Dict[str, float]]]) -> str:
         percent(*change(rows, column, other)) for column in COLUMNS) + " |" for other in ("serial", "together")]
     lent = [row["lend"] for row in rows if row["lend"]["lent"]]
     if lent:
+        back = median(row["back_ms"] for row in lent)  # not a number where lenders ended first
         lines += ["", f"Cores changed hands in {len(lent)} of {len(rows)} runs of `lend`; medians: clear "
-                  f"{median(row['clear_ms'] for row in lent):.0f} ms after the order, the lender's again "
-                  f"{median(row['back_ms'] for row in lent):.0f} ms after the borrower's end."]
+                  f"{median(row['clear_ms'] for row in lent):.0f} ms after the order"
+                  + (f", the lender's again {back:.0f} ms after the borrower's end" if back >= 0 else "") + "."]
     return "\n".join([*lines, ""])
 
 

@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
-from vrm.model.cluster import Booking
+from vrm.model.cluster import Booking, Watcher
 from vrm.model.core_share import Borrowed
 from vrm.results.sharing import slowdowns
 from vrm.results.statistics import interval
@@ -113,22 +113,16 @@ def runs_of(quick: bool, first: bool) -> Iterator[Tuple[str, Dict[str, Any]]]:
         yield "sd 10 again", {"backfill": "sd", "malleable": 1.0}
 
 
-class Borrowers(Set[int]):
+class Borrowers(Watcher):
     """Watches a run: who starts on borrowed cores."""
+
+    def __init__(self) -> None:
+        self.ids: Set[int] = set()
 
     def booked(self, booking: Booking) -> None:
         """A job starts."""
         if isinstance(booking.placement, Borrowed):
-            self.add(booking.job.id)
-
-    def released(self, booking: Booking) -> None:
-        """A job has ended."""
-
-    def revised(self, booking: Booking, before: float) -> None:
-        """A job is expected to end at another time."""
-
-    def nodes_changed(self) -> None:
-        """Nodes came or went."""
+            self.ids.add(booking.job.id)
 
 
 def run(case: Case, how: Dict[str, Any]) -> Dict[str, Any]:
@@ -146,7 +140,7 @@ def run(case: Case, how: Dict[str, Any]) -> Dict[str, Any]:
             "borrowers": outcome.summary.get("borrowers", 0), "lenders": outcome.summary.get("lenders", 0),
             "seconds": seconds, "hash": outcome.summary["start_hash"],
             "rows": [[row.submit, -(-row.processors // CORES), runs[row.id], row.end - row.submit,
-                      int(row.id in borrowers)] for row in rows]}
+                      int(row.id in borrowers.ids)] for row in rows]}
 
 
 # ---------------------------------------------------------------------------------------- tables
