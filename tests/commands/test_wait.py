@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+
 import pytest
 from conftest import Site, wait_until
 

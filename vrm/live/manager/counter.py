@@ -48,6 +48,7 @@ class LiveCounter:
         self._site: front.Site
         self._steps: Dict[int, List[Step]] = {}
         self._steps_of = (0, 0)
+        self._sizes: Tuple[Sequence[Node], Dict[str, int]] = (), {}
 
     @property
     def now(self) -> float:
@@ -195,12 +196,18 @@ class LiveCounter:
         if row is None:
             return {"end": self.desk.now}
         names = unfold_nodes(row.nodes) if row.nodes else []
-        held = {node.name: node.cores for node in self.desk.cluster.nodes} if row.exclusive else {}
         return {"nodes": tuple(names), "cores": (row.processors,) if row.start is not None else (),
-                "held": sum(held.get(name, 0) for name in names),
+                "held": self._all_cores(names) if row.exclusive else 0,
                 "start": math.inf if row.start is None else row.start,
                 "end": math.inf if row.end is None else row.end, "code": row.exit_code, "reason": row.reason,
                 "cause": row.cause}
+
+    def _all_cores(self, names: Sequence[str]) -> int:
+        """The cores of these nodes, as far as they are there still."""
+        nodes = self.desk.cluster.nodes
+        if self._sizes[0] is not nodes:
+            self._sizes = nodes, {node.name: node.cores for node in nodes}
+        return sum(self._sizes[1].get(name, 0) for name in names)
 
     def _of_outcome(self, outcome: Outcome) -> Dict[str, Any]:
         nodes = self.desk.cluster.nodes if outcome.cluster is None else outcome.cluster.nodes
